@@ -1,0 +1,1 @@
+"""Files to tf.data: schema, tokenization, example building, reading, synthetic data."""

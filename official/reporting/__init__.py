@@ -1,0 +1,1 @@
+"""What a run tells its user: metrics, progress, result and report."""
