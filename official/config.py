@@ -81,6 +81,9 @@ SECTIONS = (
         Field("poly_power", float, 1.0, "Power of the polynomial decay.", minimum=0),
         Field("warmup_steps", float, 10000.0, "Steps of linear warm-up; 0 for none.", minimum=0),
         Field("start_warmup_step", int, 0, "First step of the warm-up; the learning rate is 0 before it.", minimum=0),
+        Field("decay_from", str, "step_0",
+              "Where the decay is counted from. step_0: the rate drops at the end of the warm-up (the MLPerf v0.7 reference). "
+              "warmup_end: it goes on from the peak.", choices=("step_0", "warmup_end")),
         Field("weight_decay_rate", float, 0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0),
         Field("beta_1", float, 0.9, "Decay rate of the first moment.", minimum=0, maximum=1),
         Field("beta_2", float, 0.999, "Decay rate of the second moment.", minimum=0, maximum=1),
@@ -358,6 +361,8 @@ def _check_steps(config) -> None:
 def _check_optimization(config) -> None:
     if config.end_learning_rate > config.learning_rate:
         raise ConfigError(f"end_learning_rate={config.end_learning_rate} is above learning_rate={config.learning_rate}. Lower --end_learning_rate.")
+    if config.epsilon == 0:
+        raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
     for name in ("beta_1", "beta_2"):
         if config[name] >= 1:
             raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")

@@ -1,0 +1,83 @@
+"""Saving and resuming a run: atomic, the last N kept, a damaged newest one skipped."""
+
+import os
+import re
+
+from absl import logging
+import tensorflow as tf
+
+from official.checkpoint import reading
+from official.config import ConfigError
+
+_NAME = re.compile(r"ckpt-(\d+)\.index$")
+
+
+class CheckpointManager:
+    """The checkpoints `ckpt-STEP` of one run's folder.
+
+    Args:
+      model_dir: folder, local or remote.
+      variables: {name: variable}, the whole state of the run. Read when saved, assigned when resumed.
+      keep: how many newest checkpoints to keep.
+    """
+
+    def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int):
+        self._model_dir, self._variables, self._keep = model_dir, variables, keep
+
+    def save(self, step: int) -> str:
+        """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
+        that a checkpoint whose index is there is whole."""
+        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+        names = sorted(self._variables)
+        tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
+        with tf.device("/cpu:0"):
+            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+        steps = self.steps()
+        self._write_state(steps[-self._keep:])
+        for old in steps[:-self._keep]:
+            self._remove(old)
+        return prefix
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the complete checkpoints, ascending."""
+        if not tf.io.gfile.isdir(self._model_dir):
+            return []
+        return sorted(int(match.group(1)) for match in map(_NAME.match, tf.io.gfile.listdir(self._model_dir)) if match)
+
+    def restore_newest(self) -> str | None:
+        """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
+
+        Raises:
+          ConfigError: where a checkpoint is another model's, or where there are some but all are damaged.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+            try:
+                self._check_names(prefix)
+                values = reading.read_tensors(prefix, self._variables)
+            except (tf.errors.OpError, RuntimeError, UnicodeDecodeError) as error:
+                logging.warning("%s is damaged (%s); trying the one before.", prefix, str(error).splitlines()[0][:200])
+                continue
+            for name, value in values.items():
+                self._variables[name].assign(value)
+            return prefix
+        if steps:
+            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, or change --model_dir.")
+        return None
+
+    def _check_names(self, prefix: str) -> None:
+        wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
+        problems = reading.compare_names(wanted, reading.checkpoint_shapes(prefix))
+        if problems:
+            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
+                              "Change --model_dir, or go back to the settings in its config.json.")
+
+    def _write_state(self, steps: list[int]) -> None:
+        names = [f"ckpt-{step}" for step in steps]
+        tf.compat.v1.train.update_checkpoint_state(self._model_dir, names[-1], all_model_checkpoint_paths=names)
+
+    def _remove(self, step: int) -> None:
+        # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
+        for path in sorted(tf.io.gfile.glob(os.path.join(self._model_dir, f"ckpt-{step}.*")), key=lambda path: not path.endswith(".index")):
+            tf.io.gfile.remove(path)

@@ -1,0 +1,75 @@
+"""Reading checkpoints: find the prefix, read tensors by name, compare names strictly."""
+
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from official.config import ConfigError
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OPTIMIZER_SLOT = re.compile(r"/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?$", re.IGNORECASE)
+
+
+def find_prefix(path: str, flag: str) -> str:
+    """Returns the checkpoint prefix that a path means: a prefix as it is, of a folder the newest checkpoint in it.
+
+    Raises:
+      ConfigError: where there is none.
+    """
+    if tf.io.gfile.isdir(path):
+        prefix = tf.train.latest_checkpoint(path) or _newest_index(path)
+        if prefix is None:
+            raise ConfigError(f"--{flag}={path}: no checkpoint in this folder (no file ending in .index).")
+        return prefix
+    prefix = re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
+    if not tf.io.gfile.exists(prefix + ".index"):
+        raise ConfigError(f"--{flag}={path}: no checkpoint with this prefix ({os.path.basename(prefix)}.index does not exist).")
+    return prefix
+
+
+def _newest_index(folder: str) -> str | None:
+    indexes = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".index")]
+    if not indexes:
+        return None
+    newest = max(indexes, key=lambda name: [int(number) for number in re.findall(r"\d+", name)] or [-1])
+    return os.path.join(folder, newest.removesuffix(".index"))
+
+
+def read_tensors(prefix: str, names=None) -> dict[str, np.ndarray]:
+    """Reads tensors of a name-based checkpoint, checksums verified.
+
+    Args:
+      prefix: of the checkpoint.
+      names: which; None for all.
+
+    Raises:
+      tf.errors.OpError: for a corrupted or truncated file.
+      ConfigError: for an object-based checkpoint, which has no variable names.
+    """
+    reader = tf.train.load_checkpoint(prefix)
+    found = reader.get_variable_to_shape_map()
+    if _OBJECT_GRAPH in found:
+        raise ConfigError(f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's and Google's TF1) can be read.")
+    return {name: reader.get_tensor(name) for name in (found if names is None else names)}
+
+
+def checkpoint_shapes(prefix: str) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of a checkpoint."""
+    return {name: tuple(shape) for name, shape in tf.train.load_checkpoint(prefix).get_variable_to_shape_map().items()}
+
+
+def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> list[str]:
+    """Returns one phrase per kind of difference between two {name: shape}; an empty list where there is none."""
+    problems = []
+    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    reshaped = [f"{name} {list(found[name])} for {list(expected[name])}" for name in sorted(set(expected) & set(found))
+                if tuple(found[name]) != tuple(expected[name])]
+    if missing:
+        problems.append("missing: " + ", ".join(missing))
+    if unexpected:
+        problems.append("unexpected: " + ", ".join(unexpected))
+    if reshaped:
+        problems.append("of another shape: " + ", ".join(reshaped))
+    return problems

@@ -1,0 +1,123 @@
+"""TFRecord files to batches of features. All order is a function of (seed, epoch)."""
+
+from absl import logging
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data import schema as schema_lib
+
+_INTERLEAVED_FILES = 8  # as the MLPerf reference
+_SHUFFLED_RECORDS = 8192
+_COUNTED_BYTES = 1 << 28  # up to this much data is scanned to find the length of an epoch, which makes resuming instant
+
+
+def find_files(patterns: str, flag: str) -> list[str]:
+    """Returns the files that comma-separated names or globs (local, gs://, ram://) match, sorted, each once.
+
+    Raises:
+      ConfigError: naming a pattern that matches nothing.
+    """
+    files = set()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        try:
+            matches = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
+        except tf.errors.OpError as error:
+            raise ConfigError(f"--{flag}={pattern}: {error.message}.") from None
+        if not matches:
+            raise ConfigError(f"--{flag}={pattern} matches no file.")
+        files.update(matches)
+    if not files:
+        raise ConfigError(f"--{flag}={patterns!r} names no file.")
+    return sorted(files)
+
+
+def check_first_record(files: list[str], schema: dict, flag: str) -> None:
+    """Compares the first record of the first file with the schema, before anything is compiled. Raises ConfigError."""
+    problem = _first_problem(files[0], schema, limit=1)
+    if problem:
+        raise ConfigError(f"--{flag}: {problem}.")
+
+
+def find_bad_record(files: list[str], schema: dict) -> str | None:
+    """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or None."""
+    logging.warning("Looking for the bad record in %d files.", len(files))
+    return next(filter(None, (_first_problem(path, schema) for path in files)), None)
+
+
+def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | None:
+    number = 0
+    try:
+        for number, record in enumerate(tf.data.TFRecordDataset(path).take(-1 if limit is None else limit).as_numpy_iterator(), 1):
+            mismatch = schema_lib.describe_mismatch(record, schema)
+            if mismatch:
+                return f"{path}, record {number}: {mismatch} (--max_seq_length and --max_predictions_per_seq say what is expected)"
+    except tf.errors.DataLossError:
+        return f"{path} is truncated or damaged after record {number}"
+    except tf.errors.OpError as error:
+        return f"{path}: {error.message}"
+    return f"{path} has no records" if number == 0 else None
+
+
+def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int, samples_done: int = 0,
+                     host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
+    """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size] of ones.
+
+    Every epoch visits each record of the host's files once, files and records in an order drawn from (seed, epoch).
+
+    Args:
+      files: all files of the job, in the same order on every host; each host reads its own part.
+      schema: features of a record.
+      batch_size: sequences of a batch on this host.
+      seed: of the order.
+      samples_done: sequences that this host has consumed before; the dataset goes on with the next.
+      host, num_hosts: this host's number and how many there are.
+
+    Raises:
+      ConfigError: where there are fewer files than hosts.
+    """
+    if len(files) < num_hosts:
+        raise ConfigError(f"input_files: {len(files)} files for {num_hosts} hosts, expected at least one each. Write more shards.")
+    def parse(records):
+        return {**schema_lib.parse_batch(records, schema), "example_weights": tf.ones([batch_size])}
+
+    own = files[host::num_hosts]
+    epoch, skipped = _position(own, samples_done)
+    records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(own, seed, number))
+    batches = records.skip(skipped).batch(batch_size, drop_remainder=True)
+    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _epoch(files: list[str], seed: int, number) -> tf.data.Dataset:
+    """Returns the serialized records of epoch `number` (int64 scalar), shuffled."""
+    order_seed = tf.stack([tf.cast(seed, tf.int64), number])
+    order = tf.random.experimental.stateless_shuffle(tf.constant(files), seed=order_seed)
+    record_seed = tf.random.stateless_uniform([], order_seed, maxval=2**31 - 1, dtype=tf.int64)
+    records = tf.data.Dataset.from_tensor_slices(order).interleave(
+        tf.data.TFRecordDataset, cycle_length=_INTERLEAVED_FILES, block_length=1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return records.shuffle(_SHUFFLED_RECORDS, seed=record_seed, reshuffle_each_iteration=False)
+
+
+def _position(files: list[str], samples_done: int) -> tuple[int, int]:
+    """Returns the (epoch, records to skip in it) at which to go on. Large data sets are not counted but skipped through."""
+    if samples_done == 0 or sum(tf.io.gfile.stat(path).length for path in files) > _COUNTED_BYTES:
+        return 0, samples_done
+    records = sum(1 for _ in tf.data.TFRecordDataset(files))
+    return divmod(samples_done, max(records, 1))
+
+
+def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:
+    """Returns batches of the first `num_samples` records in file order.
+
+    The last batch is filled up with records of zeros. `example_weights` [batch_size] is 1 for records and 0 for filling,
+    so that sums over the set are exact and every batch has one shape.
+    """
+    def parse_and_fill(records):
+        features = schema_lib.parse_batch(records, schema)
+        missing = batch_size - tf.shape(records)[0]
+        features = {name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
+                    for name, value in features.items()}
+        features["example_weights"] = tf.cast(tf.range(batch_size) < batch_size - missing, tf.float32)
+        return features
+
+    records = tf.data.TFRecordDataset(files).take(num_samples).batch(batch_size)
+    return records.map(parse_and_fill, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

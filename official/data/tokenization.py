@@ -1,0 +1,198 @@
+"""Word pieces: the vocabulary file, sentences -> ids in one array, and building a vocabulary from text."""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from official.config import ConfigError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+_BATCH_SENTENCES = 4096  # of one call of the tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The words of a vocabulary file; a word's id is its line, counted from 0. `sha256` is that of the file."""
+
+    words: tuple[str, ...]
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    def id_of(self, word: str) -> int:
+        return self.words.index(word)
+
+    def continuations(self) -> np.ndarray:
+        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
+        return np.array([word.startswith(CONTINUATION) for word in self.words])
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedDocuments:
+    """All documents as one array of ids, T tokens in S sentences in D documents.
+
+    Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d is the sentences
+    document_starts[d] up to document_starts[d + 1], one at least.
+    """
+
+    tokens: np.ndarray  # [T] uint16, or int32 for vocabularies above 65,536 words
+    sentence_starts: np.ndarray  # [S + 1] int64
+    document_starts: np.ndarray  # [D + 1] int64
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_starts) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_starts) - 1
+
+
+def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary file, one word piece per line.
+
+    Args:
+      path: the file.
+      flag: name of the flag that gave it, for messages.
+
+    Raises:
+      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an empty line.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        words = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
+    _check_words(words, f"--{flag}={path}")
+    return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _check_words(words: list[str], source: str) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in words]
+    if missing:
+        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
+                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
+    word, times = Counter(words).most_common(1)[0]
+    if times > 1:
+        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
+        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
+    if "" in words:
+        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
+
+
+class Tokenizer:
+    """Lower-cases text, strips accents and splits it into word pieces: the compiled tokenizer of tensorflow-text."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._dtype = np.uint16 if vocabulary.size <= 2**16 else np.int32
+        with tf.device("CPU"):
+            self._tokenizer = tf_text.FastBertTokenizer(
+                vocab=list(vocabulary.words), token_out_type=tf.int32, lower_case_nfd_strip_accents=True)
+
+    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of all sentences in one array, and the number of ids of each sentence."""
+        with tf.device("CPU"):
+            ids = self._tokenizer.tokenize(tf.constant(sentences, tf.string))
+        return ids.flat_values.numpy().astype(self._dtype), ids.row_lengths().numpy()
+
+    def tokenize_documents(self, documents: Iterable[list[str]]) -> TokenizedDocuments:
+        """Tokenises documents in large batches. Sentences and documents without a single token are left out."""
+        tokens, lengths, owners = [], [], []
+        for first, batch in _batches(documents):
+            sentences = [sentence for document in batch for sentence in document]
+            batch_tokens, batch_lengths = self.tokenize(sentences)
+            tokens.append(batch_tokens)
+            lengths.append(batch_lengths)
+            owners.append(np.repeat(np.arange(first, first + len(batch)), [len(document) for document in batch]))
+        return _flatten(np.concatenate(tokens or [np.zeros(0, self._dtype)]), np.concatenate(lengths or [np.zeros(0, int)]),
+                        np.concatenate(owners or [np.zeros(0, int)]))
+
+
+def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[int, list[list[str]]]]:
+    """Groups documents to at least _BATCH_SENTENCES sentences; yields (number of the first document, documents)."""
+    first, batch, sentences = 0, [], 0
+    for document in documents:
+        batch.append(document)
+        sentences += len(document)
+        if sentences >= _BATCH_SENTENCES:
+            yield first, batch
+            first, batch, sentences = first + len(batch), [], 0
+    if batch:
+        yield first, batch
+
+
+def _flatten(tokens: np.ndarray, lengths: np.ndarray, owners: np.ndarray) -> TokenizedDocuments:
+    """Makes offsets of lengths; `owners` is the document of each sentence, in ascending order."""
+    lengths, owners = lengths[lengths > 0], owners[lengths > 0]
+    first_of_document = np.flatnonzero(np.diff(owners, prepend=-1))
+    return TokenizedDocuments(
+        tokens=tokens,
+        sentence_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        document_starts=np.append(first_of_document, len(owners)).astype(np.int64))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Building a vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltVocabulary:
+    """A new vocabulary and what was done to give it the size asked for."""
+
+    words: list[str]
+    learned: int  # pieces that were learned, special tokens among them
+    dropped: int  # the least frequent of them that were left out
+    unused: int  # [unusedN] entries that were added
+
+
+def build_vocabulary(sentences: list[str], vocab_size: int) -> BuiltVocabulary:
+    """Learns a lower-case vocabulary of exactly `vocab_size` word pieces with tensorflow-text's builder.
+
+    The builder meets a size only roughly. It is asked for a little more; then the least frequent pieces are left out,
+    but no single character, or [unusedN] entries are added where the text does not hold so many pieces.
+
+    Raises:
+      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no text.
+    """
+    if not sentences:
+        raise ConfigError("--input_files hold no text to build a vocabulary from.")
+    learned = _learn(sentences, vocab_size)
+    needed = sum(map(_is_indispensable, learned))
+    if needed > vocab_size:
+        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the text, "
+                          f"{needed} entries. Raise --vocab_size to {needed} or more.")
+    dispensable = [word for word in learned if not _is_indispensable(word)]
+    dropped = set(dispensable[max(0, vocab_size - needed):])  # they are in the order of their frequency
+    words = [word for word in learned if word not in dropped]
+    unused = [f"[unused{number}]" for number in range(vocab_size - len(words))]
+    return BuiltVocabulary(words + unused, learned=len(learned), dropped=len(dropped), unused=len(unused))
+
+
+def _is_indispensable(word: str) -> bool:
+    return word in SPECIAL_TOKENS or len(word.removeprefix(CONTINUATION)) == 1
+
+
+def _learn(sentences: list[str], vocab_size: int) -> list[str]:
+    """Returns special tokens, characters, and pieces from frequent to rare: roughly 5 % more than `vocab_size`."""
+    from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset  # needed here only, and slow to load
+
+    # Pieces that occur t times each need t words each, so the search for t need not start at the builder's ten million.
+    words = sum(len(sentence.split()) for sentence in sentences)
+    with tf.device("CPU"):
+        return bert_vocab_from_dataset.bert_vocab_from_dataset(
+            tf.data.Dataset.from_tensor_slices(sentences).batch(_BATCH_SENTENCES),
+            vocab_size=int(vocab_size * 1.05),
+            reserved_tokens=list(SPECIAL_TOKENS),
+            bert_tokenizer_params={"lower_case": True},
+            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size, "max_unique_chars": max(1, vocab_size // 8)})

@@ -1,0 +1,1 @@
+"""Where a run's replicas are and what each of them computes."""

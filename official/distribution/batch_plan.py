@@ -1,0 +1,62 @@
+"""The batch and step arithmetic of a run, done once. No TensorFlow."""
+
+import dataclasses
+import math
+
+from official.config import ConfigError, nearest_multiples
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """Sizes in sequences. train_batch_size = num_replicas x num_accumulation_steps x micro_batch_size."""
+
+    num_replicas: int
+    num_accumulation_steps: int
+    train_batch_size: int
+    eval_batch_size: int
+
+    @property
+    def replica_batch_size(self) -> int:
+        return self.train_batch_size // self.num_replicas
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self.replica_batch_size // self.num_accumulation_steps
+
+    def describe(self) -> str:
+        return (f"train_batch_size {self.train_batch_size} = {self.num_replicas} replica{'s' * (self.num_replicas > 1)} x "
+                f"{self.num_accumulation_steps} micro batch{'es' * (self.num_accumulation_steps > 1)} x {self.micro_batch_size} sequences")
+
+
+def make_batch_plan(config, num_replicas: int) -> BatchPlan:
+    """Returns the plan. Raises ConfigError where a batch cannot be divided evenly."""
+    divisor = num_replicas * config.num_accumulation_steps
+    if config.train_batch_size % divisor:
+        raise ConfigError(
+            f"train_batch_size={config.train_batch_size} is not divisible by replicas x num_accumulation_steps = {num_replicas} x "
+            f"{config.num_accumulation_steps}. Nearest valid: {nearest_multiples(config.train_batch_size, divisor)}.")
+    if config.eval_batch_size % num_replicas:
+        raise ConfigError(f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
+                          f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}.")
+    return BatchPlan(num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size)
+
+
+def loop_length(step: int, steps_per_loop: int, last_step: int) -> int:
+    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to the last step.
+
+    A run that was resumed in the middle of a loop is thus aligned again after one loop.
+    """
+    return min(steps_per_loop - step % steps_per_loop, last_step - step)
+
+
+def eval_is_due(config, step: int, last_step: int) -> bool:
+    """Tells whether an evaluation follows `step`: on the cadence, and always at the last step."""
+    if not config.do_eval:
+        return False
+    if step >= last_step:
+        return True
+    return bool(config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
+
+
+def eval_batches(num_samples: int, eval_batch_size: int) -> int:
+    return math.ceil(num_samples / eval_batch_size)

@@ -1,0 +1,73 @@
+"""Makes the strategy of a run. Precision, seeds and logical devices are set here and nowhere else."""
+
+import tensorflow as tf
+
+from official.config import ConfigError
+
+_POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
+_CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
+
+
+def make_strategy(config) -> tf.distribute.Strategy:
+    """Returns the strategy that the configuration asks for, after setting seeds and precision.
+
+    Raises:
+      ConfigError: where a device that is asked for is missing.
+    """
+    tf.keras.utils.set_random_seed(config.seed)
+    tf.keras.mixed_precision.set_global_policy(_POLICIES[config.dtype])
+    if config.distribution_strategy == "tpu":
+        return _tpu_strategy(config)
+    devices = _devices(config)
+    if config.all_reduce_alg == "nccl" and "GPU" not in devices[0]:
+        raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy.")
+    if len(devices) == 1:
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    algorithm = _CROSS_DEVICE_OPS.get(config.all_reduce_alg)
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=algorithm() if algorithm else None)
+
+
+def _devices(config) -> list[str]:
+    """Returns the devices of the replicas."""
+    if config.num_virtual_devices:
+        _make_logical_cpus(config.num_virtual_devices)
+        return [f"/cpu:{index}" for index in range(config.num_virtual_devices)]
+    found = len(tf.config.list_physical_devices("GPU"))
+    wanted = found if config.num_gpus is None else config.num_gpus
+    if wanted > found:
+        raise ConfigError(f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use. Use "
+                          f"--num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0 --num_virtual_devices={wanted}.")
+    if not wanted:
+        return ["/cpu:0"]
+    return [f"/gpu:{index}" for index in range(1 if config.distribution_strategy == "one_device" else wanted)]
+
+
+def _make_logical_cpus(count: int) -> None:
+    """Splits the CPU into logical devices. This can be done once in a process; later calls need at most as many."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = tf.config.get_logical_device_configuration(cpu)
+    if configured is None:
+        try:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        except RuntimeError:
+            configured = [None]
+        else:
+            return
+    if len(configured) < count:
+        raise ConfigError(f"num_virtual_devices={count} but this process already has {len(configured)} logical CPUs. Start a new process.")
+
+
+def _tpu_strategy(config) -> tf.distribute.Strategy:
+    """Connects to a TPU and initialises it. Not run on hardware yet."""
+    address = config.tpu or ""
+    if address in ("", "local") and not tf.config.list_physical_devices("TPU"):
+        raise ConfigError("distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with --tpu=NAME|grpc://HOST:PORT.")
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address not in ("", "local"):
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, RuntimeError, tf.errors.OpError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"tpu={address}: cannot reach this TPU ({reason}). Check --tpu.") from None
+    return tf.distribute.TPUStrategy(resolver)

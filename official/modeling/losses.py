@@ -1,0 +1,22 @@
+"""Losses and accuracies as (sum, weight) pairs, float32. One place, far above, divides: replicas, micro batches and a
+ragged last batch then cancel out."""
+
+import tensorflow as tf
+
+
+def cross_entropy(logits, labels, weights) -> tf.Tensor:
+    """Returns sum(weights * -log softmax(logits)[labels]).
+
+    Args:
+      logits: float32 [..., C].
+      labels: int32 [...], in [0, C).
+      weights: float32 [...].
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_sum(losses * weights)
+
+
+def correct(logits, labels, weights) -> tf.Tensor:
+    """Returns the weight of the predictions that are right; arguments as in `cross_entropy`."""
+    hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+    return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)

@@ -1,0 +1,1 @@
+"""From losses to updated weights: schedules, optimizers, gradients, loss scale."""

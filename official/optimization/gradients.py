@@ -1,0 +1,64 @@
+"""The stages between the backward pass and the update, each a function of lists of tensors."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
+    """Sums the results of `micro_step` over the micro batches of a replica's batch.
+
+    The loop is in the graph and its body is traced once, whatever the number of micro batches.
+
+    Args:
+      batch: {name: [num_micro_batches * micro batch, ...]}.
+      num_micro_batches: number of slices; divides the batch.
+      micro_step: (index int32, slice of the batch) -> structure of tensors.
+      like: the same structure of tensors or variables, for shapes and types.
+
+    Returns:
+      The sum, in the structure of `like`.
+    """
+    if num_micro_batches == 1:
+        return micro_step(tf.constant(0), batch)
+    slices = {name: tf.reshape(value, [num_micro_batches, -1, *value.shape[1:]]) for name, value in batch.items()}
+
+    def body(index, total):
+        new = micro_step(index, {name: value[index] for name, value in slices.items()})
+        return index + 1, tf.nest.map_structure(tf.add, total, new)
+
+    zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
+    _, total = tf.while_loop(
+        lambda index, _: index < num_micro_batches, body, (tf.constant(0), zeros), parallel_iterations=1,
+        maximum_iterations=num_micro_batches)
+    return total
+
+
+def unscale(gradients, factor):
+    """Multiplies every gradient by `factor`."""
+    return [gradient * factor for gradient in gradients]
+
+
+def reduce_sum(tensors, bytes_per_pack: int = 0):
+    """Sums tensors over all replicas; called by every replica.
+
+    Args:
+      tensors: structure of tensors.
+      bytes_per_pack: bytes of one all-reduce; 0 for TensorFlow's choice.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return tensors
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors, options=options)
+
+
+def clip(gradients, max_norm: float, norm=None):
+    """Scales gradients together so that their global norm is at most `max_norm`.
+
+    Args:
+      gradients: list of tensors.
+      max_norm: above 0.
+      norm: their global norm where it is known already.
+    """
+    return tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)[0]

@@ -1,0 +1,175 @@
+"""The numbers of a run, a line each: metrics.jsonl for programs, TensorBoard event files for people."""
+
+import json
+import math
+import os
+import socket
+import time
+
+import tensorflow as tf
+
+FILE_NAME = "metrics.jsonl"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+def plain_value(value):
+    """Returns a number, string, None or nested container as JSON can hold it: NumPy and TensorFlow unwrapped, NaN and infinity as None."""
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def replace_file(path: str, data: str | bytes) -> None:
+    """Writes a whole file so that a reader, or a kill half-way, sees the old or the new one and never a part."""
+    temporary = f"{path}.tmp"
+    with tf.io.gfile.GFile(temporary, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def read_metrics(path: str) -> list[dict]:
+    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete are skipped.
+
+    Args:
+      path: the file, or the run's folder. A file that does not exist holds no lines.
+
+    Returns:
+      One dict a line, in the order of the file.
+    """
+    if tf.io.gfile.isdir(path):
+        path = os.path.join(path, FILE_NAME)
+    return [record for record in map(_parse, _read_lines(path)) if record is not None]
+
+
+def _read_lines(path: str) -> list[bytes]:
+    if not tf.io.gfile.exists(path):
+        return []
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read().splitlines(keepends=True)
+
+
+def _parse(line: bytes) -> dict | None:
+    """Returns the object of a line, or None where the line is not a whole one."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and line.endswith(b"\n") else None
+
+
+def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
+    """Returns the whole lines of steps up to `resume_step` (None: of all steps), byte for byte."""
+    kept = []
+    for line in lines:
+        record = _parse(line)
+        if record is not None and (resume_step is None or (record.get("step") or 0) <= resume_step):
+            kept.append(line)
+    return kept
+
+
+class MetricsWriter:
+    """Appends to model_dir/metrics.jsonl and to model_dir/tensorboard/{train,eval}.
+
+    A line is with the operating system when `write` returns, so a killed process loses none. Filesystems behind a
+    scheme (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the whole file.
+    """
+
+    def __init__(self, model_dir: str, resume_step: int | None = None):
+        """Opens the files; lines that an earlier process left are kept.
+
+        Args:
+          model_dir: folder of the run, made if missing.
+          resume_step: the step this process goes on from. Lines of later steps, which it will write again, are
+            removed. 0 for a run that starts from nothing; None keeps lines of all steps.
+        """
+        tf.io.gfile.makedirs(model_dir)
+        self._path = os.path.join(model_dir, FILE_NAME)
+        self._tensorboard_dir = os.path.join(model_dir, TENSORBOARD_FOLDER)
+        self._resume_step = resume_step
+        self._event_files = {}
+        found = _read_lines(self._path)
+        self._lines = _trimmed(found, resume_step)
+        if self._lines != found:
+            replace_file(self._path, b"".join(self._lines))
+        self._file = None if "://" in model_dir else open(self._path, "ab")
+
+    def write(self, split: str, step: int, values: dict) -> None:
+        """Writes one line.
+
+        Args:
+          split: train or eval.
+          step: optimizer updates done so far.
+          values: name -> number; `samples` (sequences seen so far) comes first. NaN and infinity become null.
+        """
+        values = plain_value(values)
+        record = {"split": split, "step": int(step), "samples": values.get("samples"), **values}
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        if self._file:
+            self._file.write(line)
+            self._file.flush()
+        else:
+            self._lines.append(line)
+        self._write_events(split, int(step), values)
+
+    def _write_events(self, split: str, step: int, values: dict) -> None:
+        if split not in self._event_files:
+            self._event_files[split] = _EventFile(os.path.join(self._tensorboard_dir, split), self._resume_step)
+        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and name != "samples"}
+        self._event_files[split].write(step, numbers)
+
+    def flush(self) -> None:
+        """Writes out what is still in memory."""
+        if not self._file:
+            replace_file(self._path, b"".join(self._lines))
+        for event_file in self._event_files.values():
+            event_file.flush()
+
+    def close(self) -> None:
+        """Flushes and closes all files."""
+        self.flush()
+        if self._file:
+            self._file.close()
+        for event_file in self._event_files.values():
+            event_file.close()
+
+
+class _EventFile:
+    """A TensorBoard event file of scalars.
+
+    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted process that
+    lie beyond the step a later one went on from, so the records are written here; the format is TFRecords of Event.
+    """
+
+    def __init__(self, folder: str, resume_step: int | None):
+        tf.io.gfile.makedirs(folder)
+        # TensorBoard reads the files of a folder in the order of their names, so the time comes first.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = tf.io.TFRecordWriter(os.path.join(folder, name))
+        self._write(tf.compat.v1.Event(file_version="brain.Event:2"))
+        if resume_step is not None:
+            session = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+            self._write(tf.compat.v1.Event(step=resume_step + 1, session_log=session))
+
+    def _write(self, event) -> None:
+        event.wall_time = time.time()
+        self._writer.write(event.SerializeToString())
+
+    def write(self, step: int, values: dict) -> None:
+        summary = tf.compat.v1.Summary(
+            value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        self._write(tf.compat.v1.Event(step=step, summary=summary))
+        self._writer.flush()
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

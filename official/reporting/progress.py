@@ -1,0 +1,159 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and the format of log lines."""
+
+import logging as standard_logging
+import math
+import os
+import sys
+import time
+import warnings
+
+from absl import logging
+import tqdm
+
+# Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
+_LINES_OF_A_RUN = 100
+_SECS_BETWEEN_LINES = 30
+
+_active_bar = None
+
+
+def configure_logging(verbosity: int = 0) -> None:
+    """Sends log lines to stderr as `HH:MM:SS message`, above the progress bar where there is one.
+
+    Under absl's app.run call it from main: app.run installs a handler of its own, which this one replaces.
+
+    Args:
+      verbosity: -1 warnings and errors, 0 progress, 1 debug messages.
+    """
+    root = standard_logging.getLogger()
+    for handler in list(root.handlers):
+        if handler is logging.get_absl_handler() or isinstance(handler, _TerminalHandler):
+            root.removeHandler(handler)
+    root.addHandler(_TerminalHandler())
+    root.setLevel(standard_logging.WARNING)
+    logging.get_absl_logger().setLevel(logging.converter.absl_to_standard(verbosity))
+    _quieten_libraries()
+
+
+def _quieten_libraries() -> None:
+    tensorflow = standard_logging.getLogger("tensorflow")
+    tensorflow.setLevel(standard_logging.ERROR)
+    tensorflow.handlers.clear()
+    # Its end-of-life notice, printed at every import.
+    warnings.filterwarnings("ignore", module="tensorflow_addons")
+
+
+class _TerminalHandler(standard_logging.Handler):
+    """Writes to the stderr of the moment (tests replace it), through the progress bar where one is drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.setFormatter(_Formatter("%(asctime)s %(mark)s%(message)s", "%H:%M:%S"))
+
+    def emit(self, record) -> None:
+        text = self.format(record)
+        if _active_bar is not None:
+            tqdm.tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+class _Formatter(standard_logging.Formatter):
+    def format(self, record) -> str:
+        record.mark = f"{record.levelname}: " if record.levelno >= standard_logging.WARNING else ""
+        return super().format(record)
+
+
+class Progress:
+    """Shows where a run is.
+
+    A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines otherwise.
+    """
+
+    def __init__(self, total_steps: int, initial_step: int = 0):
+        """Args: total_steps: the last step of the run; initial_step: the step it goes on from."""
+        global _active_bar
+        self._total_steps = total_steps
+        self._started = self._first_update = (initial_step, time.monotonic())
+        self._shown = None
+        self._bar = None
+        if _is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
+            self._bar = _active_bar = tqdm.tqdm(
+                total=total_steps, initial=initial_step, file=sys.stderr, dynamic_ncols=True, leave=True,
+                bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}")
+
+    def update(self, step: int, values: dict) -> None:
+        """Shows the state after `step`.
+
+        Args:
+          step: optimizer updates done so far.
+          values: the metrics; loss, mlm_accuracy, learning_rate and sequences_per_sec are shown if they are there.
+        """
+        now = time.monotonic()
+        left = self._secs_left(step, now)
+        if self._bar is not None:
+            self._bar.n = step
+            self._bar.set_description_str("  ".join(_describe(values, "mlm", left)))
+        elif self._line_is_due(step, now):
+            self._shown = (step, now)
+            width = len(str(self._total_steps))
+            logging.info("%s", "  ".join([f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]))
+
+    def message(self, text: str) -> None:
+        """Logs a line; a bar is drawn again below it."""
+        logging.info("%s", text)
+
+    def close(self) -> None:
+        """Leaves the bar as it is and gives the terminal back."""
+        global _active_bar
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = _active_bar = None
+
+    def _secs_left(self, step: int, now: float) -> float:
+        """Returns the seconds left at the mean speed, evaluations included, since the first update.
+
+        What comes before it holds the compilation of the step and is used for the first update only.
+        """
+        if self._first_update is self._started:
+            since_step, since = self._started
+            self._first_update = (step, now)
+        else:
+            since_step, since = self._first_update
+        return (self._total_steps - step) * (now - since) / max(1, step - since_step)
+
+    def _line_is_due(self, step: int, now: float) -> bool:
+        if self._shown is None or step >= self._total_steps:
+            return True
+        steps, secs = step - self._shown[0], now - self._shown[1]
+        return steps * _LINES_OF_A_RUN >= self._total_steps or secs >= _SECS_BETWEEN_LINES
+
+
+def _is_terminal(stream) -> bool:
+    """Returns whether a bar can be drawn: not on a terminal without a size, as containers give, where tqdm hides it."""
+    if not stream.isatty():
+        return False
+    try:
+        return min(os.get_terminal_size(stream.fileno())) > 0
+    except OSError:
+        return True
+
+
+def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
+    """Returns the parts of a progress line, those that `values` has."""
+    shown = [("loss", "loss {:.4f}"), ("mlm_accuracy", accuracy_label + " {:.4f}"), ("learning_rate", "lr {:.1e}"),
+             ("sequences_per_sec", "{:,.0f} seq/s")]
+    parts = [text.format(float(values[name])) for name, text in shown if values.get(name) is not None]
+    return parts + [f"left {format_secs(secs_left)}"]
+
+
+def format_secs(secs: float) -> str:
+    """Returns a duration as m:ss, h:mm:ss or 'Nd h:mm:ss'."""
+    if not math.isfinite(secs):
+        return "?"
+    minutes, secs = divmod(max(0, round(secs)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if not (days or hours):
+        return f"{minutes}:{secs:02d}"
+    return (f"{days}d " if days else "") + f"{hours}:{minutes:02d}:{secs:02d}"

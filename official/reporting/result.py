@@ -1,0 +1,78 @@
+"""How a run ended: result.json for programs, the exit code for shells."""
+
+import dataclasses
+import json
+import os
+
+from official.reporting.metrics import plain_value, replace_file
+
+FILE_NAME = "result.json"
+
+# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite;
+# `interrupted` is 128 and the number of the signal.
+EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
+
+
+@dataclasses.dataclass
+class TrainResult:
+    """The end of a run.
+
+    Attributes:
+      status: success (threshold reached), finished (no threshold asked for, all steps done), aborted (threshold not
+        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite).
+      reason: the status as a sentence for people.
+      step: optimizer updates done.
+      samples: sequences trained on.
+      eval_accuracy: masked-LM accuracy of the last evaluation, 0 to 1.
+      eval_loss: loss of the last evaluation, nats.
+      target: the accuracy that --stop_threshold asked for.
+      majority_accuracy: accuracy of always predicting the most frequent masked token of the evaluation set.
+      sequences_per_sec: training throughput without evaluations and compilation.
+      wall_secs: seconds from the start to the end of this process's training.
+      checkpoint: prefix of the newest checkpoint.
+      fresh_variables: variables that the initial checkpoint did not have and that started fresh.
+      skipped_steps: updates left out because a scaled gradient overflowed.
+      signal: number of the signal that interrupted the run.
+      scores: a task's own scores, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
+    """
+
+    status: str
+    reason: str
+    step: int
+    samples: int
+    eval_accuracy: float | None = None
+    eval_loss: float | None = None
+    target: float | None = None
+    majority_accuracy: float | None = None
+    sequences_per_sec: float | None = None
+    wall_secs: float | None = None
+    checkpoint: str | None = None
+    fresh_variables: list[str] = dataclasses.field(default_factory=list)
+    skipped_steps: int = 0
+    signal: int | None = None
+    scores: dict = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.status not in EXIT_CODES:
+            raise ValueError(f"status={self.status!r} is not one of {', '.join(EXIT_CODES)}.")
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status] + (self.signal or 0)
+
+
+def result_dict(result: TrainResult) -> dict:
+    """Returns what result.json holds: the fields, the scores beside them, NaN and infinity as None."""
+    values = plain_value(dataclasses.asdict(result))
+    scores = values.pop("scores")
+    clash = values.keys() & scores.keys()
+    if clash:
+        raise ValueError(f"scores {sorted(clash)} have the names of other fields of {FILE_NAME}.")
+    return {**values, **scores}
+
+
+def write_result(model_dir: str, result: TrainResult) -> str:
+    """Writes model_dir/result.json, whole or not at all. Returns its path."""
+    path = os.path.join(model_dir, FILE_NAME)
+    replace_file(path, json.dumps(result_dict(result), indent=2, allow_nan=False) + "\n")
+    return path

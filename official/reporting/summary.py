@@ -1,0 +1,131 @@
+"""The table of a model's parameters, with repeated layers folded into one row."""
+
+import dataclasses
+import math
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterRow:
+    """Tensors of one shape whose names differ in a few places only.
+
+    Attributes:
+      name: the names in the braces of a shell, e.g. layer_{0..23}/attention/self/{query,key,value}/kernel.
+      shape: shape of each tensor.
+      tensors: number of tensors.
+      parameters: numbers in all of them.
+      bytes: bytes of all of them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    tensors: int
+    parameters: int
+    bytes: int
+
+    @property
+    def megabytes(self) -> float:
+        return self.bytes / 1e6
+
+
+def parameter_table(variables) -> list[ParameterRow]:
+    """Groups variables into rows: first over numbers in the names, then over words, where all else is equal.
+
+    Args:
+      variables: objects with `.name` (`bert/encoder/layer_0/output/dense/kernel:0`) and `.shape`; those without a
+        `.dtype` count as float32.
+
+    Returns:
+      Rows in the order in which their first variables come.
+    """
+    groups = [_single(variable) for variable in variables]
+    depth = max((len(group["parts"]) for group in groups), default=0)
+    for same_place in (_number_key, _word_key):
+        for place in range(depth):
+            groups = _merge(groups, place, same_place)
+    return [_row(group) for group in groups]
+
+
+def format_parameter_table(rows: list[ParameterRow]) -> str:
+    """Returns the rows and their totals as aligned lines of text."""
+    cells = [(row.name, str(list(row.shape)), f"x{row.tensors}", f"{row.parameters:,}") for row in rows]
+    widths = [max((len(line[column]) for line in cells), default=0) for column in range(4)]
+    lines = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {tensors:>{widths[2]}}  {parameters:>{widths[3]}}"
+             for name, shape, tensors, parameters in cells]
+    return "\n".join(lines + [format_total(rows)])
+
+
+def format_total(rows: list[ParameterRow]) -> str:
+    """Returns e.g. '398 tensors, 336,226,108 parameters, 1,344.9 MB'."""
+    tensors, parameters, megabytes = (sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes"))
+    return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
+
+
+def _single(variable) -> dict:
+    """A group is {parts: the alternatives at each place of the name, shape, tensors, item_bytes}."""
+    name = variable.name.split(":")[0]
+    return {"parts": tuple((part,) for part in name.split("/")), "shape": tuple(int(size) for size in variable.shape),
+            "tensors": 1, "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4)}
+
+
+def _number_key(alternatives: tuple[str, ...]):
+    """Parts may merge where they are equal but for their last number: layer_0 and layer_1."""
+    return _split_number(alternatives[0])[0]
+
+
+def _word_key(alternatives: tuple[str, ...]):
+    """Any parts may merge, except what is already a range of numbers."""
+    return alternatives if len(alternatives) > 1 else None
+
+
+def _merge(groups: list[dict], place: int, same_place) -> list[dict]:
+    """Merges groups that are equal but for their part at `place`, there by the key `same_place`."""
+    merged = {}
+    for group in groups:
+        parts = group["parts"]
+        if place >= len(parts):
+            key = (parts, group["shape"], group["item_bytes"])
+        else:
+            key = (parts[:place], same_place(parts[place]), parts[place + 1:], group["shape"], group["item_bytes"])
+        first = merged.get(key)
+        merged[key] = _union(first, group, place) if first else group
+    return list(merged.values())
+
+
+def _union(first: dict, second: dict, place: int) -> dict:
+    parts = list(first["parts"])
+    if place < len(parts):
+        parts[place] += tuple(part for part in second["parts"][place] if part not in parts[place])
+    return {**first, "parts": tuple(parts), "tensors": first["tensors"] + second["tensors"]}
+
+
+def _row(group: dict) -> ParameterRow:
+    parameters = group["tensors"] * math.prod(group["shape"])
+    return ParameterRow("/".join(map(_format_part, group["parts"])), group["shape"], group["tensors"], parameters,
+                        parameters * group["item_bytes"])
+
+
+def _split_number(part: str) -> tuple[str, int | None]:
+    """Returns the part with its last number blanked, and the number: layer_12 -> (layer_{}, 12)."""
+    match = re.fullmatch(r"(.*?)(\d+)(\D*)", part)
+    return (f"{match[1]}{{}}{match[3]}", int(match[2])) if match else (part, None)
+
+
+def _format_part(alternatives: tuple[str, ...]) -> str:
+    if len(alternatives) == 1:
+        return alternatives[0]
+    stems, numbers = zip(*map(_split_number, alternatives))
+    if len(set(stems)) == 1 and None not in numbers:
+        return stems[0].replace("{}", "{" + _format_numbers(sorted(numbers)) + "}")
+    return "{" + ",".join(alternatives) + "}"
+
+
+def _format_numbers(numbers: list[int]) -> str:
+    """Returns ranges of sorted numbers: [0, 1, 2, 5] -> 0..2,5."""
+    ranges = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}..{last}" for first, last in ranges)

@@ -1,0 +1,78 @@
+"""Masked-LM and next-sentence pre-training."""
+
+import numpy as np
+import tensorflow as tf
+
+from official.data import reading
+from official.data import schema as schema_lib
+from official.data import synthetic
+from official.modeling import losses
+from official.modeling.pretrainer import BertPretrainer
+
+
+class PretrainingTask:
+    """See `official.training.task.Task` for what each member means."""
+
+    losses = ("mlm_loss", "nsp_loss")
+    metrics = losses + ("mlm_accuracy", "nsp_accuracy")
+    target_metric = "mlm_accuracy"
+    # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
+    local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
+
+    def __init__(self, config):
+        self._config = config
+        self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
+        self._train_files = self._files("input_files") if config.do_train else []
+        self._eval_files = self._find_eval_files() if config.do_eval else []
+
+    def _files(self, flag: str) -> list[str]:
+        if self._config.use_synthetic_data:
+            return []
+        files = reading.find_files(self._config[flag], flag)
+        reading.check_first_record(files, self._schema, flag)
+        return files
+
+    def _find_eval_files(self) -> list[str]:
+        return self._files("eval_files" if self._config.eval_files else "input_files")
+
+    def build_model(self) -> BertPretrainer:
+        return BertPretrainer(self._config.model)
+
+    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+        if self._config.use_synthetic_data:
+            return self.synthetic_dataset(batch_size)
+        return reading.training_dataset(
+            self._train_files, self._schema, batch_size, self._config.seed, samples_done, host, num_hosts)
+
+    def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
+        if self._config.use_synthetic_data:
+            return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
+        return reading.evaluation_dataset(self._eval_files, self._schema, batch_size, self._config.num_eval_samples)
+
+    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
+        return synthetic.synthetic_dataset(self._schema, self._config.model.vocab_size, batch_size, self._config.seed)
+
+    def explain_read_error(self) -> str | None:
+        return reading.find_bad_record(sorted({*self._train_files, *self._eval_files}), self._schema)
+
+    def weights(self, batch) -> dict[str, tf.Tensor]:
+        return {"mlm_loss": tf.reduce_sum(batch["masked_lm_weights"]), "nsp_loss": tf.reduce_sum(batch["example_weights"])}
+
+    def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        logits_BPV, logits_B2 = model(batch, dropout_seed=dropout_seed)
+        weights = self.weights(batch)
+        masked = (logits_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"])
+        relation = (logits_B2, batch["next_sentence_labels"][:, 0], batch["example_weights"])
+        return {
+            "mlm_loss": (losses.cross_entropy(*masked), weights["mlm_loss"]),
+            "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
+            "mlm_accuracy": (losses.correct(*masked), weights["mlm_loss"]),
+            "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
+        }
+
+    def majority_accuracy(self) -> float:
+        counts = np.zeros(self._config.model.vocab_size)
+        for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
+            np.add.at(counts, batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel())
+        return float(counts.max() / max(counts.sum(), 1.0))
+

@@ -1,0 +1,171 @@
+"""The loop of a run: what happens between two inner loops, and when."""
+
+import dataclasses
+import math
+import time
+
+from absl import logging
+import tensorflow as tf
+
+from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
+from official.config import ConfigError
+from official.distribution import batch_plan
+from official.reporting.metrics import MetricsWriter
+from official.reporting.progress import Progress
+from official.training import step as step_lib
+from official.training.interruption import Interruption
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, metric or gradient is NaN or infinite. The message names step and metric."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What the loop has found out so far."""
+
+    eval_metrics: dict = dataclasses.field(default_factory=dict)
+    reached: bool = False
+    skipped_steps: int = 0
+    loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each inner loop
+    checkpoint: str | None = None
+
+    def sequences_per_sec(self) -> float | None:
+        """Returns the training throughput, without the first inner loop, which holds the compilation, where there are more."""
+        steady = self.loop_rates[1:] or self.loop_rates
+        secs = sum(secs for _, secs in steady)
+        return sum(samples for samples, _ in steady) / secs if secs else None
+
+
+@dataclasses.dataclass
+class Loop:
+    """The parts of a run that the loop works with."""
+
+    config: object
+    task: object
+    state: step_lib.TrainState
+    strategy: tf.distribute.Strategy
+    plan: batch_plan.BatchPlan
+    manager: CheckpointManager
+    metrics: MetricsWriter
+    interruption: Interruption
+    evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
+
+    def __post_init__(self):
+        self.train_loop = step_lib.make_train_loop(self.config, self.task, self.state, self.strategy)
+        self.eval_step = step_lib.make_eval_step(self.task, self.state, self.strategy)
+        self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
+
+    def run(self) -> Outcome:
+        """Trains to the threshold, the last step or a signal, and saves the final state.
+
+        Raises:
+          NonFiniteError: where a metric is not finite; the state is not saved then.
+          ConfigError: where a data file cannot be read.
+        """
+        outcome = Outcome()
+        progress = Progress(self.last_step, self.state.step)
+        iterator = None
+        try:
+            while True:
+                self._evaluate_if_due(outcome)
+                if outcome.reached or self.state.step >= self.last_step or self.interruption.signal:
+                    break
+                iterator = iterator or self._train_iterator()
+                values = self._train(iterator, outcome)
+                progress.update(self.state.step, values)
+                if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
+                    outcome.checkpoint = self.manager.save(self.state.step)
+            if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
+                outcome.checkpoint = self.manager.save(self.state.step)
+        finally:
+            progress.close()
+            self.metrics.flush()
+        return outcome
+
+    def warm_up(self) -> None:
+        """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""
+        variables = self.state.variables().values()
+        before = [tf.identity(variable.read_value()) for variable in variables]
+        dataset = self._distribute(self.task.synthetic_dataset(self.plan.train_batch_size))
+        self.train_loop(iter(dataset), tf.constant(1))
+        self.eval_step(next(iter(self._distribute(self.task.synthetic_dataset(self.plan.eval_batch_size)))))
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+
+    def _distribute(self, dataset):
+        # Files are shared out among hosts by the task, before shuffling; TensorFlow must not do it again.
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return self.strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+    def _train_iterator(self):
+        samples = int(self.state.samples.numpy())
+        return iter(self._distribute(self.task.train_dataset(self.plan.train_batch_size, samples, host=0, num_hosts=1)))
+
+    def _train(self, iterator, outcome: Outcome) -> dict:
+        """Runs one inner loop, writes its metrics and returns them."""
+        step = self.state.step
+        steps = batch_plan.loop_length(step, self.config.steps_per_loop, self.last_step)
+        started = time.monotonic()
+        totals = {name: value.numpy() for name, value in self._reading(lambda: self.train_loop(iterator, tf.constant(steps))).items()}
+        secs = time.monotonic() - started
+        self._check_finite(totals)
+        samples = steps * self.plan.train_batch_size
+        outcome.loop_rates.append((samples, secs))
+        outcome.skipped_steps += int(totals["skipped"])
+        values = {
+            **self._counters(),
+            **step_lib.mean_metrics(self.task, totals["sums"]),
+            "learning_rate": float(self.state.schedule(step + steps - 1)),
+            "gradient_norm": float(totals["norm"]) / max(steps - int(totals["skipped"]), 1),
+            "sequences_per_sec": samples / secs,
+        }
+        if self.state.loss_scale:
+            values |= {"loss_scale": float(self.state.loss_scale.scale), "skipped_steps": int(totals["skipped"])}
+        self.metrics.write("train", self.state.step, values)
+        return values
+
+    def _check_finite(self, totals: dict) -> None:
+        if totals["bad_step"] < 0:
+            return
+        values = step_lib.mean_metrics(self.task, totals["sums"])
+        names = [name for name in self.task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
+        raise NonFiniteError(f"{', '.join(names)} not finite at step {totals['bad_step']}")
+
+    def _evaluate_if_due(self, outcome: Outcome) -> None:
+        step = self.state.step
+        if not batch_plan.eval_is_due(self.config, step, self.last_step) or (self.interruption.signal and step < self.last_step):
+            return
+        outcome.eval_metrics = self.evaluated.get(step) or self.evaluate()
+        accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
+        outcome.reached = target is not None and accuracy >= target
+
+    def evaluate(self) -> dict:
+        """Evaluates the whole set, sums first and divides once, and writes and returns the metrics."""
+        started = time.monotonic()
+        sums = sum(self._reading(lambda: [
+            self.eval_step(batch).numpy().astype("float64") for batch in self._distribute(self.task.eval_dataset(self.plan.eval_batch_size))]))
+        values = {**self._counters(), **step_lib.mean_metrics(self.task, sums)}
+        bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
+        if bad:
+            raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")
+        self.metrics.write("eval", self.state.step, values)
+        target = "" if self.config.stop_threshold is None else f" (target {self.config.stop_threshold})"
+        parts = [f"{name} {values[name]:.4f}" for name in ("loss", *self.task.metrics)]
+        logging.info("Evaluation at step %d: %s%s, %.1f s", self.state.step, "  ".join(parts), target, time.monotonic() - started)
+        return values
+
+    def _counters(self) -> dict:
+        return {"samples": int(self.state.samples.numpy())}
+
+    def _reading(self, work):
+        """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+        try:
+            return work()
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+            explanation = self.task.explain_read_error()
+            if explanation is None:
+                raise
+            raise ConfigError(explanation + ".") from error

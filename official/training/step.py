@@ -1,0 +1,197 @@
+"""One optimizer step and the loop around it, as graphs.
+
+A replica's step is a line of stages: accumulate -> unscale -> reduce across replicas -> clip -> apply.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from official.config import dynamic_loss_scale, initial_loss_scale
+from official.optimization import gradients as gradients_lib
+from official.optimization import optimizers
+from official.optimization import schedules
+from official.optimization.loss_scale import LossScale
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything a run changes: model, optimizer with its slots and step counter, loss scale, data position."""
+
+    model: tf.keras.Model
+    optimizer: tf.keras.optimizers.legacy.Optimizer
+    schedule: schedules.WarmupPolynomialDecay
+    loss_scale: LossScale | None
+    samples: tf.Variable
+    optimizer_type: str
+
+    @property
+    def step(self) -> int:
+        return int(self.optimizer.iterations.numpy())
+
+    def model_variables(self) -> dict[str, tf.Variable]:
+        return {variable.name.split(":")[0]: variable for variable in self.model.trainable_variables}
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """Returns {checkpoint name: variable} of the whole state."""
+        state = self.model_variables()
+        state |= optimizers.slot_variables(self.optimizer, self.optimizer_type, self.model.trainable_variables)
+        state |= {"global_step": self.optimizer.iterations, "samples": self.samples}
+        if self.loss_scale:
+            state |= {"loss_scale/scale": self.loss_scale.scale, "loss_scale/good_steps": self.loss_scale.good_steps}
+        return state
+
+
+def make_state(config, task, strategy) -> TrainState:
+    """Builds model and optimizer with all their variables, in the strategy's scope."""
+    with strategy.scope():
+        model = task.build_model()
+        schedule = schedules.from_config(config)
+        optimizer = optimizers.build_optimizer(config, schedule)
+        optimizers.create_slots(optimizer, model.trainable_variables)
+        initial = initial_loss_scale(config)
+        loss_scale = LossScale(initial, dynamic_loss_scale(config)) if initial else None
+        samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
+    return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)
+
+
+def make_replica_gradients(config, task, state):
+    """Returns (batch of one replica) -> (reduced and clipped gradients, sums, gradient norm).
+
+    `sums` is float32 [2 x metrics]: the weighted sums of `task.metrics`, then their weights, over the whole step. The norm is
+    that of the reduced gradient before clipping. Gradients, sums and norm are the same on every replica.
+
+    --loss_normalization and --clip_scope choose between two published ways:
+      global, global: sum over the step / weight of the step, clipped once. Independent of replicas and accumulation.
+      local, micro_batch: sum over micro batches of clip(gradient of the micro batch's mean loss) / number of micro batches,
+        summed over replicas, each divided by their number with --scale_loss. Source: the MLPerf v0.7 reference.
+    """
+    variables = state.model.trainable_variables
+    num_micro_batches = config.num_accumulation_steps
+    local = config.loss_normalization == "local"
+
+    def micro_step(index, micro_batch, factors, seed, scale):
+        with tf.GradientTape() as tape:
+            terms = task.loss(state.model, micro_batch, tf.random.experimental.stateless_fold_in(seed, index))
+            if local:
+                factors = {name: factors[name] / (terms[name][1] + task.local_epsilon[name]) for name in task.losses}
+            objective = tf.add_n([terms[name][0] * factors[name] for name in task.losses]) * scale
+        gradients = tape.gradient(objective, variables)
+        if config.clip_scope == "micro_batch":
+            gradients = gradients_lib.clip(gradients_lib.unscale(gradients, 1.0 / scale), config.clip_norm)
+        sums = [terms[name][0] for name in task.metrics] + [terms[name][1] for name in task.metrics]
+        return gradients, tf.stack(sums)
+
+    @tf.function(jit_compile=config.enable_xla or None)
+    def accumulate(batch, factors, seed, scale):
+        like = (variables, tf.zeros([2 * len(task.metrics)]))
+        return gradients_lib.accumulate(
+            batch, num_micro_batches, lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale), like)
+
+    def replica_gradients(batch):
+        context = tf.distribute.get_replica_context()
+        seed = _fold_in(config.seed, state.optimizer.iterations, context.replica_id_in_sync_group)
+        scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
+        if local:
+            factors = dict.fromkeys(task.losses, tf.constant(1.0 / context.num_replicas_in_sync if config.scale_loss else 1.0))
+        else:
+            factors = {name: tf.math.divide_no_nan(1.0, weight) for name, weight in
+                       gradients_lib.reduce_sum(task.weights(batch)).items()}
+        gradients, sums = accumulate(batch, factors, seed, scale)
+        left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
+        gradients = gradients_lib.unscale(gradients, 1.0 / left_to_undo)
+        gradients, sums = gradients_lib.reduce_sum((gradients, sums), config.allreduce_bytes_per_pack)
+        norm = tf.linalg.global_norm(gradients)
+        if config.clip_scope == "global":
+            gradients = gradients_lib.clip(gradients, config.clip_norm, norm)
+        return gradients, sums, norm
+
+    return replica_gradients
+
+
+def _fold_in(seed: int, *numbers):
+    """Returns int32 [2], a seed drawn from a seed and numbers."""
+    folded = tf.constant([seed, 0], tf.int32)
+    for number in numbers:
+        folded = tf.random.experimental.stateless_fold_in(folded, tf.cast(number, tf.int32))
+    return folded
+
+
+def make_train_loop(config, task, state, strategy):
+    """Returns (iterator, number of steps) -> LoopTotals as a dict of tensors; runs that many steps on the devices.
+
+    The totals: `sums` [2 x metrics] over all steps, `norm` the sum of gradient norms, `skipped` the number of updates that
+    loss scaling skipped, `bad_step` the first step with a non-finite loss (or, without loss scaling, gradient), else -1.
+    """
+    replica_gradients = make_replica_gradients(config, task, state)
+    variables = state.model.trainable_variables
+
+    def apply(gradients):
+        # The gradients are reduced already.
+        state.optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
+
+    def plain_step(batch):
+        gradients, sums, norm = replica_gradients(batch)
+        apply(gradients)
+        return sums, norm
+
+    def run_plain(batch):
+        sums, norm = strategy.run(plain_step, args=(batch,))
+        return _first(strategy, sums), _first(strategy, norm), tf.constant(False)
+
+    def run_scaled(batch):
+        gradients, sums, norm = strategy.run(replica_gradients, args=(batch,))
+        norm = _first(strategy, norm)
+        finite = tf.math.is_finite(norm)
+        if finite:  # AutoGraph: a tf.cond outside of the replicas, which all see the same reduced gradient
+            strategy.run(apply, args=(gradients,))
+        else:
+            state.optimizer.iterations.assign_add(1)  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
+        state.loss_scale.update(finite)
+        return _first(strategy, sums), norm, tf.logical_not(finite)
+
+    run_step = run_scaled if state.loss_scale else run_plain
+
+    @tf.function
+    def train_loop(iterator, num_steps):
+        sums = tf.zeros([2 * len(task.metrics)])
+        norm, skipped, bad_step = 0.0, 0, tf.constant(-1, tf.int64)
+        for _ in tf.range(num_steps):
+            step_sums, step_norm, step_skipped = run_step(next(iterator))
+            finite = tf.reduce_all(tf.math.is_finite(step_sums)) & (tf.math.is_finite(step_norm) | step_skipped)
+            bad_step = tf.where(finite | (bad_step >= 0), bad_step, state.optimizer.iterations)
+            sums += step_sums
+            norm += tf.where(step_skipped, 0.0, step_norm)
+            skipped += tf.cast(step_skipped, tf.int32)
+            state.samples.assign_add(config.train_batch_size)
+        return {"sums": sums, "norm": norm, "skipped": skipped, "bad_step": bad_step}
+
+    return train_loop
+
+
+def make_eval_step(task, state, strategy):
+    """Returns (batch) -> float32 [2 x metrics], weighted sums and weights over all replicas."""
+
+    def replica_eval(batch):
+        terms = task.loss(state.model, batch, None)
+        sums = [terms[name][0] for name in task.metrics] + [terms[name][1] for name in task.metrics]
+        return gradients_lib.reduce_sum(tf.stack(sums))
+
+    @tf.function
+    def eval_step(batch):
+        return _first(strategy, strategy.run(replica_eval, args=(batch,)))
+
+    return eval_step
+
+
+def _first(strategy, value):
+    """Returns the first replica's value of something that is the same on all."""
+    return strategy.experimental_local_results(value)[0]
+
+
+def mean_metrics(task, sums: np.ndarray) -> dict[str, float]:
+    """Divides sums by weights, the one place where that happens: {metric: mean, loss: the sum of the mean losses}."""
+    totals, weights = np.split(np.asarray(sums, np.float64), 2)
+    means = {name: float(total / weight) if weight else 0.0 for name, total, weight in zip(task.metrics, totals, weights)}
+    return {"loss": sum(means[name] for name in task.losses), **means}

@@ -1,0 +1,59 @@
+"""What the command-line scripts share: flags of one form, whole files or none, and errors in one line with exit code 2."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from official.config import ConfigError, suggest
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that takes no abbreviations and raises ConfigError instead of printing its usage."""
+
+    def __init__(self, description: str):
+        super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+
+    def error(self, message: str):
+        raise ConfigError(f"{message.rstrip('.')}. See --help.")
+
+    def parse(self) -> argparse.Namespace:
+        """Parses the command line. Raises ConfigError for unknown, missing and malformed flags."""
+        flags, unknown = self.parse_known_args()
+        if unknown:
+            name = unknown[0].split("=")[0]
+            kind = "unknown flag" if name.startswith("-") else "unexpected argument"
+            raise ConfigError(f"{kind} {name}{suggest(name, self._option_string_actions)}. See --help.")
+        return flags
+
+
+def check_output_file(path: str, flag: str, overwrite: bool) -> None:
+    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already."""
+    if os.path.exists(path) and not overwrite:
+        raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file under a temporary name first, so that it is there whole or not at all."""
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".tmp", path)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Calls `main`; bad input ends in one line on stderr and exit code 2, an interruption in exit code 130."""
+    try:
+        main()
+    except ConfigError as error:
+        sys.exit(_fail(str(error), 2))
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted.", 130))
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Makes TFRecords of masked-LM and next-sentence examples from text.
+
+  python scripts/create_pretraining_data.py --input_files='wiki/wiki_*' --vocab_file=vocab.txt --output_dir=records
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import command_line
+
+
+def parse_flags():
+    parser = command_line.Parser(__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between documents, "
+                                             "or WikiExtractor output.")
+    add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    add("--vocab_file", required=True, help="WordPiece vocabulary, one word piece per line.")
+    add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
+    add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
+    add("--dupe_factor", type=int, default=10, help="Times that the text is cut into examples, each time with other cuts and masks.")
+    add("--masked_lm_prob", type=float, default=0.15, help="Share of the tokens that are masked.")
+    add("--short_seq_prob", type=float, default=0.1, help="Share of the documents cut into shorter examples.")
+    add("--do_whole_word_mask", action="store_true", help="Mask all pieces of a word or none.")
+    add("--random_seed", type=int, default=12345, help="Seed of every random choice.")
+    add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes. The records do not depend on it.")
+    add("--num_shards", type=int, help="Output files. Unset: 8, or one per document where there are fewer.")
+    add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
+    return parser.parse()
+
+
+def main() -> None:
+    flags = vars(parse_flags())
+    from official.data import creation, pretraining  # after the flags are checked: these load TensorFlow
+    rules = pretraining.Rules(**{name: flags.pop(name) for name in pretraining.Rules.__dataclass_fields__})
+    manifest = creation.create_pretraining_data(creation.Job(rules=rules, **flags))
+    print("{instances:,} examples in {files} files from {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens.".format(
+        **manifest | {"files": len(manifest["files"])}))
+    for name in ("skipped_lines", "skipped_sentences", "undecodable_bytes"):
+        if manifest[name]:
+            print(f"{name}: {manifest[name]:,}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

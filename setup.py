@@ -1,0 +1,28 @@
+"""Packaging. Exact versions of everything that is installed stand in constraints.txt."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="bert-tf2",
+    version="0.1.0",
+    description="BERT training, fine-tuning and conversion on TensorFlow 2.",
+    packages=find_packages(include=["official*", "checkpoints_tools*", "tf2_bert*"]),
+    python_requires=">=3.10,<3.12",
+    install_requires=[
+        "tensorflow==2.15.1",
+        "tensorflow-addons==0.23.0",
+        "tensorflow-text==2.15.0",
+        "numpy>=1.23.5,<2",
+        "absl-py>=2.0,<3",
+        "ml-collections>=1.0,<2",
+        "blingfire>=0.1.8,<0.2",
+        "tqdm>=4.66,<5",
+        "matplotlib>=3.8,<4",
+        "safetensors>=0.4.3,<1",
+    ],
+    extras_require={
+        "gpu": ["tensorflow[and-cuda]==2.15.1"],
+        "wandb": ["wandb>=0.17,<1"],
+        "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7"],
+    },
+)

@@ -1,0 +1,38 @@
+"""Trains BERT: flags -> configuration -> task -> run.
+
+    python train.py --flagfile=configs/quickstart.flags [--name=value ...]
+    python train.py --help
+
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
+"""
+
+import sys
+
+import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+from official import flags
+from official.config import ConfigError
+
+
+def main(argv: list[str]) -> int:
+    """Runs one command line and returns the exit code."""
+    try:
+        config = flags.parse(argv[1:])
+        # Imported after the command line is known to be good: TensorFlow takes seconds to load.
+        from official.reporting.progress import configure_logging
+        from official.tasks import TASKS
+        from official.training import runner
+
+        configure_logging(config.verbosity)
+        result = runner.run(config, TASKS[config.task], command=argv)
+    except flags.HelpRequested as text:
+        print(text)
+        return 0
+    except ConfigError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 2
+    print(f"{result.status}: {result.reason}. Report: {config.model_dir}/report.html")
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
