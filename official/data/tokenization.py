@@ -14,6 +14,7 @@ from official.config import ConfigError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 _BATCH_SENTENCES = 4096  # of one call of the tokenizer
+_FEWEST_CHARACTERS = 100  # that a built vocabulary covers; large ones cover more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,4 +196,4 @@ def _learn(sentences: list[str], vocab_size: int) -> list[str]:
             vocab_size=int(vocab_size * 1.05),
             reserved_tokens=list(SPECIAL_TOKENS),
             bert_tokenizer_params={"lower_case": True},
-            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size, "max_unique_chars": max(1, vocab_size // 8)})
+            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size, "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})

@@ -1,0 +1,91 @@
+"""Shared by all tests: eight logical CPUs (they can be made once in a process), small models, records made on the spot."""
+
+import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import config as config_lib
+from official.data import schema as schema_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8)
+
+TINY = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=32,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _float32_policy():
+    """Undoes the precision that a test has set."""
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture
+def make_config(tmp_path):
+    """Returns a function that builds a small configuration on synthetic data; arguments override its settings."""
+
+    def make(model: dict | None = None, **settings):
+        defaults = dict(model={**TINY, **(model or {})}, model_dir=str(tmp_path / "run"), max_seq_length=16, max_predictions_per_seq=3,
+                        train_batch_size=8, eval_batch_size=8, num_steps_per_epoch=20, num_train_epochs=1, steps_per_loop=5, warmup_steps=0,
+                        learning_rate=1e-2, optimizer_type="lamb", distribution_strategy="one_device")
+        if "input_files" not in settings:
+            defaults["use_synthetic_data"] = True
+        return config_lib.build_config([("test", {**defaults, **settings})])
+
+    return make
+
+
+def make_records(count: int, seed: int, schema, vocab_size: int = TINY["vocab_size"]) -> list[bytes]:
+    """Returns serialized records that can be learned: a masked token is the one before it plus one."""
+    generator = np.random.default_rng(seed)
+    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+    records = []
+    for number in range(count):
+        ids = 5 + (generator.integers(0, vocab_size) + np.arange(length)) % (vocab_size - 5)
+        positions = np.sort(generator.choice(np.arange(1, length), predictions, replace=False))
+        masked = ids.copy()
+        masked[positions] = 4
+        masked[0] = number % vocab_size  # tells records apart
+        weights = np.ones(predictions)
+        weights[generator.integers(1, predictions + 1):] = 0
+        records.append(schema_lib.serialize_example({
+            "input_ids": masked, "input_mask": np.ones(length, int), "segment_ids": np.arange(length) >= length // 2,
+            "masked_lm_positions": positions, "masked_lm_ids": ids[positions] * (weights > 0), "masked_lm_weights": weights,
+            "next_sentence_labels": [int(generator.integers(0, 2))]}, schema))
+    return records
+
+
+def write_records(path, records) -> str:
+    """Writes a TFRecord file and returns its path."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+@pytest.fixture
+def schema():
+    return schema_lib.pretraining_schema(16, 3)
+
+
+@pytest.fixture
+def record_files(tmp_path, schema):
+    """Returns a function that writes files of records and returns their glob."""
+
+    def write(files: int = 2, records: int = 20, name: str = "train", of_schema=None):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        for index in range(files):
+            write_records(folder / f"part-{index:05d}", make_records(records, seed=index, schema=of_schema or schema))
+        return str(folder / "part-*")
+
+    return write

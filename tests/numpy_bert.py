@@ -1,0 +1,62 @@
+"""BERT's forward pass and losses in NumPy float64, written from the paper and Google's variable names: the oracle."""
+
+import numpy as np
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x):
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+class NumpyBert:
+    """`weights` is {Google variable name: array}."""
+
+    def __init__(self, weights: dict, num_layers: int, num_heads: int):
+        self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+        self.num_layers, self.num_heads = num_layers, num_heads
+
+    def dense(self, x, name):
+        return x @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
+
+    def layer_norm(self, x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
+
+    def attention(self, x, mask, scope):
+        batch, length, hidden = x.shape
+        size = hidden // self.num_heads
+        heads = {part: self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size) for part in ("query", "key", "value")}
+        scores = np.einsum("blhk,bmhk->bhlm", heads["query"], heads["key"]) / np.sqrt(size)
+        weights = softmax(scores + (1.0 - mask)[:, None, None, :] * -10000.0)
+        mixed = np.einsum("bhlm,bmhk->blhk", weights, heads["value"]).reshape(batch, length, hidden)
+        return self.layer_norm(x + self.dense(mixed, f"{scope}/output/dense"), f"{scope}/output/LayerNorm")
+
+    def encode(self, ids, mask, segments):
+        w = self.weights
+        x = (w["bert/embeddings/word_embeddings"][ids] + w["bert/embeddings/token_type_embeddings"][segments]
+             + w["bert/embeddings/position_embeddings"][:ids.shape[1]])
+        x = self.layer_norm(x, "bert/embeddings/LayerNorm")
+        for layer in range(self.num_layers):
+            scope = f"bert/encoder/layer_{layer}"
+            x = self.attention(x, mask, f"{scope}/attention")
+            inner = gelu(self.dense(x, f"{scope}/intermediate/dense"))
+            x = self.layer_norm(x + self.dense(inner, f"{scope}/output/dense"), f"{scope}/output/LayerNorm")
+        return x, np.tanh(self.dense(x[:, 0], "bert/pooler/dense"))
+
+    def pretrain_logits(self, ids, mask, segments, positions):
+        sequence, pooled = self.encode(ids, mask, segments)
+        picked = np.take_along_axis(sequence, positions[:, :, None], axis=1)
+        picked = self.layer_norm(gelu(self.dense(picked, "cls/predictions/transform/dense")), "cls/predictions/transform/LayerNorm")
+        masked = picked @ self.weights["bert/embeddings/word_embeddings"].T + self.weights["cls/predictions/output_bias"]
+        relation = pooled @ self.weights["cls/seq_relationship/output_weights"].T + self.weights["cls/seq_relationship/output_bias"]
+        return masked, relation
+
+
+def cross_entropy_sum(logits, labels, weights):
+    log_probabilities = np.log(softmax(logits))
+    picked = np.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
+    return -(picked * weights).sum()

@@ -1,0 +1,155 @@
+"""The configuration: every flagfile builds, precedence, messages for what is wrong."""
+
+import json
+
+import pytest
+
+from official import config as config_lib
+from official import flags
+from official.config import ConfigError
+from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan
+from tests.conftest import ROOT
+
+FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
+GOOD = ["--model_dir=m", "--use_synthetic_data", f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"]
+PUBLISHED = """all_reduce_alg bert_config_file beta_1 beta_2 device_warmup distribution_strategy do_eval dtype eval_batch_size init_checkpoint
+input_files learning_rate loss_scale max_predictions_per_seq max_seq_length model_dir num_accumulation_steps num_gpus num_steps_per_epoch
+num_train_epochs optimizer_type scale_loss steps_before_eval_start steps_between_eval steps_per_loop stop_steps stop_threshold tpu
+train_batch_size verbosity warmup_steps weight_decay_rate epsilon explicit_allreduce allreduce_bytes_per_pack num_eval_samples enable_xla
+end_learning_rate poly_power start_warmup_step""".split()
+
+
+@pytest.fixture(autouse=True)
+def _in_repository_root(monkeypatch, request):
+    """Flagfiles name files relative to the repository's root."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("path", FLAGFILES, ids=lambda path: path.stem)
+def test_every_flagfile_builds_its_configuration(path, tmp_path):
+    extra = []
+    if "--vocab_file" in path.read_text():  # made by the quickstart, so not in a fresh clone
+        vocab = tmp_path / "vocab.txt"
+        words = json.loads((ROOT / "configs/models/bert_quickstart.json").read_text())["vocab_size"]
+        vocab.write_text("".join(f"w{number}\n" for number in range(words)))
+        extra = [f"--vocab_file={vocab}"]
+    config = flags.parse([f"--flagfile={path}", *extra])
+    assert config.model.vocab_size > 0
+    assert config_lib.train_steps(config) > 0
+
+
+@pytest.mark.parametrize("name,replicas,micro,first_eval", [
+    ("mlperf_v100", 8, 5, 3948), ("mlperf_tpu_v3_32", 32, 24, 3912), ("mlperf_v100_logs", 8, 5, 6822), ("mlperf_tpu_v3_32_logs", 32, 14, 6702)])
+def test_published_arithmetic(name, replicas, micro, first_eval):
+    config = flags.parse([f"--flagfile=configs/{name}.flags"])
+    assert make_batch_plan(config, replicas).micro_batch_size == micro
+    last = config_lib.train_steps(config)
+    assert next(step for step in range(1, last + 1) if eval_is_due(config, step, last)) == first_eval
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_flag_exists(name):
+    assert name in config_lib.FIELDS
+
+
+def test_bert_large_config_is_the_published_file():
+    assert len((ROOT / "configs/models/bert_large.json").read_bytes()) == 314
+
+
+def test_precedence(tmp_path):
+    saved, flagfile = tmp_path / "c.json", tmp_path / "f.flags"
+    saved.write_text(json.dumps({"learning_rate": 1.0, "beta_1": 0.5, "epsilon": 1e-3}))
+    flagfile.write_text("--beta_1=0.6\n--epsilon=1e-4\n")
+    config = flags.parse([*GOOD, f"--config={saved}", f"--flagfile={flagfile}", "--epsilon=1e-5"])
+    assert (config.learning_rate, config.beta_1, config.epsilon, config.beta_2) == (1.0, 0.6, 1e-5, 0.999)
+
+
+def test_saved_configuration_reads_back(tmp_path):
+    config = flags.parse([*GOOD, "--seed=7"])
+    path = tmp_path / "config.json"
+    path.write_text(config_lib.to_json(config))
+    assert flags.parse([f"--config={path}"]) == config
+
+
+def test_config_by_name():
+    assert flags.parse(["--config=mlperf_v100", "--seed=3"]).train_batch_size == 760
+    with pytest.raises(ConfigError, match="did you mean mlperf_v100"):
+        flags.parse(["--config=mlperf_v10"])
+
+
+def test_configuration_is_locked():
+    config = flags.parse(GOOD)
+    with pytest.raises(AttributeError):
+        config.learning_rate = 1.0
+    with pytest.raises(AttributeError):
+        config.learning_rates  # pylint: disable=pointless-statement
+
+
+@pytest.mark.parametrize("arguments,message", [
+    (["--lerning_rate=1"], "did you mean learning_rate"),
+    (["--train_batch_size=many"], "train_batch_size"),
+    (["--max_seq_length=4096"], "max_position_embeddings=512"),
+    (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
+    (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
+    (["--stop_steps=4000"], "beyond num_steps_per_epoch x num_train_epochs"),
+    (["--stop_threshold=0.7"], "needs evaluations"),
+    (["--clip_scope=micro_batch"], "loss_normalization=local"),
+    (["--scale_loss"], "loss_normalization=local"),
+    (["--optimizer_type=adam"], "did you mean adamw"),
+    (["--loss_scale=big"], "dynamic or a number"),
+    (["--beta_1=1"], "[0, 1)"),
+    (["--epsilon=0"], "above 0"),
+    (["--learning_rate=nan"], "finite"),
+    (["--tpu=x"], "distribution_strategy=tpu"),
+    (["--num_virtual_devices=2", "--distribution_strategy=one_device"], "distribution_strategy=mirrored"),
+    (["--num_virtual_devices=2", "--all_reduce_alg=nccl"], "hierarchical_copy"),
+    (["--allreduce_bytes_per_pack=1000"], "explicit_allreduce"),
+    (["--explicit_allreduce", "--clip_scope=micro_batch", "--loss_normalization=local"], "clip_scope=global"),
+    (["--input_files=x"], "excludes"),
+    (["--bert_config_file=missing.json"], "No such file"),
+    (["--do_train=false"], "nothing to do"),
+    (["surplus"], "Unexpected argument"),
+    (["--flagfile=missing.flags"], "missing.flags"),
+])
+def test_wrong_settings_end_in_one_line(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        flags.parse([*GOOD, *arguments])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"hidden_sizes": 3}, "did you mean hidden_size"), ({"hidden_size": 100}, "not divisible"), ({"hidden_act": "swish"}, "gelu, relu"),
+    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 1e-3}, "not supported")])
+def test_wrong_model_sizes(change, message):
+    with pytest.raises(ConfigError) as error:
+        config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
+    assert message in str(error.value)
+
+
+def test_indivisible_batch_names_the_nearest():
+    config = flags.parse([*GOOD, "--train_batch_size=441", "--num_accumulation_steps=11"])
+    with pytest.raises(ConfigError) as error:
+        make_batch_plan(config, 8)
+    assert str(error.value) == ("train_batch_size=441 is not divisible by replicas x num_accumulation_steps = 8 x 11. "
+                                "Nearest valid: 440 or 528.")
+
+
+def test_help_shows_every_flag():
+    with pytest.raises(flags.HelpRequested) as text:
+        flags.parse(["--help"])
+    assert all(f"--{name}" in str(text.value) for name in config_lib.FIELDS)
+
+
+def test_step_budget_is_exact():
+    step, loops = 0, []
+    while step < 8103:
+        loops.append(loop_length(step, 1137, 8103))
+        step += loops[-1]
+    assert step == 8103 and loops[:-1] == [1137] * 7 and loops[-1] == 144
+    assert loop_length(1500, 1137, 8103) == 2274 - 1500  # resumed inside a loop: aligned again after it
+
+
+def test_evaluation_always_at_the_last_step():
+    config = flags.parse([*GOOD, "--do_eval", "--steps_per_loop=10", "--steps_between_eval=20", "--steps_before_eval_start=30", "--num_steps_per_epoch=75", "--num_train_epochs=1"])
+    assert [step for step in range(1, 76) if eval_is_due(config, step, 75)] == [40, 60, 75]

@@ -1,0 +1,139 @@
+"""The model against its NumPy oracle, its names and sizes, and what must not change its output."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, bert_config_from_dict
+from official.modeling import layers
+from official.modeling import losses
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import ROOT, TINY
+from tests.numpy_bert import NumpyBert, cross_entropy_sum
+import json
+
+LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
+attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel attention/output/dense/bias
+attention/output/LayerNorm/gamma attention/output/LayerNorm/beta intermediate/dense/kernel intermediate/dense/bias
+output/dense/kernel output/dense/bias output/LayerNorm/gamma output/LayerNorm/beta""".split()
+AROUND = """bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
+bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel bert/pooler/dense/bias
+cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias cls/predictions/transform/LayerNorm/gamma
+cls/predictions/transform/LayerNorm/beta cls/predictions/output_bias cls/seq_relationship/output_weights
+cls/seq_relationship/output_bias""".split()
+
+
+def features(batch=3, length=16, predictions=3, seed=0) -> dict:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(4, length + 1, batch)
+    return {
+        "input_ids": generator.integers(0, TINY["vocab_size"], (batch, length)).astype(np.int32),
+        "input_mask": (np.arange(length) < lengths[:, None]).astype(np.int32),
+        "segment_ids": generator.integers(0, 2, (batch, length)).astype(np.int32),
+        "masked_lm_positions": generator.integers(0, 4, (batch, predictions)).astype(np.int32),
+        "masked_lm_ids": generator.integers(0, TINY["vocab_size"], (batch, predictions)).astype(np.int32),
+        "masked_lm_weights": generator.random((batch, predictions)).astype(np.float32),
+    }
+
+
+def randomised(model):
+    """Moves every weight away from its initial value, so that a forgotten bias or gamma shows."""
+    generator = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable + generator.normal(0, 0.1, variable.shape).astype(np.float32))
+    return model
+
+
+def oracle(model) -> NumpyBert:
+    weights = {variable.name.split(":")[0]: variable.numpy() for variable in model.trainable_variables}
+    return NumpyBert(weights, TINY["num_hidden_layers"], TINY["num_attention_heads"])
+
+
+def test_forward_pass_agrees_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    masked, relation = model(batch)
+    expected_masked, expected_relation = oracle(model).pretrain_logits(
+        batch["input_ids"], batch["input_mask"], batch["segment_ids"], batch["masked_lm_positions"])
+    np.testing.assert_allclose(masked, expected_masked, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(relation, expected_relation, atol=1e-5, rtol=1e-5)
+
+
+def test_encoder_agrees_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features(seed=3)
+    arguments = batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+    for ours, expected in zip(model.encoder(*arguments), oracle(model).encode(*arguments)):
+        np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_losses_agree_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    masked, _ = model(batch)
+    loss = losses.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    expected = cross_entropy_sum(np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"])
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
+    np.testing.assert_allclose(losses.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6)
+
+
+def test_variable_names_are_googles():
+    names = {variable.name.split(":")[0] for variable in BertPretrainer(BertConfig(**TINY)).trainable_variables}
+    assert names == {*AROUND, *(f"bert/encoder/layer_{layer}/{part}" for layer in range(2) for part in LAYER)}
+
+
+def test_parameter_count_of_bert_large():
+    sizes = bert_config_from_dict(json.loads((ROOT / "configs/models/bert_large.json").read_text()), "bert_large.json")
+    with tf.Graph().as_default():  # a graph holds no values: 1.3 GB that are not needed to count
+        variables = BertPretrainer(sizes).trainable_variables
+    assert len(variables) == 398
+    assert sum(variable.shape.num_elements() for variable in variables) == 336_226_108
+
+
+def test_initial_weights_differ_between_variables():
+    model = BertPretrainer(BertConfig(**TINY))
+    kernels = [variable.numpy().ravel()[:20] for variable in model.trainable_variables if "kernel" in variable.name]
+    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)
+    assert np.abs(np.concatenate(kernels)).max() <= 0.04 + 1e-6  # truncated at two standard deviations
+
+
+def test_padding_changes_nothing():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    other = {**batch, "input_ids": np.where(batch["input_mask"], batch["input_ids"], 7)}
+    np.testing.assert_allclose(model(batch)[0], model(other)[0], atol=1e-6)
+
+
+def test_dropout_is_a_function_of_the_seed():
+    model, batch = BertPretrainer(BertConfig(**{**TINY, "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3})), features()
+    runs = [model(batch, dropout_seed=tf.constant(seed))[0].numpy() for seed in ([1, 2], [1, 2], [1, 3])]
+    assert (runs[0] == runs[1]).all() and not np.allclose(runs[0], runs[2])
+    assert not np.allclose(runs[0], model(batch)[0])
+
+
+def test_dropout_rate_and_scale():
+    x = tf.ones([1000, 100])
+    dropped = layers.dropout(x, 0.1, tf.constant([5, 6]), site=3).numpy()
+    assert abs((dropped == 0).mean() - 0.1) < 0.005
+    np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.9, rtol=1e-6)
+    assert not (dropped == layers.dropout(x, 0.1, tf.constant([5, 6]), site=4).numpy()).all()
+
+
+def test_gather_gradient_is_that_of_tf_gather():
+    table, indices = tf.random.normal([6, 4]), tf.constant([[0, 3, 3], [5, 0, 0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(table)
+        ours, theirs = [tf.reduce_sum(gather(table, indices) ** 3) for gather in (layers.gather_rows, tf.gather)]
+    np.testing.assert_allclose(tape.gradient(ours, table), tf.convert_to_tensor(tape.gradient(theirs, table)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
+def test_mixed_precision(policy, tolerance):
+    reference, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    model = BertPretrainer(BertConfig(**TINY))
+    for ours, theirs in zip(model.trainable_variables, reference.trainable_variables):
+        assert ours.dtype == tf.float32
+        ours.assign(theirs)
+    masked, relation = model(batch)
+    assert masked.dtype == relation.dtype == tf.float32
+    expected = np.asarray(reference(batch)[0])
+    difference = np.abs(masked - expected).max()
+    assert 0 < difference < tolerance * np.abs(expected).max()
