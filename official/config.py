@@ -109,6 +109,7 @@ SECTIONS = (
         Field("all_reduce_alg", str, None, "All-reduce of the mirrored strategy. Unset: TensorFlow's choice.", choices=("nccl", "hierarchical_copy")),
         Field("explicit_allreduce", bool, False, "All-reduce gradients in packs of --allreduce_bytes_per_pack; needs --clip_scope=global or none."),
         Field("allreduce_bytes_per_pack", int, 0, "Bytes of one pack with --explicit_allreduce; 0 = TensorFlow's choice.", minimum=0),
+        Field("deterministic", bool, False, "Choose deterministic kernels only: the same command gives the same bits on the same machine; slower."),
         Field("enable_xla", bool, False, "Compile the forward and backward pass with XLA."),
         Field("device_warmup", bool, False,
               "Compile the training and the evaluation step on synthetic data before the clock starts; leaves all state bit-equal."),
@@ -403,6 +404,9 @@ def _check_devices(config) -> None:
     if config.explicit_allreduce and config.clip_scope == "micro_batch":
         raise ConfigError("explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the reduction. "
                           "Use --clip_scope=global, or drop --explicit_allreduce.")
+    if config.allreduce_bytes_per_pack and config.all_reduce_alg:
+        raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} sets TensorFlow's own all-reduce, all_reduce_alg="
+                          f"{config.all_reduce_alg} has no packs. Drop one of the two flags.")
     if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
         raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce.")
 

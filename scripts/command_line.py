@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -45,7 +46,8 @@ def write_text(path: str, text: str) -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Calls `main`; bad input ends in one line on stderr and exit code 2, an interruption in exit code 130."""
+    """Calls `main`; bad input ends in one line on stderr and exit code 2, a signal in exit code 130 or 143."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
         main()
     except ConfigError as error:

@@ -25,7 +25,8 @@ step() {
 
 records() {
   step "TFRecords to $1" "$data/$1/manifest.json" "$python" scripts/create_pretraining_data.py \
-    --input_files="$data/corpus/$1.txt" --output_dir="$data/$1" --vocab_file="$data/vocab.txt" "${@:2}"
+    --input_files="$data/corpus/$1.txt" --output_dir="$data/$1" --vocab_file="$data/vocab.txt" \
+    --max_seq_length=32 --max_predictions_per_seq=5 "${@:2}"
 }
 
 show_result() {
@@ -46,7 +47,7 @@ is_success() {
 step "Corpus of docstrings" "$data/corpus/corpus.json" "$python" scripts/build_corpus.py --output_dir="$data/corpus"
 step "Vocabulary" "$data/vocab.txt" "$python" scripts/build_vocab.py \
   --input_files="$data/corpus/train.txt" --output_file="$data/vocab.txt" --vocab_size=4096
-records train --dupe_factor=10 --num_shards=8
+records train --dupe_factor=5 --num_shards=8
 records eval --dupe_factor=1 --num_shards=1
 
 code=0
@@ -56,13 +57,13 @@ else
   echo "Training ..."
   "$python" train.py --flagfile=configs/quickstart.flags || code=$?
 fi
-if [[ -f "$run/result.json" ]]; then
+if [[ "$code" != 2 && -f "$run/result.json" ]]; then
   show_result
   cat <<END
 
 Report: $run/report.html (opens without a network)
 Next:
-  $python train.py --flagfile=configs/quickstart.flags --model_dir=runs/longer --stop_threshold=0.3 --num_train_epochs=4
+  $python train.py --flagfile=configs/quickstart.flags --model_dir=runs/longer --num_train_epochs=4 --stop_threshold=0.3
   $python train.py --help
   ./scripts/test.sh
 END

@@ -10,7 +10,9 @@ import glob
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -178,11 +180,20 @@ _jobs: list = []  # of the process pool: forked processes find it here, so that 
 def _fork_map(jobs: list, workers: int) -> Iterator[Shard]:
     """Runs the jobs in forked processes. They call NumPy, protobuf and the record writer, and start no TensorFlow op."""
     _jobs[:] = jobs
+    fork = multiprocessing.get_context("fork")
     try:
-        with multiprocessing.get_context("fork").Pool(workers) as pool:
-            yield from pool.imap(_write_shard_number, range(len(jobs)))
+        with futures.ProcessPoolExecutor(workers, mp_context=fork, initializer=_die_on_signals) as pool:
+            yield from pool.map(_write_shard_number, range(len(jobs)))
+    except futures.process.BrokenProcessPool:
+        raise ConfigError(f"a process that wrote to --output_dir was killed, perhaps for want of memory. Lower --num_workers={workers}.") from None
     finally:
         _jobs.clear()
+
+
+def _die_on_signals() -> None:
+    """Leaves it to the parent to say what happened."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _write_shard_number(number: int) -> Shard:

@@ -55,7 +55,7 @@ def eval_is_due(config, step: int, last_step: int) -> bool:
         return False
     if step >= last_step:
         return True
-    return bool(config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
+    return bool(step and config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
 
 
 def eval_batches(num_samples: int, eval_batch_size: int) -> int:

@@ -15,6 +15,8 @@ def make_strategy(config) -> tf.distribute.Strategy:
       ConfigError: where a device that is asked for is missing.
     """
     tf.keras.utils.set_random_seed(config.seed)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
     tf.keras.mixed_precision.set_global_policy(_POLICIES[config.dtype])
     if config.distribution_strategy == "tpu":
         return _tpu_strategy(config)

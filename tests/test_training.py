@@ -1,0 +1,267 @@
+"""The step, the loop and the run: invariance, published recipe, evaluation, warm-up, resume, failure."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off again
+
+from official.checkpoint.manager import CheckpointManager
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import make_batch_plan
+from official.reporting.metrics import MetricsWriter, read_metrics
+from official.tasks import TASKS
+from official.training import runner, step as step_lib
+from official.training.interruption import Interruption
+from official.training.loop import Loop
+
+
+@pytest.fixture
+def make_config(make_config):
+    """One layer is enough here, and traced in half the time."""
+    return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
+
+
+def make_loop(config) -> Loop:
+    strategy = strategy_lib.make_strategy(config)
+    task = TASKS["pretrain"](config)
+    state = step_lib.make_state(config, task, strategy)
+    manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync)
+    return Loop(config, task, state, strategy, plan, manager, MetricsWriter(config.model_dir), Interruption(), {})
+
+
+def train(config, steps=5) -> dict[str, np.ndarray]:
+    """Runs some steps and returns the state by name."""
+    loop = make_loop(config)
+    loop.train_loop(loop._train_iterator(), tf.constant(steps))
+    return values(loop.state)
+
+
+def values(state) -> dict[str, np.ndarray]:
+    return {name: variable.read_value().numpy() for name, variable in state.variables().items()}
+
+
+def assert_close(ours, theirs, rtol=1e-4, atol=1e-5):
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        # The gradient of a key bias is rounding noise, and Adam-type updates magnify it.
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=rtol, atol=0.2 if "key/bias" in name else atol, err_msg=name)
+
+
+def replicas(count, all_reduce_alg="hierarchical_copy"):
+    """Settings for replicas on logical CPUs. TensorFlow's default, collective operations, allows one group size a process."""
+    return dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg) if count > 1 else {}
+
+
+@pytest.mark.parametrize("count,accumulation", [(1, 2), (1, 8), (2, 4), (4, 2), (8, 1)])
+def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record_files, count, accumulation):
+    shared = dict(input_files=record_files(), learning_rate=1e-3, train_batch_size=8, eval_batch_size=8)
+    expected = train(make_config(**shared))
+    ours = train(make_config(**shared, **replicas(count), num_accumulation_steps=accumulation))
+    assert_close(ours, expected)
+
+
+def test_packed_all_reduce_does_not_change_the_weights(make_config):
+    packed = make_config(**replicas(2, all_reduce_alg=None), explicit_allreduce=True, allreduce_bytes_per_pack=1000)
+    assert_close(train(packed), train(make_config(**replicas(2))))
+
+
+def local_gradients(loop, batch, parts):
+    """The published recipe by hand: clipped gradients of the mean losses of every micro batch."""
+    model, clipped = loop.state.model, []
+    for part in range(parts):
+        rows = {name: value[part * len(value) // parts:(part + 1) * len(value) // parts] for name, value in batch.items()}
+        with tf.GradientTape() as tape:
+            terms = loop.task.loss(model, rows, None)
+            loss = terms["mlm_loss"][0] / (terms["mlm_loss"][1] + 1e-5) + terms["nsp_loss"][0] / terms["nsp_loss"][1]
+        clipped.append(tape.gradient(loss, model.trainable_variables))
+    return clipped
+
+
+@pytest.mark.parametrize("scale_loss", [True, False])
+def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, record_files, scale_loss):
+    """Two replicas, two micro batches each: sum over replicas of the mean over micro batches of the clipped gradients."""
+    config = make_config(input_files=record_files(), **replicas(2), num_accumulation_steps=2, clip_scope="micro_batch",
+                         loss_normalization="local", scale_loss=scale_loss, clip_norm=0.5)
+    loop = make_loop(config)
+    batch = next(iter(loop.task.train_dataset(8, 0, 0, 1)))
+    factor = 0.5 if scale_loss else 1.0
+    expected = None
+    for gradients in local_gradients(loop, batch, 4):
+        clipped, norm = tf.clip_by_global_norm([gradient * factor for gradient in gradients], 0.5)
+        assert norm > 0.5  # else the test would not see where clipping happens
+        expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
+    replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    distributed = next(iter(loop._distribute(loop.task.train_dataset(8, 0, 0, 1))))
+    ours, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
+    for gradient, total in zip(ours, expected):
+        np.testing.assert_allclose(loop.strategy.experimental_local_results(gradient)[0], total / 2, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_xla_agrees(make_config, dtype):
+    plain, compiled = [train(make_config(dtype=dtype, num_accumulation_steps=2, enable_xla=xla, learning_rate=1e-3), steps=2) for xla in (False, True)]
+    assert_close(compiled, plain, rtol=1e-2, atol=1e-4 if dtype == "fp32" else 2e-3)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("clip_scope,normalization", [("global", "global"), ("micro_batch", "local")])
+def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
+    shared = dict(**replicas(count), clip_scope=clip_scope, loss_normalization=normalization, num_accumulation_steps=2, learning_rate=1e-3)
+    scaled = train(make_config(**shared, loss_scale="1024"))
+    assert scaled.pop("loss_scale/scale") == 1024 and scaled.pop("loss_scale/good_steps") == 0
+    assert_close(scaled, train(make_config(**shared)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_overflow_skips_the_update_and_lowers_the_scale(make_config, count):
+    loop = make_loop(make_config(**replicas(count), loss_scale="dynamic"))
+    loop.state.loss_scale.scale.assign(3e38)  # the scaled loss is infinite
+    before = values(loop.state)
+    totals = loop.train_loop(loop._train_iterator(), tf.constant(1))
+    after = values(loop.state)
+    assert (totals["skipped"], totals["bad_step"], after.pop("global_step"), after.pop("samples")) == (1, -1, 1, 8)
+    assert after.pop("loss_scale/scale") == before["loss_scale/scale"] / 2
+    for name in after:
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+
+
+def test_evaluation_is_exact_for_a_ragged_last_batch(make_config, record_files):
+    """21 records, in batches of 8 on 2 replicas and of 21 on one, give the same sums."""
+    files = record_files(files=3, records=7)
+    shared = dict(input_files=files, do_eval=True, num_eval_samples=21)
+    small = make_loop(make_config(**shared, **replicas(2), eval_batch_size=8)).evaluate()
+    whole = make_loop(make_config(**shared, eval_batch_size=21)).evaluate()
+    for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
+        assert small[name] == pytest.approx(whole[name], rel=1e-5)
+
+
+def test_warm_up_leaves_every_variable_bit_equal(make_config):
+    loop = make_loop(make_config(**replicas(2), loss_scale="dynamic", do_eval=True))
+    before = values(loop.state)
+    loop.warm_up()
+    after = values(loop.state)
+    assert all((after[name] == before[name]).all() for name in before)
+    loop.train_loop(loop._train_iterator(), tf.constant(2))
+    loop.evaluate()
+    assert loop.train_loop.experimental_get_tracing_count() == loop.eval_step.experimental_get_tracing_count() == 1
+
+
+def run(config):
+    return runner.run(config, TASKS["pretrain"], command=["train.py", "--seed=1"])
+
+
+def test_a_run_writes_its_folder_and_learns(make_config, record_files):
+    config = make_config(input_files=record_files(records=100), do_eval=True, num_eval_samples=50, steps_between_eval=20, steps_per_loop=10,
+                         num_steps_per_epoch=60, learning_rate=2e-2, train_batch_size=16, keep_checkpoints=2)
+    result = run(config)
+    folder = config.model_dir
+    assert (result.status, result.step, result.samples, result.exit_code) == ("finished", 60, 960, 0)
+    saved = json.load(open(f"{folder}/result.json", encoding="utf-8"))
+    assert saved["checkpoint"].endswith("ckpt-60") and 0 < saved["majority_accuracy"] < 0.5
+    lines = read_metrics(folder)
+    assert [line["step"] for line in lines if line["split"] == "eval"] == [20, 40, 60]
+    assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40, 50, 60]
+    evaluations = [line["loss"] for line in lines if line["split"] == "eval"]
+    assert evaluations[-1] < evaluations[0] - 0.05
+    assert sorted(name for name in os.listdir(folder) if name.endswith(".index")) == ["ckpt-50.index", "ckpt-60.index"]
+    assert {"config.json", "command.txt", "metrics.jsonl", "report.html", "tensorboard", "checkpoint"} <= set(os.listdir(folder))
+    assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
+
+
+@pytest.mark.parametrize("threshold,status,code", [(0.0, "success", 0), (1.0, "aborted", 1)])
+def test_threshold(make_config, threshold, status, code):
+    config = make_config(do_eval=True, steps_between_eval=5, stop_threshold=threshold, num_steps_per_epoch=12, num_eval_samples=16)
+    result = run(config)
+    assert (result.status, result.exit_code, result.step) == (status, code, 5 if status == "success" else 12)
+    assert result.target == threshold
+    again = run(config)  # a run that is over stays over
+    assert (again.status, again.step, again.eval_accuracy) == (result.status, result.step, result.eval_accuracy)
+
+
+DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path):
+    """20 steps at once; and 10 steps, a new process's worth of state, 10 more. Dropout, accumulation and shuffling are on."""
+    try:
+        shared = dict(model=DROPOUT, deterministic=True, input_files=record_files(), num_accumulation_steps=2, do_eval=True, steps_between_eval=5,
+                      num_eval_samples=20, checkpoint_every_steps=5)
+        whole = make_config(**shared, model_dir=str(tmp_path / "whole"))
+        parts = {**shared, "model_dir": str(tmp_path / "parts")}
+        run(whole)
+        run(make_config(**parts, stop_steps=10))
+        run(make_config(**parts))
+    finally:
+        tf_config.disable_op_determinism()
+    ours, theirs = [tf.train.load_checkpoint(str(tmp_path / name / "ckpt-20")) for name in ("parts", "whole")]
+    for name in theirs.get_variable_to_shape_map():
+        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
+    untimed = [[{key: value for key, value in line.items() if key != "sequences_per_sec"} for line in read_metrics(str(tmp_path / name))]
+               for name in ("parts", "whole")]
+    assert untimed[0] == untimed[1]
+
+
+def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(make_config, record_files):
+    files = record_files()
+    config = make_config(input_files=files, checkpoint_every_steps=5, stop_steps=10)
+    run(config)
+    loop = make_loop(config)
+    loop.manager.restore_newest()
+    poisoned = loop.state.model_variables()["bert/pooler/dense/bias"]
+    poisoned.assign(np.full(poisoned.shape, np.nan, np.float32))
+    loop.manager.save(10)
+    result = run(make_config(input_files=files, checkpoint_every_steps=5))
+    assert (result.status, result.exit_code) == ("failed", 3)
+    assert "nsp_loss" in result.reason and "step 11" in result.reason
+    assert result.checkpoint.endswith("ckpt-10")
+
+
+def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    config = make_config(input_files=record_files())
+    original = Loop._train
+
+    def train_and_signal(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_train", train_and_signal)
+    result = run(config)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 5)
+    monkeypatch.undo()
+    assert run(config).step == 20
+
+
+def test_a_folder_in_use_is_refused(make_config):
+    config = make_config()
+    with runner._locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+        run(config)
+
+
+def test_evaluation_only(make_config, record_files):
+    files = record_files()
+    trained = run(make_config(input_files=files, do_eval=True, num_eval_samples=20))
+    evaluated = run(make_config(eval_files=files, input_files=None, use_synthetic_data=False, do_train=False, do_eval=True, num_eval_samples=20))
+    assert evaluated.eval_accuracy == pytest.approx(trained.eval_accuracy) and evaluated.step == trained.step
+
+
+def test_a_truncated_file_in_the_middle_of_a_run_is_named(make_config, record_files, tmp_path):
+    files = record_files()
+    path = tmp_path / "train" / "part-00001"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ConfigError, match="part-00001 is truncated or damaged after record 19"):
+        run(make_config(input_files=files))
+
+
+def test_missing_devices_are_named(make_config):
+    with pytest.raises(ConfigError, match="num_gpus=8 but this machine has"):
+        run(make_config(num_gpus=8, distribution_strategy="mirrored"))
+    with pytest.raises(ConfigError, match="no TPU"):
+        run(make_config(distribution_strategy="tpu", tpu="local"))
+    with pytest.raises(ConfigError, match="nccl needs GPUs"):
+        run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
