@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from concurrent import futures
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import tensorflow as tf
@@ -182,9 +183,9 @@ def _fork_map(jobs: list, workers: int) -> Iterator[Shard]:
     _jobs[:] = jobs
     fork = multiprocessing.get_context("fork")
     try:
-        with futures.ProcessPoolExecutor(workers, mp_context=fork, initializer=_die_on_signals) as pool:
+        with ProcessPoolExecutor(workers, mp_context=fork, initializer=_die_on_signals) as pool:
             yield from pool.map(_write_shard_number, range(len(jobs)))
-    except futures.process.BrokenProcessPool:
+    except BrokenProcessPool:
         raise ConfigError(f"a process that wrote to --output_dir was killed, perhaps for want of memory. Lower --num_workers={workers}.") from None
     finally:
         _jobs.clear()
