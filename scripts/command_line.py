@@ -39,10 +39,13 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text file under a temporary name first, so that it is there whole or not at all."""
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".tmp", path)
+    """Writes a text file under a temporary name first, so that it is there whole or not at all. Raises ConfigError."""
+    try:
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def run(main: Callable[[], None]) -> None:

@@ -41,15 +41,14 @@ def initialize(variables: dict[str, tf.Variable], path: str) -> InitReport:
         Also where a head is there with another shape, or the file is unreadable.
     """
     prefix = reading.find_prefix(path, "init_checkpoint")
+    wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
     try:
-        found = reading.checkpoint_shapes(prefix)
-        wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-        fresh = _check(wanted, found, prefix)
-        values = reading.read_tensors(prefix, [name for name in wanted if name not in fresh])
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({str(error).splitlines()[0]}).") from None
+        with reading.open_checkpoint(prefix) as reader:
+            found = reading.shapes(reader)
+            fresh = _check(wanted, found, prefix)
+            values = {name: reader.get_tensor(name) for name in wanted if name not in fresh}
+    except reading.DamagedError as error:
+        raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
     for name, value in values.items():
         variables[name].assign(tf.cast(value, variables[name].dtype))
     return InitReport(prefix, sorted(values), sorted(fresh), sorted(set(found) - set(values)))

@@ -54,10 +54,11 @@ class CheckpointManager:
         for step in reversed(steps):
             prefix = os.path.join(self._model_dir, f"ckpt-{step}")
             try:
-                self._check_names(prefix)
-                values = reading.read_tensors(prefix, self._variables)
-            except (tf.errors.OpError, RuntimeError, UnicodeDecodeError) as error:
-                logging.warning("%s is damaged (%s); trying the one before.", prefix, str(error).splitlines()[0][:200])
+                with reading.open_checkpoint(prefix) as reader:
+                    self._check_names(prefix, reading.shapes(reader))
+                    values = {name: reader.get_tensor(name) for name in self._variables}
+            except reading.DamagedError as error:
+                logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
                 continue
             for name, value in values.items():
                 self._variables[name].assign(value)
@@ -66,9 +67,9 @@ class CheckpointManager:
             raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, or change --model_dir.")
         return None
 
-    def _check_names(self, prefix: str) -> None:
+    def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
-        problems = reading.compare_names(wanted, reading.checkpoint_shapes(prefix))
+        problems = reading.compare_names(wanted, found)
         if problems:
             raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
                               "Change --model_dir, or go back to the settings in its config.json.")

@@ -1,10 +1,12 @@
 """Reading checkpoints: find the prefix, read tensors by name, compare names strictly."""
 
+import contextlib
 import os
 import re
 
-import numpy as np
 import tensorflow as tf
+# tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
+from tensorflow.python.training import py_checkpoint_reader
 
 from official.config import ConfigError
 
@@ -37,27 +39,31 @@ def _newest_index(folder: str) -> str | None:
     return os.path.join(folder, newest.removesuffix(".index"))
 
 
-def read_tensors(prefix: str, names=None) -> dict[str, np.ndarray]:
-    """Reads tensors of a name-based checkpoint, checksums verified.
+class DamagedError(Exception):
+    """A checkpoint's files are corrupted, truncated or incomplete."""
 
-    Args:
-      prefix: of the checkpoint.
-      names: which; None for all.
+
+@contextlib.contextmanager
+def open_checkpoint(prefix: str):
+    """Gives a reader of a name-based checkpoint; `get_variable_to_shape_map()` and `get_tensor(name)` verify checksums.
 
     Raises:
-      tf.errors.OpError: for a corrupted or truncated file.
+      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon them.
       ConfigError: for an object-based checkpoint, which has no variable names.
     """
-    reader = tf.train.load_checkpoint(prefix)
-    found = reader.get_variable_to_shape_map()
-    if _OBJECT_GRAPH in found:
-        raise ConfigError(f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's and Google's TF1) can be read.")
-    return {name: reader.get_tensor(name) for name in (found if names is None else names)}
+    try:
+        reader = py_checkpoint_reader.NewCheckpointReader(prefix)
+        if _OBJECT_GRAPH in reader.get_variable_to_shape_map():
+            raise ConfigError(
+                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's and Google's TF1) can be read.")
+        yield reader
+    except (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError) as error:  # what the reader's bindings raise
+        raise DamagedError(f"{str(error).splitlines()[0][:200]}") from None
 
 
-def checkpoint_shapes(prefix: str) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of a checkpoint."""
-    return {name: tuple(shape) for name, shape in tf.train.load_checkpoint(prefix).get_variable_to_shape_map().items()}
+def shapes(reader) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of an open checkpoint."""
+    return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
 
 
 def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> list[str]:

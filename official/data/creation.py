@@ -58,7 +58,7 @@ def create_pretraining_data(job: Job) -> dict:
       The manifest.
 
     Raises:
-      ConfigError: for input that cannot be used, or an output folder that is in use already.
+      ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be written to.
     """
     _check_job(job)
     paths = documents_lib.expand_globs(job.input_files, "input_files")
@@ -67,9 +67,12 @@ def create_pretraining_data(job: Job) -> dict:
     corpus, counts = _read_corpus(paths, vocabulary)
     pretraining.check_documents(corpus.documents)
     num_shards = _num_shards(job, corpus.documents.num_documents)
-    shards = _write_shards(job, corpus, num_shards)
-    manifest = _manifest(job, num_shards, corpus, counts, shards)
-    _write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+    try:
+        shards = _write_shards(job, corpus, num_shards)
+        manifest = _manifest(job, num_shards, corpus, counts, shards)
+        _write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+    except (OSError, tf.errors.OpError) as error:
+        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}.") from None
     return manifest
 
 
@@ -184,7 +187,12 @@ def _fork_map(jobs: list, workers: int) -> Iterator[Shard]:
     fork = multiprocessing.get_context("fork")
     try:
         with ProcessPoolExecutor(workers, mp_context=fork, initializer=_die_on_signals) as pool:
-            yield from pool.map(_write_shard_number, range(len(jobs)))
+            try:
+                yield from pool.map(_write_shard_number, range(len(jobs)))
+            except BaseException:
+                for process in multiprocessing.active_children():  # without this, leaving the pool waits for the shards in work
+                    process.terminate()
+                raise
     except BrokenProcessPool:
         raise ConfigError(f"a process that wrote to --output_dir was killed, perhaps for want of memory. Lower --num_workers={workers}.") from None
     finally:

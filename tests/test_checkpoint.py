@@ -1,0 +1,170 @@
+"""Checkpoints: whole or not at all, the last N kept, damaged ones skipped, names compared strictly."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.checkpoint import initialize, reading
+from official.checkpoint.manager import CheckpointManager
+from official.config import BertConfig, ConfigError
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+
+
+def variables(value=1.0) -> dict:
+    return {"bert/a": tf.Variable([value] * 1000), "global_step": tf.Variable(int(value), dtype=tf.int64)}
+
+
+def test_save_and_restore(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(3.0), keep=2)
+    assert manager.restore_newest() is None
+    prefix = manager.save(7)
+    state = variables()
+    assert CheckpointManager(str(tmp_path), state, keep=2).restore_newest() == prefix == str(tmp_path / "ckpt-7")
+    assert (state["bert/a"].numpy() == 3.0).all() and state["global_step"] == 3
+    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
+    assert dict(tf.train.list_variables(prefix)) == {"bert/a": [1000], "global_step": []}
+
+
+def test_the_newest_are_kept(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=2)
+    for step in (5, 10, 100, 20):
+        manager.save(step)
+    assert manager.steps() == [20, 100]
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-20", "ckpt-100"}
+
+
+@pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "truncate index", "remove data"])
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path, damage, caplog):
+    state = variables()
+    manager = CheckpointManager(str(tmp_path), state, keep=3)
+    manager.save(1)
+    state["bert/a"].assign([2.0] * 1000)
+    manager.save(2)
+    data, index = tmp_path / "ckpt-2.data-00000-of-00001", tmp_path / "ckpt-2.index"
+    content = bytearray(data.read_bytes())
+    content[1000] ^= 1
+    {"truncate data": lambda: data.write_bytes(content[:100]), "flip a bit": lambda: data.write_bytes(content),
+     "truncate index": lambda: index.write_bytes(index.read_bytes()[:40]), "remove data": data.unlink}[damage]()
+    restored = variables()
+    assert CheckpointManager(str(tmp_path), restored, keep=3).restore_newest().endswith("ckpt-1")
+    assert (restored["bert/a"].numpy() == 1.0).all()
+
+
+def test_a_half_written_checkpoint_is_none(tmp_path):
+    CheckpointManager(str(tmp_path), variables(), keep=3).save(1)
+    (tmp_path / "ckpt-2.data-00000-of-00001.tempstate123").write_bytes(b"half")
+    assert CheckpointManager(str(tmp_path), variables(), keep=3).restore_newest().endswith("ckpt-1")
+
+
+def test_all_damaged_is_an_error(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=3)
+    manager.save(1)
+    (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(b"")
+    with pytest.raises(ConfigError, match="all 1 checkpoints are damaged"):
+        manager.restore_newest()
+
+
+def test_another_model_is_an_error_that_lists_names(tmp_path):
+    CheckpointManager(str(tmp_path), variables(), keep=3).save(1)
+    other = {"bert/a": tf.Variable([1.0]), "bert/b": tf.Variable(1.0)}
+    with pytest.raises(ConfigError) as error:
+        CheckpointManager(str(tmp_path), other, keep=3).restore_newest()
+    for part in ("missing: bert/b", "unexpected: global_step", r"bert/a \[1000\] for \[1\]"):
+        assert re.search(part, str(error.value))
+
+
+def test_remote_folder():
+    manager = CheckpointManager("ram://checkpoints", variables(4.0), keep=1)
+    manager.save(1)
+    manager.save(2)
+    state = variables()
+    assert manager.steps() == [2]
+    assert CheckpointManager("ram://checkpoints", state, keep=1).restore_newest() and state["global_step"] == 4
+
+
+# ---- initial weights
+
+
+def named(model) -> dict:
+    return {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
+
+
+def google_checkpoint(folder, model, drop=(), extra=None, rename=None) -> str:
+    """Writes a TF1 name-based checkpoint with a TF1 Saver: weights, Adam slots and global_step, as Google's code does."""
+    values = {name: variable.numpy() for name, variable in named(model).items() if name not in drop}
+    values |= {f"{name}/{slot}": np.zeros_like(value) for name, value in list(values.items()) for slot in ("adam_m", "adam_v")}
+    values |= {"global_step": np.int64(1000), **(extra or {})}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph_variables = [tf.compat.v1.get_variable((rename or {}).get(name, name), initializer=value) for name, value in values.items()]
+        session.run(tf.compat.v1.global_variables_initializer())
+        return tf.compat.v1.train.Saver(graph_variables).save(session, str(folder / "bert_model.ckpt"))
+
+
+@pytest.fixture
+def model():
+    return BertPretrainer(BertConfig(**TINY))
+
+
+@pytest.mark.parametrize("form", ["prefix", "folder", "index file"])
+def test_googles_checkpoint_is_read_by_name(tmp_path, model, form):
+    prefix = google_checkpoint(tmp_path, model)
+    fresh = BertPretrainer(BertConfig(**TINY))
+    report = initialize.initialize(named(fresh), {"prefix": prefix, "folder": str(tmp_path), "index file": prefix + ".index"}[form])
+    assert not report.fresh and len(report.read) == len(named(model)) and report.prefix == prefix
+    assert len(report.dropped) == 2 * len(report.read) + 1
+    for name, variable in named(fresh).items():
+        np.testing.assert_array_equal(variable, named(model)[name])
+
+
+def test_our_own_checkpoint_initialises_a_model(tmp_path, model):
+    CheckpointManager(str(tmp_path), {**named(model), "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1).save(3)
+    fresh = BertPretrainer(BertConfig(**TINY))
+    assert len(initialize.initialize(named(fresh), str(tmp_path)).read) == len(named(model))
+
+
+def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
+    heads = [name for name in named(model) if name.startswith("cls/seq_relationship")]
+    report = initialize.initialize(named(model), google_checkpoint(tmp_path, model, drop=heads))
+    assert report.fresh == sorted(heads)
+    assert "started fresh: cls/seq_relationship/output_bias, cls/seq_relationship/output_weights" in report.describe()
+
+
+def test_the_encoder_is_strict(tmp_path, model):
+    prefix = google_checkpoint(
+        tmp_path, model, drop=["bert/pooler/dense/bias"], extra={"bert/encoder/layer_2/output/dense/bias": np.zeros(32, np.float32)},
+        rename={"bert/pooler/dense/kernel": "bert/pooler/dense/weights"})
+    with pytest.raises(ConfigError) as error:
+        initialize.initialize(named(model), prefix)
+    message = str(error.value)
+    assert "missing: bert/pooler/dense/bias, bert/pooler/dense/kernel" in message
+    assert "unexpected: bert/encoder/layer_2/output/dense/bias, bert/pooler/dense/weights" in message
+
+
+def test_another_size_lists_shapes(tmp_path, model):
+    other = BertPretrainer(BertConfig(**{**TINY, "intermediate_size": 32, "vocab_size": 60}))
+    with pytest.raises(ConfigError) as error:
+        initialize.initialize(named(model), google_checkpoint(tmp_path, other))
+    for name in ("bert/encoder/layer_1/intermediate/dense/kernel [32, 32] for [32, 64]", "bert/embeddings/word_embeddings [60, 32] for [50, 32]",
+                 "cls/predictions/output_bias [60] for [50]"):
+        assert name in str(error.value)
+
+
+def test_bad_paths(tmp_path, model):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.index").write_bytes(b"nothing")
+    object_based = tf.train.Checkpoint(model=model).write(str(tmp_path / "object"))
+    for path, message in ((tmp_path / "missing", "does not exist"), (tmp_path / "empty", "no checkpoint in this folder"),
+                          (tmp_path / "bad", "unreadable checkpoint"), (object_based, "object-based")):
+        with pytest.raises(ConfigError, match=message):
+            initialize.initialize(named(model), str(path))
+
+
+def test_optimizer_slots_are_recognised():
+    for name in ("bert/x/kernel/adam_m", "bert/x/kernel/lamb_v", "bert/x/kernel/LAMB", "bert/x/kernel/LAMB_1", "bert/x/kernel/lamb_step_counter"):
+        assert reading.OPTIMIZER_SLOT.search(name), name
+    for name in ("bert/x/kernel", "bert/adam/kernel", "cls/predictions/output_bias"):
+        assert not reading.OPTIMIZER_SLOT.search(name), name

@@ -1,0 +1,121 @@
+"""Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors that name the file."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data import reading, synthetic
+from official.data import schema as schema_lib
+from tests.conftest import make_records, write_records
+
+
+def ids(batches) -> list[bytes]:
+    """Returns what tells records apart, in order."""
+    return [row.tobytes() for batch in batches for row in batch["input_ids"]]
+
+
+def training_ids(files, schema, count, **settings) -> list[bytes]:
+    dataset = reading.training_dataset(files, schema, **{"batch_size": 4, "seed": 1, **settings})
+    return ids(dataset.take(count).as_numpy_iterator())
+
+
+@pytest.fixture
+def files(record_files):
+    return reading.find_files(record_files(files=3, records=12), "input_files")
+
+
+def test_written_records_read_back(schema, tmp_path):
+    record = make_records(1, 0, schema)[0]
+    assert schema_lib.describe_mismatch(record, schema) is None
+    batch = next(reading.training_dataset([write_records(tmp_path / "x", [record])], schema, 1, seed=0).as_numpy_iterator())
+    assert {name: value.shape for name, value in batch.items()} == {
+        **{name: (1, feature.length) for name, feature in schema.items()}, "example_weights": (1,)}
+    assert schema_lib.serialize_example({name: batch[name][0] for name in schema}, schema) == record
+
+
+def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema):
+    first, second = [training_ids(files, schema, 9, samples_done=done) for done in (0, 36)]
+    assert len(set(first)) == 36 and set(first) == set(second) and first != second
+
+
+def test_order_is_a_function_of_the_seed(files, schema):
+    assert training_ids(files, schema, 20) == training_ids(files, schema, 20)
+    assert training_ids(files, schema, 9) != training_ids(files, schema, 9, seed=2)
+
+
+@pytest.mark.parametrize("done", [4, 36, 60])
+@pytest.mark.parametrize("counted", [True, False])
+def test_going_on_gives_the_records_that_come_next(files, schema, done, counted, monkeypatch):
+    if not counted:
+        monkeypatch.setattr(reading, "_COUNTED_BYTES", 0)
+    whole = training_ids(files, schema, 20)
+    assert training_ids(files, schema, (80 - done) // 4, samples_done=done) == whole[done:]
+
+
+def test_hosts_read_disjoint_files(files, schema):
+    parts = [set(training_ids(files, schema, 12, host=host, num_hosts=3)) for host in range(3)]
+    assert all(len(part) == 12 for part in parts) and len(set.union(*parts)) == 36
+    with pytest.raises(ConfigError, match="3 files for 4 hosts"):
+        reading.training_dataset(files, schema, 4, seed=1, num_hosts=4)
+
+
+def test_evaluation_reads_the_first_records_in_order(files, schema):
+    batches = list(reading.evaluation_dataset(files, schema, 8, num_samples=21).as_numpy_iterator())
+    assert [batch["example_weights"].sum() for batch in batches] == [8, 8, 5]
+    assert all(batch["input_ids"].shape == (8, 16) for batch in batches)
+    expected = ids([batch for batch in reading.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()])[:21]
+    assert ids(batches)[:21] == expected
+    assert not batches[-1]["masked_lm_weights"][5:].any()
+
+
+def test_remote_paths(schema):
+    tf.io.gfile.makedirs("ram://reading")
+    for index in range(2):
+        write_records(f"ram://reading/part-{index}", make_records(4, index, schema))
+    found = reading.find_files("ram://reading/part-*", "input_files")
+    assert len(found) == 2 and len(set(training_ids(found, schema, 2))) == 8
+
+
+def test_a_glob_without_match_is_named(files):
+    with pytest.raises(ConfigError, match=r"--input_files=missing/\*.rec matches no file"):
+        reading.find_files(f"{files[0]},missing/*.rec", "input_files")
+
+
+def test_a_record_of_another_length_is_named(files, schema):
+    with pytest.raises(ConfigError, match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32"):
+        reading.check_first_record(files, schema_lib.pretraining_schema(32, 3), "input_files")
+    with pytest.raises(ConfigError, match="masked_lm_positions has 3 values, expected 5"):
+        reading.check_first_record(files, schema_lib.pretraining_schema(16, 5), "input_files")
+
+
+def test_the_bad_record_is_found(files, schema, tmp_path):
+    odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
+    bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
+    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record([*files, bad], schema)
+    assert reading.find_bad_record(files, schema) is None
+
+
+@pytest.mark.parametrize("content,message", [(b"", "has no records"), (b"not a record at all, just text", "truncated or damaged after record 0")])
+def test_a_file_that_is_no_tfrecord(content, message, schema, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        reading.check_first_record([str(path)], schema, "eval_files")
+
+
+def test_a_record_that_is_no_example(schema):
+    assert schema_lib.describe_mismatch(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
+    assert "input_ids is missing" in schema_lib.describe_mismatch(b"", schema)
+    with pytest.raises(ValueError, match="input_ids has 3 values"):
+        schema_lib.serialize_example({name: np.zeros(3) for name in schema}, schema)
+
+
+def test_synthetic_records_fit_the_schema(schema):
+    batch = next(synthetic.synthetic_dataset(schema, 50, 4, seed=1).as_numpy_iterator())
+    real = next(synthetic.synthetic_dataset(schema, 50, 4, seed=1).as_numpy_iterator())
+    assert all((batch[name] == real[name]).all() for name in batch)
+    assert batch["input_ids"].max() < 50 and batch["masked_lm_positions"].max() < 16
+    assert (np.diff(batch["masked_lm_positions"], axis=1) > 0).all()
+    assert {name: value.dtype for name, value in batch.items() if name in schema} == {
+        name: feature.dtype.as_numpy_dtype for name, feature in schema.items()}
