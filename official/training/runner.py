@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.checkpoint import initialize
+from official.checkpoint import reading as checkpoint_reading
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
@@ -42,6 +43,8 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     strategy = strategy_lib.make_strategy(config)
     plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
     task = make_task(config)
+    if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
+        checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
     logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
     with _locked(config.model_dir), Interruption() as interruption:
         _save_settings(config, command or sys.argv)
