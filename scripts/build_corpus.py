@@ -48,8 +48,8 @@ def main() -> None:
     counts = docstring_corpus.CorpusCounts()
     train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
     if not train or not evaluation:
-        raise ConfigError(f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on and {len(evaluation)} "
-                          "to evaluate on, expected one each at least. Add sources, or change --eval_share.")
+        raise ConfigError(f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on and "
+                          f"{len(evaluation)} to evaluate on, expected one each at least. Add sources, or change --eval_share.")
     summary = {"sources": flags.sources, "eval_share": flags.eval_share}
     summary["train"] = write_documents(os.path.join(flags.output_dir, "train.txt"), train)
     summary["eval"] = write_documents(os.path.join(flags.output_dir, "eval.txt"), evaluation)

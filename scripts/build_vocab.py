@@ -18,8 +18,8 @@ from official.data.documents import ReadCounts, expand_globs, read_documents
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between documents, "
-                                             "or WikiExtractor output.")
+    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between "
+                                             "documents, or WikiExtractor output.")
     add("--output_file", required=True, help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.")
     add("--vocab_size", type=int, default=30522, help="Lines of the vocabulary.")
     add("--max_sentences", type=int, default=1_000_000, help="Learn from this many sentences at most, evenly spread.")
@@ -50,8 +50,8 @@ def main() -> None:
     from official.data import tokenization  # after the flags are checked: it loads TensorFlow
     built = tokenization.build_vocabulary(sentences, flags.vocab_size)
     command_line.write_text(flags.output_file, "\n".join(built.words) + "\n")
-    print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, the {built.dropped:,} least frequent "
-          f"of them left out, {built.unused:,} [unusedN] entries added.")
+    print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, the {built.dropped:,} least "
+          f"frequent of them left out, {built.unused:,} [unusedN] entries added.")
 
 
 if __name__ == "__main__":

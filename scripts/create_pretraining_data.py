@@ -15,8 +15,8 @@ import command_line
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between documents, "
-                                             "or WikiExtractor output.")
+    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between "
+                                             "documents, or WikiExtractor output.")
     add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
     add("--vocab_file", required=True, help="WordPiece vocabulary, one word piece per line.")
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")

@@ -19,7 +19,9 @@ find_python() {
       return
     fi
   done
-  echo "setup_env.sh: Python 3.10 or 3.11 is needed, found $(python3 --version 2>/dev/null || echo none). Install python3.11 and put it on the PATH." >&2
+  local found
+  found="$(python3 --version 2>/dev/null || echo none)"
+  echo "setup_env.sh: Python 3.10 or 3.11 is needed, found $found. Install python3.11 and put it on the PATH." >&2
   exit 2
 }
 

@@ -192,7 +192,8 @@ def test_one_document_is_an_error():
         pretraining.check_documents(make_documents(num_documents=1))
 
 
-@pytest.mark.parametrize("name, value", [("max_seq_length", 4), ("max_predictions_per_seq", 129), ("dupe_factor", 0), ("masked_lm_prob", 1.5)])
+@pytest.mark.parametrize("name, value", [
+    ("max_seq_length", 4), ("max_predictions_per_seq", 129), ("dupe_factor", 0), ("masked_lm_prob", 1.5)])
 def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
     with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
         pretraining.Rules(**{name: value})
@@ -204,7 +205,8 @@ def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
 
 def make_examples(size=30522, **changes):
     """Returns (vocabulary, examples with masks, the same without masks) of random documents."""
-    vocabulary = tokenization.Vocabulary(tuple([*tokenization.SPECIAL_TOKENS, *(f"##{n}" if n % 3 == 0 else f"{n}" for n in range(size - 5))]), "")
+    pieces = (f"##{number}" if number % 3 == 0 else f"{number}" for number in range(size - len(tokenization.SPECIAL_TOKENS)))
+    vocabulary = tokenization.Vocabulary((*tokenization.SPECIAL_TOKENS, *pieces), "")
     documents = make_documents()
     documents = tokenization.TokenizedDocuments(
         np.random.default_rng(0).integers(5, size, len(documents.tokens)), documents.sentence_starts, documents.document_starts)
@@ -277,7 +279,8 @@ def test_whole_words_are_masked_or_not():
 @pytest.fixture
 def text_file(tmp_path):
     rng = np.random.default_rng(0)
-    documents = [[" ".join(rng.choice(["the", "cat", "cats", "sat", "word", "x\u00e9z"], rng.integers(3, 12))) + "." for _ in range(12)] for _ in range(10)]
+    words = ["the", "cat", "cats", "sat", "word", "x\u00e9z"]
+    documents = [[" ".join(rng.choice(words, rng.integers(3, 12))) + "." for _ in range(12)] for _ in range(10)]
     return write(tmp_path / "text.txt", "\n\n".join("\n".join(document) for document in documents) + "\n\n\x01\n")
 
 
@@ -348,14 +351,16 @@ def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path,
 
 
 @pytest.mark.parametrize("script, arguments, message", [
-    ("create_pretraining_data.py", ["--input_files=/nowhere"], "the following arguments are required: --output_dir, --vocab_file. See --help."),
+    ("create_pretraining_data.py", ["--input_files=/nowhere"],
+     "the following arguments are required: --output_dir, --vocab_file. See --help."),
     ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--dupe_facto=3"],
      "unknown flag --dupe_facto (did you mean --dupe_factor?). See --help."),
     ("build_vocab.py", ["--input_files=/nowhere", "--output_file=v"], "--input_files=/nowhere: /nowhere matches no file."),
     ("build_corpus.py", ["--output_dir=c", "--sources=no_such_package"], "--sources: no package 'no_such_package' is installed."),
 ])
 def test_a_wrong_command_line_ends_in_one_line_and_exit_code_2(tmp_path, script, arguments, message):
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", script), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, os.path.join(ROOT, "scripts", script), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"{script}: {message}")
 
@@ -412,7 +417,8 @@ def test_repetitions_are_dropped_before_the_split_and_text_of_the_training_set_f
     fresh = {f"m{n:03d}": [f"The {numbers[n % 12]} {part} {numbers[n // 12]} words here." for part in ("many", "some", "few")]
              for n in range(144)}
     copies = {f"n{n:03d}": sentences for n, sentences in enumerate(fresh.values())}
-    again = {f"o{n:03d}": [*sentences, f"Only this one about {numbers[n % 12]} is new in here."] for n, sentences in enumerate(fresh.values())}
+    again = {f"o{n:03d}": [*sentences, f"Only this one about {numbers[n % 12]} is new in here."]
+             for n, sentences in enumerate(fresh.values())}
     make_package(tmp_path, "made_for_the_test", {"__init__": [], **fresh, **copies, **again, "broken": ['"""(']})
     monkeypatch.syspath_prepend(str(tmp_path))
     counts = docstring_corpus.CorpusCounts()

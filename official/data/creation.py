@@ -98,14 +98,14 @@ def _check_job(job: Job) -> None:
 
 
 def _existing_output(folder: str) -> list[str]:
-    return sorted(glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord*")) + glob.glob(os.path.join(glob.escape(folder), MANIFEST)))
+    return sorted(path for pattern in ("part-*-of-*.tfrecord*", MANIFEST) for path in glob.glob(os.path.join(glob.escape(folder), pattern)))
 
 
 def _check_output(job: Job) -> None:
     existing = _existing_output(job.output_dir)
     if existing and not job.overwrite:
-        raise ConfigError(f"--output_dir={job.output_dir} holds {len(existing)} files of an earlier run ({os.path.basename(existing[0])}, ..). "
-                          "Give another --output_dir, or replace them with --overwrite.")
+        raise ConfigError(f"--output_dir={job.output_dir} holds {len(existing)} files of an earlier run "
+                          f"({os.path.basename(existing[0])}, ..). Give another --output_dir, or replace them with --overwrite.")
     try:
         os.makedirs(job.output_dir, exist_ok=True)
     except OSError as error:
@@ -116,8 +116,8 @@ def _num_shards(job: Job, num_documents: int) -> int:
     if job.num_shards is None:
         return min(_MOST_SHARDS_UNASKED, num_documents)
     if job.num_shards > num_documents:
-        raise ConfigError(f"--num_shards={job.num_shards} is more than the {num_documents} documents with text, and a document is not split. "
-                          f"Allowed: 1 to {num_documents}.")
+        raise ConfigError(f"--num_shards={job.num_shards} is more than the {num_documents} documents with text, and a document is not "
+                          f"split. Allowed: 1 to {num_documents}.")
     return job.num_shards
 
 
@@ -194,7 +194,8 @@ def _fork_map(jobs: list, workers: int) -> Iterator[Shard]:
                     process.terminate()
                 raise
     except BrokenProcessPool:
-        raise ConfigError(f"a process that wrote to --output_dir was killed, perhaps for want of memory. Lower --num_workers={workers}.") from None
+        raise ConfigError("a process that wrote to --output_dir was killed, perhaps for want of memory. "
+                          f"Lower --num_workers={workers}.") from None
     finally:
         _jobs.clear()
 

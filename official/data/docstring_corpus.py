@@ -88,7 +88,7 @@ def _topics() -> list[str]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise ConfigError(f"--sources={LANGUAGE_REFERENCE}: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources.") from None
+        raise ConfigError(f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources.") from None
     return [topics[name] for name in sorted(topics)]
 
 
@@ -97,7 +97,8 @@ def _source_folder(source: str) -> str:
         return sysconfig.get_paths()["stdlib"]
     spec = importlib.util.find_spec(source) if source.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE}, {STANDARD_LIBRARY} and installed packages.")
+        raise ConfigError(f"--sources: no package {source!r} is installed. "
+                          f"Allowed: {LANGUAGE_REFERENCE}, {STANDARD_LIBRARY} and installed packages.")
     return list(spec.submodule_search_locations)[0]
 
 
@@ -129,9 +130,14 @@ def _docstrings(path: str) -> list[str]:
 
 _FENCE = re.compile(r"^\s*```.*?(^\s*```\s*$|\Z)", re.MULTILINE | re.DOTALL)
 _RULE = re.compile(r"^\s*[-=*~^#+|_]{3,}[-=*~^#+| ]*$")
-_PARAMETER = re.compile(r"^\s*[\w*., ]+ : ")  # of NumPy's tables: name : type
 _ENTRY = re.compile(r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)")  # fields, names: text, bullets, numbers
-_LABEL = re.compile(r"^\s*[\w ]+:\s*$")  # Args:
+_BOUNDARIES = (  # lines between paragraphs
+    re.compile(r"\s*$"),
+    re.compile(r"\s*[\w ]+:\s*$"),  # Args:
+    re.compile(r"\s*[\w*., ]+ : "),  # of NumPy's tables: name : type
+    re.compile(r"\s*(>>>|\.\.)"),  # doctests, directives
+    _RULE,
+)
 _MARKUP = (
     (re.compile(r"\[([^\]\n]+)\]\([^)\n]*\)"), r"\1"),  # [text](address)
     (re.compile(r":[\w:]+:`~?[!.]?([^`<]+?)\s*(<[^`]*>)?`"), r"\1"),  # :class:`text`
@@ -159,7 +165,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             if indent > literal_indent:
                 continue
             literal_indent = None
-        if not line.strip() or _RULE.match(line) or _LABEL.match(line) or _PARAMETER.match(line) or line.lstrip().startswith((">>>", "...", "..")):
+        if any(pattern.match(line) for pattern in _BOUNDARIES):
             yield from _finished(paragraph, heading=bool(_RULE.match(line)))
             paragraph = []
             continue

@@ -54,8 +54,8 @@ def _check(rules: Rules, name: str, minimum, maximum) -> None:
 def check_documents(documents: TokenizedDocuments) -> None:
     """Raises ConfigError where there are too few documents to draw a random next segment from another one."""
     if documents.num_documents < 2:
-        raise ConfigError(f"--input_files hold {documents.num_documents} documents with text, expected at least 2: a random next segment comes "
-                          "from another document. Documents are separated by blank lines.")
+        raise ConfigError(f"--input_files hold {documents.num_documents} documents with text, expected at least 2: a random next segment "
+                          "comes from another document. Documents are separated by blank lines.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,8 @@ def _random_segment(documents: TokenizedDocuments, document: int, target: int, r
     return int(documents.sentence_starts[start]), int(documents.sentence_starts[end])
 
 
-def _truncate(a_start: int, a_end: int, b_start: int, b_end: int, max_length: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+def _truncate(a_start: int, a_end: int, b_start: int, b_end: int, max_length: int,
+              rng: np.random.Generator) -> tuple[int, int, int, int]:
     """Shortens the longer segment, token by token at its front or its back at random, until both fit in max_length."""
     keep_a, keep_b = kept_lengths(a_end - a_start, b_end - b_start, max_length)
     cut_a, cut_b = a_end - a_start - keep_a, b_end - b_start - keep_b
@@ -224,7 +225,8 @@ def _choose_words(input_ids_NL: np.ndarray, is_text_NL: np.ndarray, wanted_N: np
     return chosen_NW[row_N[:, None], word_NL] & is_text_NL
 
 
-def _mask(input_ids_NL: np.ndarray, chosen_NL: np.ndarray, vocabulary: Vocabulary, rules: Rules, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _mask(input_ids_NL: np.ndarray, chosen_NL: np.ndarray, vocabulary: Vocabulary, rules: Rules,
+          rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Replaces chosen tokens: 80 % by [MASK], 10 % by themselves, 10 % by any word of the vocabulary."""
     slots = slice(0, rules.max_predictions_per_seq)
     positions_NP = np.argsort(~chosen_NL, axis=1, kind="stable")[:, slots]  # the chosen ones first, in ascending order
@@ -232,7 +234,8 @@ def _mask(input_ids_NL: np.ndarray, chosen_NL: np.ndarray, vocabulary: Vocabular
     labels_NP = np.take_along_axis(input_ids_NL, positions_NP, axis=1)
     fate_NP = rng.random(labels_NP.shape)
     random_NP = rng.integers(vocabulary.size, size=labels_NP.shape)
-    replaced_NP = np.where(fate_NP < _SHARE_MASKED, vocabulary.id_of("[MASK]"), np.where(fate_NP < _SHARE_NOT_RANDOM, labels_NP, random_NP))
+    other_NP = np.where(fate_NP < _SHARE_NOT_RANDOM, labels_NP, random_NP)
+    replaced_NP = np.where(fate_NP < _SHARE_MASKED, vocabulary.id_of("[MASK]"), other_NP)
     masked_NL = input_ids_NL.copy()
     np.put_along_axis(masked_NL, positions_NP, np.where(used_NP, replaced_NP, labels_NP).astype(np.int32), axis=1)
     return {

@@ -171,8 +171,8 @@ def build_vocabulary(sentences: list[str], vocab_size: int) -> BuiltVocabulary:
     learned = _learn(sentences, vocab_size)
     needed = sum(map(_is_indispensable, learned))
     if needed > vocab_size:
-        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the text, "
-                          f"{needed} entries. Raise --vocab_size to {needed} or more.")
+        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
+                          f"text, {needed} entries. Raise --vocab_size to {needed} or more.")
     dispensable = [word for word in learned if not _is_indispensable(word)]
     dropped = set(dispensable[max(0, vocab_size - needed):])  # they are in the order of their frequency
     words = [word for word in learned if word not in dropped]
@@ -196,4 +196,5 @@ def _learn(sentences: list[str], vocab_size: int) -> list[str]:
             vocab_size=int(vocab_size * 1.05),
             reserved_tokens=list(SPECIAL_TOKENS),
             bert_tokenizer_params={"lower_case": True},
-            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size, "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})
+            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size,
+                          "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})
