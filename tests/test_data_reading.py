@@ -89,6 +89,11 @@ def test_a_record_of_another_length_is_named(files, schema):
         reading.check_first_record(files, schema_lib.pretraining_schema(16, 5), "input_files")
 
 
+def test_an_id_outside_of_the_vocabulary_is_named(files):
+    with pytest.raises(ConfigError, match=r"feature input_ids has values from \d+ to \d+, expected 0 to 9"):
+        reading.check_first_record(files, schema_lib.pretraining_schema(16, 3, vocab_size=10), "input_files")
+
+
 def test_the_bad_record_is_found(files, schema, tmp_path):
     odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])

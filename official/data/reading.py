@@ -50,7 +50,7 @@ def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | N
         for number, record in enumerate(tf.data.TFRecordDataset(path).take(-1 if limit is None else limit).as_numpy_iterator(), 1):
             mismatch = schema_lib.describe_mismatch(record, schema)
             if mismatch:
-                return f"{path}, record {number}: {mismatch} (--max_seq_length and --max_predictions_per_seq say what is expected)"
+                return f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq and the model's vocab_size)"
     except tf.errors.DataLossError:
         return f"{path} is truncated or damaged after record {number}"
     except tf.errors.OpError as error:

@@ -11,31 +11,31 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of a record: its length and its type in memory (integers are int64 on disk)."""
+    """One feature of a record: its length, its type in memory (integers are int64 on disk), its values below `limit`."""
 
     length: int
     dtype: tf.DType
+    limit: int | None = None
 
     @property
     def disk_dtype(self) -> tf.DType:
         return tf.int64 if self.dtype.is_integer else tf.float32
 
 
-def pretraining_schema(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Feature]:
+def pretraining_schema(max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None) -> dict[str, Feature]:
     """Returns the features of a pre-training record, L = max_seq_length, P = max_predictions_per_seq.
 
     `next_sentence_labels` is 1 where the second segment is a random one.
     """
-    tokens = Feature(max_seq_length, tf.int32)
-    predictions = Feature(max_predictions_per_seq, tf.int32)
+    length, predictions = max_seq_length, max_predictions_per_seq
     return {
-        "input_ids": tokens,
-        "input_mask": tokens,
-        "segment_ids": tokens,
-        "masked_lm_positions": predictions,
-        "masked_lm_ids": predictions,
-        "masked_lm_weights": Feature(max_predictions_per_seq, tf.float32),
-        "next_sentence_labels": Feature(1, tf.int32),
+        "input_ids": Feature(length, tf.int32, vocab_size),
+        "input_mask": Feature(length, tf.int32, 2),
+        "segment_ids": Feature(length, tf.int32, 2),
+        "masked_lm_positions": Feature(predictions, tf.int32, length),
+        "masked_lm_ids": Feature(predictions, tf.int32, vocab_size),
+        "masked_lm_weights": Feature(predictions, tf.float32),
+        "next_sentence_labels": Feature(1, tf.int32, 2),
     }
 
 
@@ -78,7 +78,9 @@ def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
         kind = "int64_list" if feature.dtype.is_integer else "float_list"
         if found.WhichOneof("kind") != kind:
             return f"feature {name} is a {found.WhichOneof('kind')}, expected a {kind}"
-        length = len(getattr(found, kind).value)
-        if length != feature.length:
-            return f"feature {name} has {length} values, expected {feature.length}"
+        values = getattr(found, kind).value
+        if len(values) != feature.length:
+            return f"feature {name} has {len(values)} values, expected {feature.length}"
+        if feature.limit is not None and not 0 <= min(values) <= max(values) < feature.limit:
+            return f"feature {name} has values from {min(values)} to {max(values)}, expected 0 to {feature.limit - 1}"
     return None

@@ -1,7 +1,6 @@
 """The batch and step arithmetic of a run, done once. No TensorFlow."""
 
 import dataclasses
-import math
 
 from official.config import ConfigError, nearest_multiples
 
@@ -22,6 +21,10 @@ class BatchPlan:
     @property
     def micro_batch_size(self) -> int:
         return self.replica_batch_size // self.num_accumulation_steps
+
+    @property
+    def replica_eval_batch_size(self) -> int:
+        return self.eval_batch_size // self.num_replicas
 
     def describe(self) -> str:
         return (f"train_batch_size {self.train_batch_size} = {self.num_replicas} replica{'s' * (self.num_replicas > 1)} x "
@@ -57,6 +60,3 @@ def eval_is_due(config, step: int, last_step: int) -> bool:
         return True
     return bool(step and config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
 
-
-def eval_batches(num_samples: int, eval_batch_size: int) -> int:
-    return math.ceil(num_samples / eval_batch_size)

@@ -1,5 +1,6 @@
 """Makes the strategy of a run. Precision, seeds and logical devices are set here and nowhere else."""
 
+from absl import logging
 import tensorflow as tf
 
 from official.config import ConfigError
@@ -21,8 +22,10 @@ def make_strategy(config) -> tf.distribute.Strategy:
     if config.distribution_strategy == "tpu":
         return _tpu_strategy(config)
     devices = _devices(config)
-    if config.all_reduce_alg == "nccl" and "GPU" not in devices[0]:
+    if config.all_reduce_alg == "nccl" and "gpu" not in devices[0]:
         raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy.")
+    if config.dtype == "fp16" and "gpu" not in devices[0]:
+        logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
     if len(devices) == 1:
         return tf.distribute.OneDeviceStrategy(devices[0])
     algorithm = _CROSS_DEVICE_OPS.get(config.all_reduce_alg)

@@ -21,7 +21,7 @@ class PretrainingTask:
 
     def __init__(self, config):
         self._config = config
-        self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
+        self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
         self._train_files = self._files("input_files") if config.do_train else []
         self._eval_files = self._find_eval_files() if config.do_eval else []
 

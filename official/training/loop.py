@@ -88,21 +88,33 @@ class Loop:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""
         variables = self.state.variables().values()
         before = [tf.identity(variable.read_value()) for variable in variables]
-        dataset = self._distribute(self.task.synthetic_dataset(self.plan.train_batch_size))
-        self.train_loop(iter(dataset), tf.constant(1))
-        self.eval_step(next(iter(self._distribute(self.task.synthetic_dataset(self.plan.eval_batch_size)))))
+        self.train_loop(self._synthetic_iterator(self.plan.replica_batch_size), tf.constant(1))
+        if self.config.do_eval:
+            self.eval_step(next(self._synthetic_iterator(self.plan.replica_eval_batch_size)))
         for variable, value in zip(variables, before):
             variable.assign(value)
 
-    def _distribute(self, dataset):
-        # Files are shared out among hosts by the task, before shuffling; TensorFlow must not do it again.
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return self.strategy.experimental_distribute_dataset(dataset.with_options(options))
+    def _synthetic_iterator(self, replica_batch_size: int):
+        return iter(self.strategy.distribute_datasets_from_function(lambda context: self.task.synthetic_dataset(replica_batch_size)))
 
     def _train_iterator(self):
+        """Every host reads its own part, in batches of one replica, from where the state says."""
         samples = int(self.state.samples.numpy())
-        return iter(self._distribute(self.task.train_dataset(self.plan.train_batch_size, samples, host=0, num_hosts=1)))
+
+        def host_dataset(context):
+            hosts = context.num_input_pipelines
+            return self.task.train_dataset(self.plan.replica_batch_size, samples // hosts, context.input_pipeline_id, hosts)
+
+        return iter(self.strategy.distribute_datasets_from_function(host_dataset))
+
+    def _eval_batches(self):
+        """Global batches, filled up to one shape, cut into one batch a replica and dealt out to the hosts."""
+
+        def host_dataset(context):
+            batches = self.task.eval_dataset(self.plan.eval_batch_size).rebatch(self.plan.replica_eval_batch_size, drop_remainder=True)
+            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+        return self.strategy.distribute_datasets_from_function(host_dataset)
 
     def _train(self, iterator, outcome: Outcome) -> dict:
         """Runs one inner loop, writes its metrics and returns them."""
@@ -146,7 +158,7 @@ class Loop:
         """Evaluates the whole set, sums first and divides once, and writes and returns the metrics."""
         started = time.monotonic()
         sums = sum(self._reading(lambda: [
-            self.eval_step(batch).numpy().astype("float64") for batch in self._distribute(self.task.eval_dataset(self.plan.eval_batch_size))]))
+            self.eval_step(batch).numpy().astype("float64") for batch in self._eval_batches()]))
         values = {**self._counters(), **step_lib.mean_metrics(self.task, sums)}
         bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
         if bad:

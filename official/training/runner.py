@@ -48,6 +48,7 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
     with _locked(config.model_dir), Interruption() as interruption:
         _save_settings(config, command or sys.argv)
+        logging.debug("Configuration\n%s", config_lib.to_json(config))
         state = step_lib.make_state(config, task, strategy)
         rows = summary.parameter_table(state.model.trainable_variables)
         logging.info("Parameters\n%s", summary.format_parameter_table(rows))
