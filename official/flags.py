@@ -48,7 +48,7 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
-    flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or the name of a file in configs/.", flag_values=values)
+    flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or a name in configs/.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show every flag.", short_name="h", flag_values=values)
     return values
 

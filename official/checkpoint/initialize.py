@@ -63,7 +63,8 @@ def _check(wanted: dict, found: dict, prefix: str) -> set[str]:
     shared = {name: weights[name] for name in heads if name in weights}
     problems += reading.compare_names({name: heads[name] for name in shared}, shared)
     if problems:
-        raise ConfigError(f"init_checkpoint {prefix} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or --bert_config_file.")
+        raise ConfigError(f"init_checkpoint {prefix} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
+                          "--bert_config_file.")
     return set(heads) - set(shared)
 
 

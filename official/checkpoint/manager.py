@@ -64,7 +64,8 @@ class CheckpointManager:
                 self._variables[name].assign(value)
             return prefix
         if steps:
-            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, or change --model_dir.")
+            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, "
+                              "or change --model_dir.")
         return None
 
     def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:

@@ -41,7 +41,8 @@ def _devices(config) -> list[str]:
     wanted = found if config.num_gpus is None else config.num_gpus
     if wanted > found:
         raise ConfigError(f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use. Use "
-                          f"--num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0 --num_virtual_devices={wanted}.")
+                          f"--num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0 "
+                          f"--num_virtual_devices={wanted}.")
     if not wanted:
         return ["/cpu:0"]
     return [f"/gpu:{index}" for index in range(1 if config.distribution_strategy == "one_device" else wanted)]
@@ -66,7 +67,8 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     """Connects to a TPU and initialises it. Not run on hardware yet."""
     address = config.tpu or ""
     if address in ("", "local") and not tf.config.list_physical_devices("TPU"):
-        raise ConfigError("distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with --tpu=NAME|grpc://HOST:PORT.")
+        raise ConfigError("distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with "
+                          "--tpu=NAME|grpc://HOST:PORT.")
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         if address not in ("", "local"):

@@ -132,10 +132,10 @@ class Loop:
             **step_lib.mean_metrics(self.task, totals["sums"]),
             "learning_rate": float(self.state.schedule(step + steps - 1)),
             "gradient_norm": float(totals["norm"]) / max(steps - int(totals["skipped"]), 1),
+            "loss_scale": float(self.state.loss_scale.scale) if self.state.loss_scale else 1.0,
+            "skipped_steps": int(totals["skipped"]),
             "sequences_per_sec": samples / secs,
         }
-        if self.state.loss_scale:
-            values |= {"loss_scale": float(self.state.loss_scale.scale), "skipped_steps": int(totals["skipped"])}
         self.metrics.write("train", self.state.step, values)
         return values
 

@@ -1,0 +1,85 @@
+"""The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
+
+`fields` is the only table of settings; the command-line flags (`official.flags`), the defaults, the types, the help
+text and the saved `config.json` all come from it.
+"""
+
+import dataclasses
+import json
+import math
+
+import ml_collections
+
+from official.config.checks import validate
+from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, initial_loss_scale, schedule_steps, train_steps
+from official.config.errors import ConfigError, nearest_multiples, read_json, suggest
+from official.config.fields import FIELDS, SECTIONS, Field, Section
+from official.config.model import BertConfig, bert_config_from_dict
+
+__all__ = [
+    "BertConfig", "ConfigError", "FIELDS", "Field", "SECTIONS", "Section", "bert_config_from_dict", "build_config",
+    "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json",
+    "schedule_steps", "suggest", "to_json", "train_steps", "validate",
+]
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """Returns the configuration with every default, locked against unknown names."""
+    config = ml_collections.ConfigDict({name: field.default for name, field in FIELDS.items()}, convert_dict=False)
+    config.model = None
+    return config.lock()
+
+
+def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigDict:
+    """Builds, validates and freezes the configuration of a run.
+
+    Args:
+      layers: (source, {name: value}) pairs, applied in order over the defaults; later ones win. `source` is named in
+        messages. The key `model` may hold the keys of a bert_config.json, as a saved config.json does.
+
+    Raises:
+      ConfigError: for an unknown name, a value of the wrong type or range, or settings that exclude each other.
+    """
+    config = default_config()
+    for source, values in layers:
+        for name, value in values.items():
+            if name == "model":
+                config.model = bert_config_from_dict(dict(value), f"{source}: model")
+            elif name not in FIELDS:
+                raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
+            else:
+                config[name] = _checked_value(FIELDS[name], value, source)
+                if name == "bert_config_file" and value and "model" not in values:
+                    config.model = bert_config_from_dict(read_json(value, name), value)
+    validate(config)
+    return ml_collections.FrozenConfigDict(config)
+
+
+def _checked_value(field: Field, value, source: str):
+    if value is None or value == "" and field.default is None:
+        return field.default
+    received = f"{source}: {field.name}={value}"
+    if field.type in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if field.type is int and value != int(value):
+            raise ConfigError(f"{received}, expected an integer.")
+        value = field.type(value)
+        if not math.isfinite(value):
+            raise ConfigError(f"{received}, expected a finite number.")
+    elif field.type is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, field.type):
+        raise ConfigError(f"{received}, expected a value of type {field.type.__name__}.")
+    if field.choices and value not in field.choices:
+        raise ConfigError(f"{received} is not one of {', '.join(field.choices)}{suggest(value, field.choices)}.")
+    if field.minimum is not None and value < field.minimum:
+        raise ConfigError(f"{received} is below the minimum of {field.minimum}.")
+    if field.maximum is not None and value > field.maximum:
+        raise ConfigError(f"{received} is above the maximum of {field.maximum}.")
+    return value
+
+
+def to_json(config) -> str:
+    """Returns the whole configuration as JSON; `--config=FILE` reads it back."""
+    values = {name: config[name] for name in FIELDS}
+    values["model"] = dataclasses.asdict(config.model)
+    return json.dumps(values, indent=2) + "\n"

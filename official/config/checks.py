@@ -1,0 +1,121 @@
+"""Validation of the whole: each check is one rule that no single field can know."""
+
+import math
+
+from official.config.derived import schedule_steps, train_steps
+from official.config.errors import ConfigError, nearest_multiples
+
+
+def validate(config) -> None:
+    """Raises ConfigError for settings that are missing or exclude each other."""
+    for check in (_check_files, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_devices):
+        check(config)
+
+
+def _check_files(config) -> None:
+    if not config.model_dir:
+        raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
+    if not (config.do_train or config.do_eval):
+        raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
+    if config.model is None:
+        raise ConfigError("bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json.")
+    if config.use_synthetic_data and (config.input_files or config.eval_files):
+        raise ConfigError("use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files.")
+    if not (config.use_synthetic_data or config.input_files) and (config.do_train or not config.eval_files):
+        raise ConfigError("input_files is not set. Give --input_files=GLOB, or --use_synthetic_data for random records.")
+
+
+def _check_lengths(config) -> None:
+    if config.max_predictions_per_seq > config.max_seq_length:
+        raise ConfigError(f"max_predictions_per_seq={config.max_predictions_per_seq} is larger than "
+                          f"max_seq_length={config.max_seq_length}. "
+                          "Lower --max_predictions_per_seq (the published recipes: 20 for 128, 56 for 384, 76 for 512).")
+    if config.max_seq_length > config.model.max_position_embeddings:
+        raise ConfigError(f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
+                          f"{config.model.max_position_embeddings}. Lower --max_seq_length or change --bert_config_file.")
+
+
+def _check_vocabulary(config) -> None:
+    if not config.vocab_file:
+        return
+    try:
+        with open(config.vocab_file, "rb") as file:
+            words = sum(1 for _ in file)
+    except OSError as error:
+        raise ConfigError(f"--vocab_file={config.vocab_file}: {error.strerror or error}.") from None
+    if words != config.model.vocab_size:
+        raise ConfigError(f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is {config.model.vocab_size}. "
+                          "Change --vocab_file or --bert_config_file.")
+
+
+def _check_steps(config) -> None:
+    if train_steps(config) > schedule_steps(config):
+        raise ConfigError(f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs = "
+                          f"{config.num_steps_per_epoch} x "
+                          f"{config.num_train_epochs} = {schedule_steps(config)}. Lower --stop_steps or raise --num_steps_per_epoch.")
+    for name in ("steps_between_eval", "checkpoint_every_steps"):
+        value = config[name]
+        if value and value % config.steps_per_loop:
+            raise ConfigError(f"{name}={value} is not a multiple of steps_per_loop={config.steps_per_loop}. "
+                              f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}.")
+    if config.stop_threshold is not None and not config.do_eval:
+        raise ConfigError(f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop --stop_threshold.")
+    if config.steps_between_eval and not config.do_eval:
+        raise ConfigError(f"steps_between_eval={config.steps_between_eval} needs --do_eval.")
+
+
+def _check_optimization(config) -> None:
+    if config.end_learning_rate > config.learning_rate:
+        raise ConfigError(f"end_learning_rate={config.end_learning_rate} is above learning_rate={config.learning_rate}. Lower "
+                          "--end_learning_rate.")
+    if config.epsilon == 0:
+        raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
+    for name in ("beta_1", "beta_2"):
+        if config[name] >= 1:
+            raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
+    if config.clip_scope != "none" and config.clip_norm == 0:
+        raise ConfigError("clip_norm=0 would clip every gradient to nothing. Raise --clip_norm or set --clip_scope=none.")
+    if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
+        raise ConfigError("clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per micro batch. "
+                          "Use --loss_normalization=local, or --clip_scope=global.")
+    if config.scale_loss and config.loss_normalization == "global":
+        raise ConfigError("scale_loss divides each replica's mean loss, loss_normalization=global has none: it already divides by "
+                          "the whole "
+                          "step's weights. Drop --scale_loss, or use --loss_normalization=local.")
+    if config.loss_scale not in (None, "dynamic"):
+        try:
+            valid = 0 < float(config.loss_scale) < math.inf
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(f"loss_scale={config.loss_scale}, expected dynamic or a number above 0.")
+    if config.start_warmup_step and not config.warmup_steps:
+        raise ConfigError(f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0.")
+
+
+def _check_devices(config) -> None:
+    strategy = config.distribution_strategy
+    if config.tpu is not None and strategy != "tpu":
+        raise ConfigError(f"tpu={config.tpu} needs --distribution_strategy=tpu, received {strategy}.")
+    if config.num_virtual_devices:
+        if strategy != "mirrored":
+            raise ConfigError(f"num_virtual_devices={config.num_virtual_devices} needs --distribution_strategy=mirrored, received "
+                              f"{strategy}.")
+        if config.num_gpus:
+            raise ConfigError(f"num_virtual_devices={config.num_virtual_devices} are CPUs, num_gpus={config.num_gpus} asks for "
+                              "GPUs. Set one of the two flags.")
+        if config.all_reduce_alg == "nccl":
+            raise ConfigError("all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
+                              "--all_reduce_alg=hierarchical_copy.")
+    if strategy == "one_device" and (config.num_gpus or 0) > 1:
+        raise ConfigError(f"num_gpus={config.num_gpus} needs --distribution_strategy=mirrored; one_device takes 0 or 1.")
+    if config.all_reduce_alg and strategy != "mirrored":
+        raise ConfigError(f"all_reduce_alg={config.all_reduce_alg} needs --distribution_strategy=mirrored, received {strategy}.")
+    if config.explicit_allreduce and config.clip_scope == "micro_batch":
+        raise ConfigError("explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the reduction. "
+                          "Use --clip_scope=global, or drop --explicit_allreduce.")
+    if config.allreduce_bytes_per_pack and config.all_reduce_alg:
+        raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} sets TensorFlow's own all-reduce, all_reduce_alg="
+                          f"{config.all_reduce_alg} has no packs. Drop one of the two flags.")
+    if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
+        raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce.")

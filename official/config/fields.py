@@ -1,0 +1,116 @@
+"""The table of settings. A setting that is not in it does not exist; flags, defaults, types and help text come from it."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One setting: name of the flag, default (None = unset), type, allowed values and help text."""
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    title: str
+    fields: tuple[Field, ...]
+
+
+SECTIONS = (
+    Section("Job", (
+        Field("task", str, "pretrain", "What is trained.", choices=("pretrain",)),
+        Field("do_train", bool, True, "Train. With --do_train=false --do_eval the run only evaluates."),
+        Field("do_eval", bool, False, "Evaluate during training, and always at the last step."),
+        Field("model_dir", str, None, "Folder of the run: checkpoints, metrics, result, report. Resumed where it holds a checkpoint."),
+        Field("init_checkpoint", str, None,
+              "Weights to start from: a checkpoint of this project or a Google TF1 one, as a prefix or a folder."),
+        Field("seed", int, 12345, "Seeds initial weights, data order and dropout.", minimum=0, maximum=2**31 - 1),
+    )),
+    Section("Model", (
+        Field("bert_config_file", str, None, "JSON file with Google's bert_config.json keys."),
+        Field("vocab_file", str, None, "WordPiece vocabulary of the data; its size is checked against the model's vocab_size."),
+        Field("dtype", str, "fp32", "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
+              choices=("fp32", "fp16", "bf16")),
+    )),
+    Section("Data", (
+        Field("input_files", str, None, "Training TFRecords: comma-separated files or globs (local, gs://, ram://)."),
+        Field("eval_files", str, None,
+              "Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf v0.7 rules did."),
+        Field("use_synthetic_data", bool, False, "Train on random records of the right shape instead of files."),
+        Field("max_seq_length", int, 128, "Tokens of a sequence.", minimum=8),
+        Field("max_predictions_per_seq", int, 20, "Masked tokens of a sequence, at most.", minimum=1),
+        Field("num_eval_samples", int, 10000, "Evaluate the first N records.", minimum=1),
+    )),
+    Section("Batch and steps (a step is one optimizer update)", (
+        Field("train_batch_size", int, 32, "Sequences of one step: all replicas, all micro batches.", minimum=1),
+        Field("eval_batch_size", int, 32, "Sequences of one evaluation batch over all replicas.", minimum=1),
+        Field("num_accumulation_steps", int, 1, "Micro batches whose gradients make one step.", minimum=1),
+        Field("num_steps_per_epoch", int, 1000,
+              "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay.", minimum=1),
+        Field("num_train_epochs", int, 3, "Epochs of the schedule.", minimum=1),
+        Field("stop_steps", int, None, "Train only this many steps of the schedule; the decay horizon stays.", minimum=1),
+        Field("steps_per_loop", int, 200, "Steps that run on the device without returning to Python.", minimum=1),
+        Field("steps_between_eval", int, None,
+              "Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step only.", minimum=1),
+        Field("steps_before_eval_start", int, 0, "No evaluation before this step.", minimum=0),
+        Field("stop_threshold", float, None, "Stop when the masked-LM accuracy of an evaluation reaches this.", minimum=0, maximum=1),
+        Field("checkpoint_every_steps", int, None,
+              "Save every N steps; a multiple of --steps_per_loop. Unset: ten times over the run. Also saved at the last step.", minimum=1),
+        Field("keep_checkpoints", int, 3, "Keep this many newest checkpoints.", minimum=1),
+    )),
+    Section("Optimization", (
+        Field("optimizer_type", str, "adamw", "Optimizer.", choices=("adamw", "lamb")),
+        Field("learning_rate", float, 5e-5, "Peak learning rate.", minimum=0),
+        Field("end_learning_rate", float, 0.0, "Learning rate at the end of the decay.", minimum=0),
+        Field("poly_power", float, 1.0, "Power of the polynomial decay.", minimum=0),
+        Field("warmup_steps", float, 10000.0, "Steps of linear warm-up; 0 for none.", minimum=0),
+        Field("start_warmup_step", int, 0, "First step of the warm-up; the learning rate is 0 before it.", minimum=0),
+        Field("decay_from", str, "step_0",
+              "Where the decay is counted from. step_0: the rate drops at the end of the warm-up (the MLPerf v0.7 reference). "
+              "warmup_end: it goes on from the peak.", choices=("step_0", "warmup_end")),
+        Field("weight_decay_rate", float, 0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0),
+        Field("beta_1", float, 0.9, "Decay rate of the first moment.", minimum=0, maximum=1),
+        Field("beta_2", float, 0.999, "Decay rate of the second moment.", minimum=0, maximum=1),
+        Field("epsilon", float, 1e-6, "Added to the root of the second moment.", minimum=0),
+        Field("clip_norm", float, 1.0, "Global norm that --clip_scope clips gradients to.", minimum=0),
+        Field("clip_scope", str, "global",
+              "global: clip the step's gradient after the all-reduce. micro_batch: clip every replica's micro-batch gradient before "
+              "it is averaged (the MLPerf v0.7 reference, with --loss_normalization=local). none: do not clip.",
+              choices=("micro_batch", "global", "none")),
+        Field("loss_normalization", str, "global",
+              "global: losses are divided by the weights of the whole step over all replicas. local: by those of each replica's micro "
+              "batch, and micro batches are averaged (the MLPerf v0.7 reference).", choices=("global", "local")),
+        Field("scale_loss", bool, False,
+              "With --loss_normalization=local: divide each replica's loss by the number of replicas, so that the all-reduced "
+              "gradient is a mean and not a sum."),
+        Field("loss_scale", str, None, "dynamic or a number. Unset: dynamic for fp16, none otherwise."),
+    )),
+    Section("Devices", (
+        Field("distribution_strategy", str, "mirrored", "How replicas are made.", choices=("one_device", "mirrored", "tpu")),
+        Field("num_gpus", int, None, "GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.", minimum=0),
+        Field("num_virtual_devices", int, None,
+              "Replicas on this many logical CPUs (mirrored), to rehearse a multi-device job.", minimum=1),
+        Field("tpu", str, None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu."),
+        Field("all_reduce_alg", str, None,
+              "All-reduce of the mirrored strategy. Unset: TensorFlow's choice.", choices=("nccl", "hierarchical_copy")),
+        Field("explicit_allreduce", bool, False,
+              "All-reduce gradients in packs of --allreduce_bytes_per_pack; needs --clip_scope=global or none."),
+        Field("allreduce_bytes_per_pack", int, 0, "Bytes of one pack with --explicit_allreduce; 0 = TensorFlow's choice.", minimum=0),
+        Field("deterministic", bool, False,
+              "Choose deterministic kernels only: the same command gives the same bits on the same machine; slower."),
+        Field("enable_xla", bool, False, "Compile the forward and backward pass with XLA."),
+        Field("device_warmup", bool, False,
+              "Compile the training and the evaluation step on synthetic data before the clock starts; leaves all state bit-equal."),
+    )),
+    Section("Messages", (
+        Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug.", minimum=-1, maximum=3),
+    )),
+)
+FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
