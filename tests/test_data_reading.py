@@ -34,8 +34,9 @@ def test_written_records_read_back(schema, tmp_path):
     assert schema_lib.serialize_example({name: batch[name][0] for name in schema}, schema) == record
 
 
-def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema):
-    first, second = [training_ids(files, schema, 9, samples_done=done) for done in (0, 36)]
+@pytest.mark.parametrize("streams", [1, 3])
+def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema, streams):
+    first, second = [training_ids(files, schema, 9, samples_done=done, streams=streams) for done in (0, 36)]
     assert len(set(first)) == 36 and set(first) == set(second) and first != second
 
 
@@ -45,19 +46,30 @@ def test_order_is_a_function_of_the_seed(files, schema):
 
 
 @pytest.mark.parametrize("done", [4, 36, 60])
-@pytest.mark.parametrize("counted", [True, False])
-def test_going_on_gives_the_records_that_come_next(files, schema, done, counted, monkeypatch):
+@pytest.mark.parametrize("counted,streams", [(True, 1), (False, 1), (True, 2)])
+def test_going_on_gives_the_records_that_come_next(files, schema, done, counted, streams, monkeypatch):
     if not counted:
         monkeypatch.setattr(reading, "_COUNTED_BYTES", 0)
-    whole = training_ids(files, schema, 20)
-    assert training_ids(files, schema, (80 - done) // 4, samples_done=done) == whole[done:]
+    whole = training_ids(files, schema, 20, streams=streams)
+    assert training_ids(files, schema, (80 - done) // 4, samples_done=done, streams=streams) == whole[done:]
 
 
-def test_hosts_read_disjoint_files(files, schema):
-    parts = [set(training_ids(files, schema, 12, host=host, num_hosts=3)) for host in range(3)]
-    assert all(len(part) == 12 for part in parts) and len(set.union(*parts)) == 36
-    with pytest.raises(ConfigError, match="3 files for 4 hosts"):
-        reading.training_dataset(files, schema, 4, seed=1, num_hosts=4)
+def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files, schema):
+    files = reading.find_files(record_files(files=4, records=12), "input_files")
+    streams = reading.num_streams(len(files), train_batch_size=8)
+    assert streams == 4
+    one = training_ids(files, schema, 6, batch_size=8, streams=streams)
+    two = [training_ids(files, schema, 6, batch_size=4, streams=streams, host=host, num_hosts=2) for host in (0, 1)]
+    assert not set(two[0]) & set(two[1])
+    for step in range(6):
+        assert set(one[8 * step:8 * step + 8]) == {*two[0][4 * step:4 * step + 4], *two[1][4 * step:4 * step + 4]}
+    with pytest.raises(ConfigError, match="4 files make 4 streams, which 3 hosts"):
+        reading.training_dataset(files, schema, 4, seed=1, streams=streams, num_hosts=3)
+
+
+@pytest.mark.parametrize("files,batch,streams", [(8, 64, 8), (500, 760, 20), (500, 448, 32), (1, 64, 1), (3, 64, 2), (7, 35, 7)])
+def test_streams(files, batch, streams):
+    assert reading.num_streams(files, batch) == streams
 
 
 def test_evaluation_reads_the_first_records_in_order(files, schema):

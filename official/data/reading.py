@@ -7,7 +7,8 @@ from official.config import ConfigError
 from official.data import schema as schema_lib
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
-_SHUFFLED_RECORDS = 8192
+_SHUFFLED_RECORDS = 8192  # of all streams together
+_MOST_STREAMS = 32
 _COUNTED_BYTES = 1 << 28  # up to this much data is scanned to find the length of an epoch, which makes resuming instant
 
 
@@ -58,51 +59,70 @@ def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | N
     return f"{path} has no records" if number == 0 else None
 
 
+def num_streams(num_files: int, train_batch_size: int) -> int:
+    """Returns how many streams the training files are dealt out to: the most, up to 32, that both numbers allow.
+
+    A step takes the same number of records from every stream, and a host reads whole streams. What a step trains on is
+    thus the same however many hosts there are.
+    """
+    return max(count for count in range(1, _MOST_STREAMS + 1) if train_batch_size % count == 0 and count <= num_files)
+
+
 def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int, samples_done: int = 0,
-                     host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
+                     streams: int = 1, host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size] of ones.
 
-    Every epoch visits each record of the host's files once, files and records in an order drawn from (seed, epoch).
+    File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each of its
+    records once, files and records in an order drawn from (seed, stream, epoch); records are taken from the streams in turn.
 
     Args:
-      files: all files of the job, in the same order on every host; each host reads its own part.
+      files: all files of the job, in the same order on every host.
       schema: features of a record.
-      batch_size: sequences of a batch on this host.
+      batch_size: sequences of a batch.
       seed: of the order.
-      samples_done: sequences that this host has consumed before; the dataset goes on with the next.
+      samples_done: sequences that all hosts together have consumed before; the dataset goes on with the next.
+      streams: see `num_streams`.
       host, num_hosts: this host's number and how many there are.
 
     Raises:
-      ConfigError: where there are fewer files than hosts.
+      ConfigError: where the streams cannot be shared out among the hosts.
     """
-    if len(files) < num_hosts:
-        raise ConfigError(f"input_files: {len(files)} files for {num_hosts} hosts, expected at least one each. Write more shards.")
+    if streams % num_hosts:
+        raise ConfigError(f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share evenly. Write a number "
+                          f"of shards that is a multiple of {num_hosts}, with a --train_batch_size that is one too.")
+
     def parse(records):
         return {**schema_lib.parse_batch(records, schema), "example_weights": tf.ones([batch_size])}
 
-    own = files[host::num_hosts]
-    epoch, skipped = _position(own, samples_done)
-    records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(own, seed, number))
-    batches = records.skip(skipped).batch(batch_size, drop_remainder=True)
+    own = [_stream(files[number::streams], [seed, number], samples_done // streams, streams) for number in range(host, streams, num_hosts)]
+    records = own[0] if len(own) == 1 else tf.data.Dataset.choose_from_datasets(own, tf.data.Dataset.range(len(own)).repeat())
+    batches = records.batch(batch_size, drop_remainder=True)
     return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def _epoch(files: list[str], seed: int, number) -> tf.data.Dataset:
+def _stream(files: list[str], seed: list[int], records_done: int, streams: int) -> tf.data.Dataset:
+    """Returns the serialized records of one stream, endless, after the first `records_done`."""
+    epoch, skipped = _position(files, records_done)
+    buffer = max(_SHUFFLED_RECORDS // streams, 1)
+    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(files, seed, number, buffer)).skip(skipped)
+
+
+def _epoch(files: list[str], seed: list[int], number, buffer: int) -> tf.data.Dataset:
     """Returns the serialized records of epoch `number` (int64 scalar), shuffled."""
-    order_seed = tf.stack([tf.cast(seed, tf.int64), number])
+    order_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed, tf.int64), number)
     order = tf.random.experimental.stateless_shuffle(tf.constant(files), seed=order_seed)
     record_seed = tf.random.stateless_uniform([], order_seed, maxval=2**31 - 1, dtype=tf.int64)
     records = tf.data.Dataset.from_tensor_slices(order).interleave(
         tf.data.TFRecordDataset, cycle_length=_INTERLEAVED_FILES, block_length=1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return records.shuffle(_SHUFFLED_RECORDS, seed=record_seed, reshuffle_each_iteration=False)
+    return records.shuffle(buffer, seed=record_seed, reshuffle_each_iteration=False)
 
 
-def _position(files: list[str], samples_done: int) -> tuple[int, int]:
+def _position(files: list[str], records_done: int) -> tuple[int, int]:
     """Returns the (epoch, records to skip in it) at which to go on. Large data sets are not counted but skipped through."""
-    if samples_done == 0 or sum(tf.io.gfile.stat(path).length for path in files) > _COUNTED_BYTES:
-        return 0, samples_done
+    if records_done == 0 or sum(tf.io.gfile.stat(path).length for path in files) > _COUNTED_BYTES:
+        return 0, records_done
     records = sum(1 for _ in tf.data.TFRecordDataset(files))
-    return divmod(samples_done, max(records, 1))
+    return divmod(records_done, max(records, 1))
 
 
 def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:

@@ -41,8 +41,9 @@ class PretrainingTask:
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
+        streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
         return reading.training_dataset(
-            self._train_files, self._schema, batch_size, self._config.seed, samples_done, host, num_hosts)
+            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:

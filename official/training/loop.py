@@ -29,7 +29,6 @@ class Outcome:
     reached: bool = False
     skipped_steps: int = 0
     loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each inner loop
-    checkpoint: str | None = None
 
     def sequences_per_sec(self) -> float | None:
         """Returns the training throughput, without the first inner loop, which holds the compilation, where there are more."""
@@ -76,9 +75,9 @@ class Loop:
                 values = self._train(iterator, outcome)
                 progress.update(self.state.step, values)
                 if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
-                    outcome.checkpoint = self.manager.save(self.state.step)
+                    self.manager.save(self.state.step)
             if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
-                outcome.checkpoint = self.manager.save(self.state.step)
+                self.manager.save(self.state.step)
         finally:
             progress.close()
             self.metrics.flush()
@@ -102,8 +101,8 @@ class Loop:
         samples = int(self.state.samples.numpy())
 
         def host_dataset(context):
-            hosts = context.num_input_pipelines
-            return self.task.train_dataset(self.plan.replica_batch_size, samples // hosts, context.input_pipeline_id, hosts)
+            return self.task.train_dataset(
+                self.plan.replica_batch_size, samples, context.input_pipeline_id, context.num_input_pipelines)
 
         return iter(self.strategy.distribute_datasets_from_function(host_dataset))
 

@@ -26,7 +26,7 @@ class Task(Protocol):
         """Makes the model; called in the strategy's scope."""
 
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
-        """Returns endless batches of `batch_size` sequences of this host's share, after the first `samples_done` of it."""
+        """Returns endless batches of `batch_size` sequences of this host's share, after the first `samples_done` of all hosts."""
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         """Returns the evaluation set once, in batches of one shape; what fills up the last one has weight 0."""
