@@ -6,6 +6,7 @@
 Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
 """
 
+import shlex
 import sys
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
@@ -30,7 +31,12 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while starting; later, the run saves first
+        print("train.py: interrupted.", file=sys.stderr)
+        return 130
     print(f"{result.status}: {result.reason}. Report: {config.model_dir}/report.html")
+    if result.status == "interrupted":
+        print(f"Go on with: {shlex.join([sys.executable, *argv])}")
     return result.exit_code
 
 

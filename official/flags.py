@@ -32,6 +32,8 @@ def parse(argv: list[str]):
         rest = values(["train.py", *argv])[1:]
     except flags.UnrecognizedFlagError as error:
         raise ConfigError(f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, values)}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"A flagfile is not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except flags.Error as error:
         raise ConfigError(f"{error}.".replace("\n", " ")) from None
     if values.help:

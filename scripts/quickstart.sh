@@ -50,6 +50,10 @@ step "Vocabulary" "$data/vocab.txt" "$python" scripts/build_vocab.py \
 records train --dupe_factor=5 --num_shards=8
 records eval --dupe_factor=1 --num_shards=1
 
+if [[ -n "$remade" && -d "$run" ]]; then
+  mv "$run" "$run-$(date +%Y%m%d-%H%M%S)"  # its weights belong to the old data
+fi
+
 code=0
 if is_success; then
   echo "Training: reached its target already ($run/result.json)"

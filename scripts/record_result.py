@@ -1,22 +1,16 @@
 #!/usr/bin/env python3
-"""Records a finished run for the README: numbers, command, commit, versions and machine as JSON, and the picture.
+"""Records a finished run for the README: its command, result (with commit, versions, machine) and evaluations, and the picture.
 
   python scripts/record_result.py --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
 """
 
-import importlib.metadata
 import json
 import os
-import platform
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
-
-PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "numpy")
-
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
@@ -26,38 +20,20 @@ def parse_flags():
     return parser.parse()
 
 
-def machine() -> dict:
-    """Returns what the run's speed depends on."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        lines = [line.split(":", 1) for line in file if ":" in line]
-    cpu = {key.strip(): value.strip() for key, value in reversed(lines)}
-    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-    return {"cpu": cpu.get("model name", platform.processor()), "cores": len(os.sched_getaffinity(0)),
-            "instructions": [name for name in wanted if name in cpu.get("flags", "").split()],
-            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9), "system": platform.platform()}
-
-
-def commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 def record(model_dir: str) -> dict:
     from official.config import ConfigError
     from official.reporting.metrics import read_metrics
 
-    try:
-        with open(os.path.join(model_dir, "result.json"), encoding="utf-8") as file:
-            result = json.load(file)
-        with open(os.path.join(model_dir, "command.txt"), encoding="utf-8") as file:
-            command = file.read().strip()
-        with open(os.path.join(model_dir, "config.json"), encoding="utf-8") as file:
-            seed = json.load(file)["seed"]
-    except OSError as error:
-        raise ConfigError(f"--model_dir={model_dir} is not a finished run: {error.filename} is missing.") from None
+    values = {}
+    for name in ("result.json", "config.json", "command.txt"):
+        try:
+            with open(os.path.join(model_dir, name), encoding="utf-8") as file:
+                values[name] = file.read()
+        except OSError:
+            raise ConfigError(f"--model_dir={model_dir} is not a finished run: {name} is missing.") from None
     evaluations = [line for line in read_metrics(model_dir) if line["split"] == "eval"]
-    return {"command": command, "commit": commit(), "seed": seed, "repeats": 1, "machine": machine(), "python": platform.python_version(),
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES}, "result": result, "evaluations": evaluations}
+    return {"command": values["command.txt"].strip(), "seed": json.loads(values["config.json"])["seed"], "repeats": 1,
+            "result": json.loads(values["result.json"]), "evaluations": evaluations}
 
 
 def main() -> None:

@@ -54,6 +54,24 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path, damage, caplog):
     assert (restored["bert/a"].numpy() == 1.0).all()
 
 
+def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=1)
+    manager.save(100)
+    (tmp_path / "ckpt-200.index").write_bytes(b"damaged")
+    assert manager.restore_newest().endswith("ckpt-100")
+    manager.save(150)
+    assert manager.steps() == [150] and manager.restore_newest().endswith("ckpt-150")
+    assert (tmp_path / "damaged-ckpt-200.index").exists()
+
+
+def test_a_folder_with_glob_characters_is_pruned(tmp_path):
+    manager = CheckpointManager(str(tmp_path / "lr[1]"), variables(), keep=1)
+    os.makedirs(tmp_path / "lr[1]")
+    for step in (1, 2, 3):
+        manager.save(step)
+    assert manager.steps() == [3]
+
+
 def test_a_half_written_checkpoint_is_none(tmp_path):
     CheckpointManager(str(tmp_path), variables(), keep=3).save(1)
     (tmp_path / "ckpt-2.data-00000-of-00001.tempstate123").write_bytes(b"half")

@@ -108,6 +108,13 @@ def test_configuration_is_locked():
     (["--input_files=x"], "excludes"),
     (["--bert_config_file=missing.json"], "No such file"),
     (["--do_train=false"], "nothing to do"),
+    (["--use_synthetic_data=false", "--input_files=x", "--eval_files=x"], "eval_files=x needs --do_eval"),
+    (["--distribution_strategy=multi_worker_mirrored"], "worker_hosts"),
+    (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,b:2", "--task_index=2"], "expected 0 to 1"),
+    (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"], "expected host:port"),
+    (["--worker_hosts=a:1"], "multi_worker_mirrored"),
+    (["--all_reduce_alg=ring"], "nccl or hierarchical_copy"),
+    (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
     (["--flagfile=missing.flags"], "missing.flags"),
 ])

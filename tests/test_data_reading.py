@@ -67,7 +67,7 @@ def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files
         reading.training_dataset(files, schema, 4, seed=1, streams=streams, num_hosts=3)
 
 
-@pytest.mark.parametrize("files,batch,streams", [(8, 64, 8), (500, 760, 20), (500, 448, 32), (1, 64, 1), (3, 64, 2), (7, 35, 7)])
+@pytest.mark.parametrize("files,batch,streams", [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)])
 def test_streams(files, batch, streams):
     assert reading.num_streams(files, batch) == streams
 
@@ -111,6 +111,12 @@ def test_the_bad_record_is_found(files, schema, tmp_path):
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
     assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record([*files, bad], schema)
     assert reading.find_bad_record(files, schema) is None
+
+
+def test_an_empty_file_is_named(files, schema, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ConfigError, match="empty has no records"):
+        reading.training_dataset([*files, str(tmp_path / "empty")], schema, 4, seed=1)
 
 
 @pytest.mark.parametrize("content,message", [(b"", "has no records"), (b"not a record at all, just text", "truncated or damaged after record 0")])

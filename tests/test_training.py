@@ -110,12 +110,21 @@ def test_xla_agrees(make_config, dtype):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("clip_scope,normalization", [("global", "global"), ("micro_batch", "local")])
+@pytest.mark.parametrize("clip_scope,normalization", [("none", "global"), ("micro_batch", "local")])
 def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
-    shared = dict(**replicas(count), clip_scope=clip_scope, loss_normalization=normalization, num_accumulation_steps=2, learning_rate=1e-3)
-    scaled = train(make_config(**shared, loss_scale="1024"))
-    assert scaled.pop("loss_scale/scale") == 1024 and scaled.pop("loss_scale/good_steps") == 0
-    assert_close(scaled, train(make_config(**shared)))
+    """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""
+    shared = dict(**replicas(count), clip_scope=clip_scope, clip_norm=1e9, loss_normalization=normalization, num_accumulation_steps=2,
+                  learning_rate=1e-3, optimizer_type="adamw")
+    scaled = train(make_config(**shared, loss_scale="1024"), steps=2)
+    assert scaled.pop("loss_scale/scale") == 1024 and scaled.pop("loss_scale/good_steps") == 2
+    assert_close(scaled, train(make_config(**shared), steps=2))
+
+
+def test_fp16_trains(make_config):
+    loop = make_loop(make_config(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3))
+    iterator = loop._train_iterator()
+    losses = [step_lib.mean_metrics(loop.task, loop.train_loop(iterator, tf.constant(5))["sums"])["loss"] for _ in range(3)]
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -207,19 +216,42 @@ def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path):
     assert untimed[0] == untimed[1]
 
 
-def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(make_config, record_files):
-    files = record_files()
-    config = make_config(input_files=files, checkpoint_every_steps=5, stop_steps=10)
-    run(config)
-    loop = make_loop(config)
-    loop.manager.restore_newest()
-    poisoned = loop.state.model_variables()["bert/pooler/dense/bias"]
-    poisoned.assign(np.full(poisoned.shape, np.nan, np.float32))
-    loop.manager.save(10)
-    result = run(make_config(input_files=files, checkpoint_every_steps=5))
-    assert (result.status, result.exit_code) == ("failed", 3)
-    assert "nsp_loss" in result.reason and "step 11" in result.reason
-    assert result.checkpoint.endswith("ckpt-10")
+def poison(monkeypatch, at_step: int, after_update: bool):
+    """Breaks a weight: before the inner loop that starts at a step, or by its last update."""
+    original = Loop._train
+
+    def poisoned(self, *arguments):
+        bias = self.state.model_variables()["bert/pooler/dense/bias"]
+        hit = self.state.step == at_step
+        if hit and not after_update:
+            bias.assign(np.full(bias.shape, np.nan, np.float32))
+        result = original(self, *arguments)
+        if hit and after_update:
+            bias.assign(np.full(bias.shape, np.nan, np.float32))
+        return result
+
+    monkeypatch.setattr(Loop, "_train", poisoned)
+
+
+@pytest.mark.parametrize("after_update,reason", [(False, "nsp_loss"), (True, "weights not finite after step 15")])
+def test_non_finite_numbers_stop_the_run_and_keep_the_last_good_checkpoint(make_config, record_files, monkeypatch, after_update, reason):
+    config = make_config(input_files=record_files(), checkpoint_every_steps=5, do_eval=True, steps_between_eval=5, num_eval_samples=8)
+    poison(monkeypatch, at_step=10, after_update=after_update)
+    result = run(config)
+    assert (result.status, result.exit_code) == ("failed", 3) and reason in result.reason
+    assert result.checkpoint.endswith("ckpt-10") and result.eval_accuracy is not None
+    reader = tf.train.load_checkpoint(result.checkpoint)
+    assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
+    if not after_update:
+        assert "step 11" in result.reason
+        assert [line["nsp_loss"] for line in read_metrics(config.model_dir) if line["split"] == "train"][-1] is None
+    monkeypatch.undo()
+    assert run(config).status == "finished"
+
+
+def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
+    result = run(make_config(loss_scale="3e38"))
+    assert (result.status, result.exit_code) == ("failed", 3) and "gradient norm not finite in any of the 5 steps" in result.reason
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
@@ -250,12 +282,38 @@ def test_evaluation_only(make_config, record_files):
     assert evaluated.eval_accuracy == pytest.approx(trained.eval_accuracy) and evaluated.step == trained.step
 
 
-def test_a_truncated_file_in_the_middle_of_a_run_is_named(make_config, record_files, tmp_path):
-    files = record_files()
-    path = tmp_path / "train" / "part-00001"
+def test_evaluation_only_needs_a_checkpoint(make_config, record_files):
+    with pytest.raises(ConfigError, match="no checkpoint to evaluate"):
+        run(make_config(eval_files=record_files(), input_files=None, use_synthetic_data=False, do_train=False, do_eval=True))
+
+
+def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
+    files, shared = record_files(), dict(do_eval=True, num_steps_per_epoch=5)
+    first = run(make_config(input_files=files, **shared, num_eval_samples=40))
+    again = run(make_config(input_files=files, **shared, num_eval_samples=40))
+    assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (first.eval_loss, first.sequences_per_sec, first.wall_secs)
+    other = run(make_config(input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5))
+    assert other.eval_loss != first.eval_loss
+
+
+def test_the_settings_of_a_run_survive_a_wrong_command(make_config, record_files):
+    config = make_config(input_files=record_files())
+    run(config)
+    with pytest.raises(ConfigError, match="another model or optimizer"):
+        run(make_config(model={"hidden_size": 64}, input_files=record_files()))
+    assert json.load(open(f"{config.model_dir}/config.json", encoding="utf-8"))["model"]["hidden_size"] == 32
+
+
+@pytest.mark.parametrize("when", ["training", "resuming", "evaluating"])
+def test_a_truncated_file_is_named(make_config, record_files, tmp_path, when):
+    files, evaluation = record_files(), record_files(name="eval")
+    shared = dict(input_files=files, eval_files=evaluation, do_eval=True)
+    if when == "resuming":
+        run(make_config(**shared, stop_steps=5))
+    path = tmp_path / ("eval" if when == "evaluating" else "train") / "part-00001"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ConfigError, match="part-00001 is truncated or damaged after record 19"):
-        run(make_config(input_files=files))
+        run(make_config(**shared))
 
 
 def test_missing_devices_are_named(make_config):

@@ -19,15 +19,19 @@ class CheckpointManager:
       model_dir: folder, local or remote.
       variables: {name: variable}, the whole state of the run. Read when saved, assigned when resumed.
       keep: how many newest checkpoints to keep.
+      read_only: of a process that is not the chief: `save` writes nothing.
     """
 
-    def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int):
+    def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
+        self.read_only = read_only
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
 
     def save(self, step: int) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
         that a checkpoint whose index is there is whole."""
         prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+        if self.read_only:
+            return prefix
         names = sorted(self._variables)
         tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
         with tf.device("/cpu:0"):
@@ -50,7 +54,7 @@ class CheckpointManager:
         Raises:
           ConfigError: where a checkpoint is another model's, or where there are some but all are damaged.
         """
-        steps = self.steps()
+        steps, damaged = self.steps(), []
         for step in reversed(steps):
             prefix = os.path.join(self._model_dir, f"ckpt-{step}")
             try:
@@ -59,9 +63,12 @@ class CheckpointManager:
                     values = {name: reader.get_tensor(name) for name in self._variables}
             except reading.DamagedError as error:
                 logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
+                damaged.append(step)
                 continue
             for name, value in values.items():
                 self._variables[name].assign(value)
+            for newer in damaged:
+                self._set_aside(newer)
             return prefix
         if steps:
             raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, "
@@ -81,5 +88,16 @@ class CheckpointManager:
 
     def _remove(self, step: int) -> None:
         # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
-        for path in sorted(tf.io.gfile.glob(os.path.join(self._model_dir, f"ckpt-{step}.*")), key=lambda path: not path.endswith(".index")):
+        for path in self._files(step):
             tf.io.gfile.remove(path)
+
+    def _set_aside(self, step: int) -> None:
+        """Renames a damaged checkpoint, so that it does not count as the newest any more."""
+        if not self.read_only:
+            for path in self._files(step):
+                tf.io.gfile.rename(path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True)
+
+    def _files(self, step: int) -> list[str]:
+        """Returns the files of a checkpoint, the index first."""
+        names = [name for name in tf.io.gfile.listdir(self._model_dir) if name.startswith(f"ckpt-{step}.")]
+        return [os.path.join(self._model_dir, name) for name in sorted(names, key=lambda name: not name.endswith(".index"))]

@@ -6,7 +6,6 @@ text and the saved `config.json` all come from it.
 
 import dataclasses
 import json
-import math
 
 import ml_collections
 
@@ -44,7 +43,9 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
     for source, values in layers:
         for name, value in values.items():
             if name == "model":
-                config.model = bert_config_from_dict(dict(value), f"{source}: model")
+                if not isinstance(value, dict):
+                    raise ConfigError(f"{source}: model={value!r}, expected the keys of a bert_config.json.")
+                config.model = bert_config_from_dict(value, f"{source}: model")
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
@@ -58,13 +59,13 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
 def _checked_value(field: Field, value, source: str):
     if value is None or value == "" and field.default is None:
         return field.default
-    received = f"{source}: {field.name}={value}"
+    received = f"{source}: {field.name}={str(value)[:100]!r}" if isinstance(value, str) else f"{source}: {field.name}={value}"
     if field.type in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not -(2**63) < value < 2**63:  # false for NaN, too
+            raise ConfigError(f"{received}, expected a finite number.")
         if field.type is int and value != int(value):
             raise ConfigError(f"{received}, expected an integer.")
         value = field.type(value)
-        if not math.isfinite(value):
-            raise ConfigError(f"{received}, expected a finite number.")
     elif field.type is str and isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, field.type):

@@ -1,6 +1,8 @@
 """Validation of the whole: each check is one rule that no single field can know."""
 
 import math
+import os
+import re
 
 from official.config.derived import schedule_steps, train_steps
 from official.config.errors import ConfigError, nearest_multiples
@@ -8,7 +10,7 @@ from official.config.errors import ConfigError, nearest_multiples
 
 def validate(config) -> None:
     """Raises ConfigError for settings that are missing or exclude each other."""
-    for check in (_check_files, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_devices):
+    for check in (_check_files, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices):
         check(config)
 
 
@@ -60,8 +62,9 @@ def _check_steps(config) -> None:
                               f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}.")
     if config.stop_threshold is not None and not config.do_eval:
         raise ConfigError(f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop --stop_threshold.")
-    if config.steps_between_eval and not config.do_eval:
-        raise ConfigError(f"steps_between_eval={config.steps_between_eval} needs --do_eval.")
+    for name in ("steps_between_eval", "steps_before_eval_start", "eval_files"):
+        if config[name] and not config.do_eval:
+            raise ConfigError(f"{name}={config[name]} needs --do_eval. Add --do_eval or drop --{name}.")
 
 
 def _check_optimization(config) -> None:
@@ -93,10 +96,32 @@ def _check_optimization(config) -> None:
         raise ConfigError(f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0.")
 
 
+_ALL_REDUCE_ALGORITHMS = {"mirrored": ("nccl", "hierarchical_copy"), "multi_worker_mirrored": ("nccl", "ring")}
+
+
+def _check_workers(config) -> None:
+    if config.distribution_strategy != "multi_worker_mirrored":
+        for name in ("worker_hosts", "task_index"):
+            if config[name] is not None:
+                raise ConfigError(f"{name}={config[name]} needs --distribution_strategy=multi_worker_mirrored.")
+        return
+    if config.worker_hosts is None:
+        if config.task_index is not None or not os.environ.get("TF_CONFIG"):
+            raise ConfigError("distribution_strategy=multi_worker_mirrored needs --worker_hosts and --task_index, or TF_CONFIG in the environment.")
+        return
+    hosts = config.worker_hosts.split(",")
+    if not all(re.fullmatch(r"[^\s:/]+:\d+", host) for host in hosts):
+        raise ConfigError(f"worker_hosts={config.worker_hosts}, expected host:port,host:port,...")
+    if config.task_index is None or config.task_index >= len(hosts):
+        raise ConfigError(f"task_index={config.task_index} with {len(hosts)} worker_hosts, expected 0 to {len(hosts) - 1}. Set --task_index.")
+
+
 def _check_devices(config) -> None:
     strategy = config.distribution_strategy
     if config.tpu is not None and strategy != "tpu":
         raise ConfigError(f"tpu={config.tpu} needs --distribution_strategy=tpu, received {strategy}.")
+    if strategy == "tpu" and config.num_gpus:
+        raise ConfigError(f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus.")
     if config.num_virtual_devices:
         if strategy != "mirrored":
             raise ConfigError(f"num_virtual_devices={config.num_virtual_devices} needs --distribution_strategy=mirrored, received "
@@ -109,8 +134,10 @@ def _check_devices(config) -> None:
                               "--all_reduce_alg=hierarchical_copy.")
     if strategy == "one_device" and (config.num_gpus or 0) > 1:
         raise ConfigError(f"num_gpus={config.num_gpus} needs --distribution_strategy=mirrored; one_device takes 0 or 1.")
-    if config.all_reduce_alg and strategy != "mirrored":
-        raise ConfigError(f"all_reduce_alg={config.all_reduce_alg} needs --distribution_strategy=mirrored, received {strategy}.")
+    algorithms = _ALL_REDUCE_ALGORITHMS.get(strategy, ())
+    if config.all_reduce_alg and config.all_reduce_alg not in algorithms:
+        raise ConfigError(f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={strategy}, which takes "
+                          f"{' or '.join(algorithms) or 'none'}. Change --all_reduce_alg.")
     if config.explicit_allreduce and config.clip_scope == "micro_batch":
         raise ConfigError("explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the reduction. "
                           "Use --clip_scope=global, or drop --explicit_allreduce.")

@@ -1,5 +1,8 @@
 """TFRecord files to batches of features. All order is a function of (seed, epoch)."""
 
+import hashlib
+import os
+
 from absl import logging
 import tensorflow as tf
 
@@ -9,7 +12,8 @@ from official.data import schema as schema_lib
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_RECORDS = 8192  # of all streams together
 _MOST_STREAMS = 32
-_COUNTED_BYTES = 1 << 28  # up to this much data is scanned to find the length of an epoch, which makes resuming instant
+# Up to this much data is scanned to find the length of an epoch when a run is resumed; more is skipped through.
+_COUNTED_BYTES = 1 << 28
 
 
 def find_files(patterns: str, flag: str) -> list[str]:
@@ -45,6 +49,17 @@ def find_bad_record(files: list[str], schema: dict) -> str | None:
     return next(filter(None, (_first_problem(path, schema) for path in files)), None)
 
 
+def digest(files: list[str]) -> dict:
+    """Returns {files, bytes, sha256}; the digest is of the files' names, sizes and first 64 KiB, so that it costs little."""
+    total, sha = 0, hashlib.sha256()
+    for path in files:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            size = file.size()
+            sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(1 << 16))
+        total += size
+    return {"files": len(files), "bytes": total, "sha256": sha.hexdigest()}
+
+
 def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | None:
     number = 0
     try:
@@ -60,12 +75,12 @@ def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | N
 
 
 def num_streams(num_files: int, train_batch_size: int) -> int:
-    """Returns how many streams the training files are dealt out to: the most, up to 32, that both numbers allow.
+    """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both numbers.
 
     A step takes the same number of records from every stream, and a host reads whole streams. What a step trains on is
     thus the same however many hosts there are.
     """
-    return max(count for count in range(1, _MOST_STREAMS + 1) if train_batch_size % count == 0 and count <= num_files)
+    return max(count for count in range(1, _MOST_STREAMS + 1) if train_batch_size % count == 0 and num_files % count == 0)
 
 
 def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int, samples_done: int = 0,
@@ -85,7 +100,7 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
       host, num_hosts: this host's number and how many there are.
 
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts.
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
     if streams % num_hosts:
         raise ConfigError(f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share evenly. Write a number "
@@ -102,7 +117,11 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
 
 def _stream(files: list[str], seed: list[int], records_done: int, streams: int) -> tf.data.Dataset:
     """Returns the serialized records of one stream, endless, after the first `records_done`."""
-    epoch, skipped = _position(files, records_done)
+    sizes = [tf.io.gfile.stat(path).length for path in files]
+    if 0 in sizes:
+        raise ConfigError(f"--input_files: {files[sizes.index(0)]} has no records.")
+    countable = sum(sizes) * streams <= _COUNTED_BYTES
+    epoch, skipped = divmod(records_done, _count(files)) if records_done and countable else (0, records_done)
     buffer = max(_SHUFFLED_RECORDS // streams, 1)
     return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(files, seed, number, buffer)).skip(skipped)
 
@@ -117,12 +136,8 @@ def _epoch(files: list[str], seed: list[int], number, buffer: int) -> tf.data.Da
     return records.shuffle(buffer, seed=record_seed, reshuffle_each_iteration=False)
 
 
-def _position(files: list[str], records_done: int) -> tuple[int, int]:
-    """Returns the (epoch, records to skip in it) at which to go on. Large data sets are not counted but skipped through."""
-    if records_done == 0 or sum(tf.io.gfile.stat(path).length for path in files) > _COUNTED_BYTES:
-        return 0, records_done
-    records = sum(1 for _ in tf.data.TFRecordDataset(files))
-    return divmod(records_done, max(records, 1))
+def _count(files: list[str]) -> int:
+    return sum(1 for _ in tf.data.TFRecordDataset(files))
 
 
 def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:

@@ -34,11 +34,11 @@ class BatchPlan:
 def make_batch_plan(config, num_replicas: int) -> BatchPlan:
     """Returns the plan. Raises ConfigError where a batch cannot be divided evenly."""
     divisor = num_replicas * config.num_accumulation_steps
-    if config.train_batch_size % divisor:
+    if config.do_train and config.train_batch_size % divisor:
         raise ConfigError(
             f"train_batch_size={config.train_batch_size} is not divisible by replicas x num_accumulation_steps = {num_replicas} x "
             f"{config.num_accumulation_steps}. Nearest valid: {nearest_multiples(config.train_batch_size, divisor)}.")
-    if config.eval_batch_size % num_replicas:
+    if config.do_eval and config.eval_batch_size % num_replicas:
         raise ConfigError(f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
                           f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}.")
     return BatchPlan(num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size)

@@ -1,5 +1,9 @@
 """Makes the strategy of a run. Precision, seeds and logical devices are set here and nowhere else."""
 
+import json
+import os
+import socket
+
 from absl import logging
 import tensorflow as tf
 
@@ -21,6 +25,8 @@ def make_strategy(config) -> tf.distribute.Strategy:
     tf.keras.mixed_precision.set_global_policy(_POLICIES[config.dtype])
     if config.distribution_strategy == "tpu":
         return _tpu_strategy(config)
+    if config.distribution_strategy == "multi_worker_mirrored":
+        return _multi_worker_strategy(config)
     devices = _devices(config)
     if config.all_reduce_alg == "nccl" and "gpu" not in devices[0]:
         raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy.")
@@ -48,6 +54,31 @@ def _devices(config) -> list[str]:
     return [f"/gpu:{index}" for index in range(1 if config.distribution_strategy == "one_device" else wanted)]
 
 
+def is_chief(strategy) -> bool:
+    """Tells whether this process is the one that writes files and talks to people."""
+    resolver = strategy.cluster_resolver
+    return resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+
+
+def _multi_worker_strategy(config) -> tf.distribute.Strategy:
+    """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
+    if config.num_gpus is not None:
+        gpus = _devices(config)
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:config.num_gpus] if "gpu" in gpus[0] else [], "GPU")
+    if config.all_reduce_alg == "nccl" and not tf.config.get_visible_devices("GPU"):
+        raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring.")
+    if config.worker_hosts:
+        os.environ["TF_CONFIG"] = json.dumps(
+            {"cluster": {"worker": config.worker_hosts.split(",")}, "task": {"type": "worker", "index": config.task_index}})
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    implementation = {"nccl": implementations.NCCL, "ring": implementations.RING, None: implementations.AUTO}[config.all_reduce_alg]
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=implementation))
+    except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
+        raise ConfigError(f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0]}. Check --worker_hosts and TF_CONFIG.") from None
+
+
 def _make_logical_cpus(count: int) -> None:
     """Splits the CPU into logical devices. This can be done once in a process; later calls need at most as many."""
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -70,6 +101,9 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         raise ConfigError("distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with "
                           "--tpu=NAME|grpc://HOST:PORT.")
     try:
+        if address.startswith("grpc://"):  # connecting to a cluster has no time limit of its own
+            host, _, port = address.removeprefix("grpc://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         if address not in ("", "local"):
             tf.config.experimental_connect_to_cluster(resolver)

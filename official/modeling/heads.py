@@ -16,7 +16,9 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
             with tf.name_scope("transform"):
                 self.dense = layers.Dense("dense", config.hidden_size, config.hidden_size, config.initializer_range)
                 self.layer_norm = layers.LayerNorm(config.hidden_size)
-            self.output_bias = self.add_weight(name="output_bias", shape=(config.vocab_size,), initializer="zeros")
+            # Not cast with the kernels: it is added to float32 logits.
+            self.output_bias = self.add_weight(
+                name="output_bias", shape=(config.vocab_size,), initializer="zeros", experimental_autocast=False)
 
     def call(self, sequence_BLD, positions_BP, word_embeddings_VD):
         """Returns logits float32 [B, P, V] for the tokens at `positions_BP` (int32, in [0, L))."""
@@ -27,7 +29,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         table_VD = tf.cast(word_embeddings_VD, self.compute_dtype)
         x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), self.compute_dtype)
         # The product is in the compute dtype; bias, log-softmax and loss are float32.
-        logits_NV = tf.cast(tf.matmul(x_ND, table_VD, transpose_b=True), tf.float32) + tf.cast(self.output_bias, tf.float32)
+        logits_NV = tf.cast(tf.matmul(x_ND, table_VD, transpose_b=True), tf.float32) + self.output_bias
         return tf.reshape(logits_NV, [batch, positions_BP.shape[1], table_VD.shape[0]])
 
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 LAYER_NORM_EPSILON = 1e-12  # Google's BERT
 
 ACTIVATIONS = {
-    "gelu": lambda x: tf.nn.gelu(x, approximate=True),  # Google's BERT uses the tanh form
+    # Google's BERT uses the tanh form. In float32: its cube overflows float16.
+    "gelu": lambda x: tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=True), x.dtype),
     "relu": tf.nn.relu,
 }
 

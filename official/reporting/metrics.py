@@ -141,6 +141,19 @@ class MetricsWriter:
             event_file.close()
 
 
+class SilentWriter:
+    """The MetricsWriter of a process that is not the chief: it writes nothing."""
+
+    def write(self, split: str, step: int, values: dict) -> None:
+        """Does nothing."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 class _EventFile:
     """A TensorBoard event file of scalars.
 

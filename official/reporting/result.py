@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 
+import tensorflow as tf
+
 from official.reporting.metrics import plain_value, replace_file
 
 FILE_NAME = "result.json"
@@ -32,6 +34,8 @@ class TrainResult:
       checkpoint: prefix of the newest checkpoint.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
+      environment: commit, versions and machine that the run can be repeated with.
+      data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that interrupted the run.
       scores: a task's own scores, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
     """
@@ -49,6 +53,8 @@ class TrainResult:
     checkpoint: str | None = None
     fresh_variables: list[str] = dataclasses.field(default_factory=list)
     skipped_steps: int = 0
+    environment: dict = dataclasses.field(default_factory=dict)
+    data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None
     scores: dict = dataclasses.field(default_factory=dict)
 
@@ -69,6 +75,22 @@ def result_dict(result: TrainResult) -> dict:
     if clash:
         raise ValueError(f"scores {sorted(clash)} have the names of other fields of {FILE_NAME}.")
     return {**values, **scores}
+
+
+def read_result(model_dir: str) -> dict:
+    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where there is none."""
+    path = os.path.join(model_dir, FILE_NAME)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
+
+
+def remove_result(model_dir: str) -> None:
+    """Removes the result of an earlier process, where there is one."""
+    path = os.path.join(model_dir, FILE_NAME)
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
 
 
 def write_result(model_dir: str, result: TrainResult) -> str:

@@ -71,9 +71,14 @@ class PretrainingTask:
             "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
         }
 
+    def data_digest(self) -> dict:
+        return {name: reading.digest(files) for name, files in (("train", self._train_files), ("eval", self._eval_files)) if files}
+
     def majority_accuracy(self) -> float:
-        counts = np.zeros(self._config.model.vocab_size)
+        counts = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
-            np.add.at(counts, batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel())
+            new = np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts))
+            new[:len(counts)] += counts
+            counts = new
         return float(counts.max() / max(counts.sum(), 1.0))
 

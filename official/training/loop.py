@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 import time
 
 from absl import logging
@@ -18,7 +19,18 @@ from official.training.interruption import Interruption
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, metric or gradient is NaN or infinite. The message names step and metric."""
+    """A loss, metric, gradient or weight is NaN or infinite. The message names step and metric."""
+
+
+def reading(task, work):
+    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+    try:
+        return work()
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+        explanation = task.explain_read_error()
+        if explanation is None:
+            raise
+        raise ConfigError(explanation + ".") from error
 
 
 @dataclasses.dataclass
@@ -50,38 +62,66 @@ class Loop:
     metrics: MetricsWriter
     interruption: Interruption
     evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
+    outcome: Outcome = dataclasses.field(default_factory=Outcome)
 
     def __post_init__(self):
         self.train_loop = step_lib.make_train_loop(self.config, self.task, self.state, self.strategy)
         self.eval_step = step_lib.make_eval_step(self.task, self.state, self.strategy)
+        self.weights_are_finite = step_lib.make_finite_check(self.state)
+        self.stopping = False  # like `interruption`, but the same in all processes
+        self.sum_over_replicas = step_lib.make_sum_over_replicas(self.strategy)
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
 
-    def run(self) -> Outcome:
-        """Trains to the threshold, the last step or a signal, and saves the final state.
+    def run(self) -> None:
+        """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in `outcome`.
 
         Raises:
           NonFiniteError: where a metric is not finite; the state is not saved then.
           ConfigError: where a data file cannot be read.
         """
-        outcome = Outcome()
+        outcome = self.outcome
+        if self.evaluated:
+            outcome.eval_metrics = self.evaluated[max(self.evaluated)]
         progress = Progress(self.last_step, self.state.step)
         iterator = None
         try:
             while True:
+                self._share_signal()
                 self._evaluate_if_due(outcome)
-                if outcome.reached or self.state.step >= self.last_step or self.interruption.signal:
+                if outcome.reached or self.state.step >= self.last_step or self.stopping:
                     break
-                iterator = iterator or self._train_iterator()
+                iterator = iterator or reading(self.task, self._train_iterator)
                 values = self._train(iterator, outcome)
                 progress.update(self.state.step, values)
                 if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
-                    self.manager.save(self.state.step)
+                    self._save()
             if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
-                self.manager.save(self.state.step)
+                self._save()
         finally:
             progress.close()
             self.metrics.flush()
-        return outcome
+
+    def _save(self) -> None:
+        """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
+        if not self.weights_are_finite():
+            raise NonFiniteError(f"weights not finite after step {self.state.step}")
+        self.manager.save(self.state.step)
+
+    def check_same_state(self) -> None:
+        """Raises ConfigError where processes start from different steps, because they do not see the same folder."""
+        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            total = float(self.sum_over_replicas(tf.constant(float(self.state.step))))
+            if total != self.state.step * self.strategy.num_replicas_in_sync:
+                raise ConfigError(f"--model_dir={self.config.model_dir} is not the same for all workers: this one is at step "
+                                  f"{self.state.step}, others are not. Use a folder that all of them share.")
+
+    def _share_signal(self) -> None:
+        """Lets all processes stop at the same step when one of them got a signal."""
+        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            asked = float(self.sum_over_replicas(tf.constant(float(self.interruption.signal is not None))))
+            if asked and self.interruption.signal is None:
+                self.interruption.signal = signal.SIGTERM
+        self.stopping = self.interruption.signal is not None
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""
@@ -120,9 +160,8 @@ class Loop:
         step = self.state.step
         steps = batch_plan.loop_length(step, self.config.steps_per_loop, self.last_step)
         started = time.monotonic()
-        totals = {name: value.numpy() for name, value in self._reading(lambda: self.train_loop(iterator, tf.constant(steps))).items()}
+        totals = {name: value.numpy() for name, value in reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps))).items()}
         secs = time.monotonic() - started
-        self._check_finite(totals)
         samples = steps * self.plan.train_batch_size
         outcome.loop_rates.append((samples, secs))
         outcome.skipped_steps += int(totals["skipped"])
@@ -136,18 +175,20 @@ class Loop:
             "sequences_per_sec": samples / secs,
         }
         self.metrics.write("train", self.state.step, values)
+        self._check_finite(totals, values, steps)
         return values
 
-    def _check_finite(self, totals: dict) -> None:
-        if totals["bad_step"] < 0:
-            return
-        values = step_lib.mean_metrics(self.task, totals["sums"])
-        names = [name for name in self.task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
-        raise NonFiniteError(f"{', '.join(names)} not finite at step {totals['bad_step']}")
+    def _check_finite(self, totals: dict, values: dict, steps: int) -> None:
+        if totals["bad_step"] >= 0:
+            names = [name for name in self.task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
+            raise NonFiniteError(f"{', '.join(names)} not finite at step {totals['bad_step']}")
+        if totals["skipped"] == steps and (not self.state.loss_scale.dynamic or values["loss_scale"] <= 1.0):
+            raise NonFiniteError(f"gradient norm not finite in any of the {steps} steps before step {self.state.step}, "
+                                 f"with loss_scale {values['loss_scale']:g}")
 
     def _evaluate_if_due(self, outcome: Outcome) -> None:
         step = self.state.step
-        if not batch_plan.eval_is_due(self.config, step, self.last_step) or (self.interruption.signal and step < self.last_step):
+        if not batch_plan.eval_is_due(self.config, step, self.last_step) or (self.stopping and step < self.last_step):
             return
         outcome.eval_metrics = self.evaluated.get(step) or self.evaluate()
         accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
@@ -156,13 +197,13 @@ class Loop:
     def evaluate(self) -> dict:
         """Evaluates the whole set, sums first and divides once, and writes and returns the metrics."""
         started = time.monotonic()
-        sums = sum(self._reading(lambda: [
+        sums = sum(reading(self.task, lambda: [
             self.eval_step(batch).numpy().astype("float64") for batch in self._eval_batches()]))
         values = {**self._counters(), **step_lib.mean_metrics(self.task, sums)}
+        self.metrics.write("eval", self.state.step, values)
         bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
         if bad:
             raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")
-        self.metrics.write("eval", self.state.step, values)
         target = "" if self.config.stop_threshold is None else f" (target {self.config.stop_threshold})"
         parts = [f"{name} {values[name]:.4f}" for name in ("loss", *self.task.metrics)]
         logging.info("Evaluation at step %d: %s%s, %.1f s", self.state.step, "  ".join(parts), target, time.monotonic() - started)
@@ -170,13 +211,3 @@ class Loop:
 
     def _counters(self) -> dict:
         return {"samples": int(self.state.samples.numpy())}
-
-    def _reading(self, work):
-        """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
-        try:
-            return work()
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
-            explanation = self.task.explain_read_error()
-            if explanation is None:
-                raise
-            raise ConfigError(explanation + ".") from error

@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import shlex
+import signal
 import sys
 import time
 
@@ -17,13 +19,14 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
+from official.reporting import environment
 from official.reporting import metrics as metrics_lib
 from official.reporting import report
 from official.reporting import summary
-from official.reporting.result import TrainResult, write_result
+from official.reporting.result import TrainResult, read_result, remove_result, write_result
 from official.training import step as step_lib
 from official.training.interruption import Interruption
-from official.training.loop import Loop, NonFiniteError, Outcome
+from official.training.loop import Loop, NonFiniteError, Outcome, reading
 
 
 def run(config, make_task, command: list[str] | None = None) -> TrainResult:
@@ -41,23 +44,58 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
       ConfigError: for bad input, before anything is trained.
     """
     strategy = strategy_lib.make_strategy(config)
+    chief = strategy_lib.is_chief(strategy)
+    if not chief:
+        logging.set_verbosity(logging.WARNING)
     plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
+    if config.do_train and config.start_warmup_step + config.warmup_steps >= config_lib.schedule_steps(config):
+        logging.warning("warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning rate is never "
+                        "reached. Lower --warmup_steps.", config.warmup_steps, config_lib.schedule_steps(config))
     task = make_task(config)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
     logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
-    with _locked(config.model_dir), Interruption() as interruption:
-        _save_settings(config, command or sys.argv)
+    with _locked(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:
         logging.debug("Configuration\n%s", config_lib.to_json(config))
         state = step_lib.make_state(config, task, strategy)
         rows = summary.parameter_table(state.model.trainable_variables)
         logging.info("Parameters\n%s", summary.format_parameter_table(rows))
-        manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
-        fresh = _restore(config, manager, state)
-        result = _train(config, task, strategy, plan, state, manager, interruption)
-        result.fresh_variables = fresh
-        _write(config, result, rows)
+        manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
+        earlier = _Earlier(config.model_dir)
+        fresh = _restore(config, manager, state, earlier)
+        same_evaluation = earlier.evaluates_like(config)
+        if chief:
+            _save_settings(config, command or sys.argv)
+        result = _train(config, task, strategy, plan, state, manager, interruption, earlier if same_evaluation else None)
+        result.fresh_variables, result.environment, result.data = fresh, environment.environment(), task.data_digest()
+        if chief:
+            write_result(config.model_dir, result)
+            report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
     return result
+
+
+class _Earlier:
+    """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
+
+    def __init__(self, model_dir: str):
+        self.result = read_result(model_dir)
+        self.metrics = metrics_lib.read_metrics(model_dir)
+        path = os.path.join(model_dir, "config.json")
+        self._settings = {}
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as file:
+                self._settings = json.load(file)
+
+    def evaluates_like(self, config) -> bool:
+        """Tells whether its evaluations are of the set that this run evaluates."""
+        names = ("eval_files", "num_eval_samples", "use_synthetic_data", *(() if config.eval_files else ("input_files",)))
+        return all(self._settings.get(name) == config[name] for name in names)
+
+    def evaluations(self, last_step: int) -> dict[int, dict]:
+        return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
+
+    def skipped_steps(self, last_step: int) -> int:
+        return sum(line.get("skipped_steps", 0) for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
 
 
 def _describe_devices(strategy, config) -> str:
@@ -89,52 +127,65 @@ def _locked(model_dir: str):
 
 
 def _save_settings(config, command: list[str]) -> None:
-    metrics_lib.replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
-    metrics_lib.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
+    """Saves what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
+    if config.do_train or not tf.io.gfile.exists(os.path.join(config.model_dir, "config.json")):
+        metrics_lib.replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
+        metrics_lib.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
-def _restore(config, manager: CheckpointManager, state: step_lib.TrainState) -> list[str]:
+def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier) -> list[str]:
     """Sets the state: own newest checkpoint > init_checkpoint > fresh. Returns the names of a head that started fresh."""
     prefix = manager.restore_newest()
     if prefix:
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
-        return []
+        return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
         made = initialize.initialize(state.model_variables(), config.init_checkpoint)
         logging.info("%s", made.describe())
         return made.fresh
+    if not config.do_train:
+        raise ConfigError(f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change --model_dir, or give "
+                          "--init_checkpoint.")
     logging.info("Fresh weights from seed %d", config.seed)
     return []
 
 
-def _train(config, task, strategy, plan, state, manager, interruption) -> TrainResult:
-    started = time.monotonic()
-    majority = task.majority_accuracy() if config.do_eval else None
+def _train(config, task, strategy, plan, state, manager, interruption, earlier: _Earlier | None) -> TrainResult:
+    """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
+    started, first_step = time.monotonic(), state.step
+    majority = reading(task, task.majority_accuracy) if config.do_eval else None
     if majority is not None:
         logging.info("Always predicting the most frequent masked token scores %.4f on the evaluation set", majority)
-    metrics = metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step)
-    path = os.path.join(config.model_dir, metrics_lib.FILE_NAME)
-    evaluated = {line["step"]: line for line in metrics_lib.read_metrics(path) if line["split"] == "eval"} if config.do_train else {}
+    quiet = manager.read_only or not config.do_train
+    metrics = metrics_lib.SilentWriter() if quiet else metrics_lib.MetricsWriter(config.model_dir, resume_step=first_step)
+    evaluated = earlier.evaluations(first_step) if earlier and config.do_train else {}
     loop = Loop(config, task, state, strategy, plan, manager, metrics, interruption, evaluated)
+    loop.check_same_state()
     if config.device_warmup:
         loop.warm_up()
         logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - started)
         started = time.monotonic()
+    if not quiet and loop.last_step > first_step:
+        remove_result(config.model_dir)  # it would be untrue from now on
     try:
-        outcome = loop.run()
-        status, reason = _judge(config, task, outcome, state, interruption)
+        loop.run()
+        status, reason = _judge(config, task, loop.outcome, state, interruption)
     except NonFiniteError as error:
-        outcome, status = Outcome(), "failed"
-        reason = f"{error}; the newest checkpoint is from before it"
+        status, reason = "failed", f"{error}; the newest checkpoint is from before it"
     finally:
         metrics.close()
-    steps = manager.steps()
-    return TrainResult(
+    outcome, steps = loop.outcome, manager.steps()
+    result = TrainResult(
         status=status, reason=reason, step=state.step, samples=int(state.samples.numpy()),
         eval_accuracy=outcome.eval_metrics.get(task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
         target=config.stop_threshold, majority_accuracy=majority, sequences_per_sec=outcome.sequences_per_sec(),
-        wall_secs=time.monotonic() - started, checkpoint=f"{config.model_dir}/ckpt-{steps[-1]}" if steps else None,
+        wall_secs=time.monotonic() - started, checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
         skipped_steps=outcome.skipped_steps, signal=interruption.signal if status == "interrupted" else None)
+    if earlier:
+        result.skipped_steps += earlier.skipped_steps(first_step)
+        if state.step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
+            result.sequences_per_sec, result.wall_secs = earlier.result.get("sequences_per_sec"), earlier.result.get("wall_secs")
+    return result
 
 
 def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, str]:
@@ -143,12 +194,8 @@ def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, st
     if outcome.reached:
         return "success", f"{task.target_metric} {accuracy:.4f} reached the target {config.stop_threshold} at step {state.step}"
     if state.step < config_lib.train_steps(config) and config.do_train and interruption.signal:
-        return "interrupted", f"saved at step {state.step} on signal {interruption.signal}; the same command goes on from there"
+        return "interrupted", f"saved at step {state.step} on {signal.Signals(interruption.signal).name}"
     if config.stop_threshold is not None:
         return "aborted", f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all {state.step} steps"
     return "finished", f"all {state.step} steps done" if config.do_train else f"evaluated at step {state.step}"
 
-
-def _write(config, result: TrainResult, rows) -> None:
-    write_result(config.model_dir, result)
-    report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)

@@ -93,6 +93,10 @@ def make_replica_gradients(config, task, state):
         context = tf.distribute.get_replica_context()
         seed = _fold_in(config.seed, state.optimizer.iterations, context.replica_id_in_sync_group)
         scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
+        if state.loss_scale and not local:
+            # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers; without them
+            # the scale would leave small gradients below what float16 can hold.
+            scale *= num_micro_batches * context.num_replicas_in_sync
         if local:
             factors = dict.fromkeys(task.losses, tf.constant(1.0 / context.num_replicas_in_sync if config.scale_loss else 1.0))
         else:
@@ -183,6 +187,26 @@ def make_eval_step(task, state, strategy):
         return _first(strategy, strategy.run(replica_eval, args=(batch,)))
 
     return eval_step
+
+
+def make_finite_check(state):
+    """Returns () -> whether every weight of the model is finite."""
+
+    @tf.function
+    def weights_are_finite():
+        return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(variable)) for variable in state.model.trainable_variables]))
+
+    return weights_are_finite
+
+
+def make_sum_over_replicas(strategy):
+    """Returns (scalar of this process) -> its sum over all replicas of all processes."""
+
+    @tf.function
+    def sum_over_replicas(value):
+        return _first(strategy, strategy.run(lambda: gradients_lib.reduce_sum(value)))
+
+    return sum_over_replicas
 
 
 def _first(strategy, value):

@@ -43,5 +43,8 @@ class Task(Protocol):
     def majority_accuracy(self) -> float:
         """Returns the target metric, on the evaluation set, of always predicting the most frequent label."""
 
+    def data_digest(self) -> dict:
+        """Returns what tells the data apart, per split; empty for data that is not read from files."""
+
     def explain_read_error(self) -> str | None:
         """Returns a line that names the file and record that cannot be read, or None where all can."""

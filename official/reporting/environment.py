@@ -1,0 +1,38 @@
+"""What a run can be repeated from: versions, commit, machine."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+
+_PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "numpy")
+_CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+
+def environment() -> dict:
+    """Returns the versions, the commit of the code and the machine of this process."""
+    return {"commit": commit(), "python": platform.python_version(),
+            "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}, "machine": machine()}
+
+
+def commit() -> str | None:
+    """Returns the commit that this file belongs to, with -dirty where files differ from it; None outside of a checkout."""
+    try:
+        done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=os.path.dirname(os.path.abspath(__file__)),
+                              capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def machine() -> dict:
+    """Returns what the speed of a run depends on."""
+    cpu = {}
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                cpu.setdefault(key.strip(), value.strip())
+    return {"cpu": cpu.get("model name") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
+            "instructions": [name for name in _CPU_FEATURES if name in cpu.get("flags", "").split()],
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9), "system": platform.platform()}
