@@ -78,12 +78,20 @@ def result_dict(result: TrainResult) -> dict:
 
 
 def read_result(model_dir: str) -> dict:
-    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where there is none."""
-    path = os.path.join(model_dir, FILE_NAME)
+    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or damaged."""
+    return read_json_object(os.path.join(model_dir, FILE_NAME))
+
+
+def read_json_object(path: str) -> dict:
+    """Reads a JSON object; an empty dict where the file is missing or damaged."""
     if not tf.io.gfile.exists(path):
         return {}
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            values = json.loads(file.read())
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def remove_result(model_dir: str) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import shlex
 import signal
@@ -23,7 +22,7 @@ from official.reporting import environment
 from official.reporting import metrics as metrics_lib
 from official.reporting import report
 from official.reporting import summary
-from official.reporting.result import TrainResult, read_result, remove_result, write_result
+from official.reporting.result import TrainResult, read_json_object, read_result, remove_result, write_result
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop, NonFiniteError, Outcome, reading
@@ -54,8 +53,8 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     task = make_task(config)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
-    logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
     with _locked(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:
+        logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
         logging.debug("Configuration\n%s", config_lib.to_json(config))
         state = step_lib.make_state(config, task, strategy)
         rows = summary.parameter_table(state.model.trainable_variables)
@@ -80,11 +79,7 @@ class _Earlier:
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
         self.metrics = metrics_lib.read_metrics(model_dir)
-        path = os.path.join(model_dir, "config.json")
-        self._settings = {}
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path) as file:
-                self._settings = json.load(file)
+        self._settings = read_json_object(os.path.join(model_dir, "config.json"))
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""

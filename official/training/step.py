@@ -204,7 +204,7 @@ def make_sum_over_replicas(strategy):
 
     @tf.function
     def sum_over_replicas(value):
-        return _first(strategy, strategy.run(lambda: gradients_lib.reduce_sum(value)))
+        return _first(strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,)))
 
     return sum_over_replicas
 
