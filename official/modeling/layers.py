@@ -66,7 +66,7 @@ def gather_rows(table, indices):
 
     def gradient(upstream):
         flat = tf.reshape(upstream, [-1, table.shape[1]])
-        return tf.math.unsorted_segment_sum(flat, tf.reshape(indices, [-1]), table.shape[0]), None
+        return tf.math.unsorted_segment_sum(flat, tf.reshape(indices, [-1]), tf.shape(table)[0]), None
 
     return tf.gather(table, indices), gradient
 
