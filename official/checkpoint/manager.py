@@ -28,16 +28,25 @@ class CheckpointManager:
 
     def save(self, step: int) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
-        that a checkpoint whose index is there is whole."""
+        that a checkpoint whose index is there is whole.
+
+        Raises:
+          ConfigError: where the folder is full or cannot be written to.
+        """
         prefix = os.path.join(self._model_dir, f"ckpt-{step}")
         if self.read_only:
             return prefix
         names = sorted(self._variables)
         tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
-        with tf.device("/cpu:0"):
-            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
-        steps = self.steps()
-        self._write_state(steps[-self._keep:])
+        try:
+            with tf.device("/cpu:0"):
+                tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+            steps = self.steps()
+            self._write_state(steps[-self._keep:])
+        except (tf.errors.OpError, OSError) as error:
+            reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
+            raise ConfigError(f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier checkpoints are whole; make "
+                              "room or give the folder back its permissions, and start the same command again.") from None
         for old in steps[:-self._keep]:
             self._remove(old)
         return prefix

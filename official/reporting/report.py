@@ -349,7 +349,7 @@ def write_report(model_dir: str, title: str, config_json: str | dict, result: Tr
     sections = [
         _cards(result),
         _picture(_render(figure, "png")),
-        _section("Result", _pairs_table(result_dict(result))),
+        _section("Result", _pairs_table(_flat({name: value for name, value in result_dict(result).items() if name != "config"}))),
         _command(os.path.join(model_dir, "command.txt")),
         _section("Settings other than the defaults", _pairs_table(changed_settings(values))),
         _parameters(parameter_rows),
@@ -422,6 +422,14 @@ def _picture(png: bytes) -> str:
 
 def _section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>" if body else ""
+
+
+def _flat(values: dict, prefix: str = "") -> dict:
+    """Returns nested values under dotted names."""
+    flat = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
 
 
 def _pairs_table(values: dict) -> str:

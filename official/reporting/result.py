@@ -34,6 +34,7 @@ class TrainResult:
       checkpoint: prefix of the newest checkpoint.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
+      config: the whole configuration, seed included.
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that interrupted the run.
@@ -53,6 +54,7 @@ class TrainResult:
     checkpoint: str | None = None
     fresh_variables: list[str] = dataclasses.field(default_factory=list)
     skipped_steps: int = 0
+    config: dict = dataclasses.field(default_factory=dict)
     environment: dict = dataclasses.field(default_factory=dict)
     data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None

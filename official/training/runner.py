@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import shlex
 import signal
@@ -47,14 +48,12 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     if not chief:
         logging.set_verbosity(logging.WARNING)
     plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
-    if config.do_train and config.start_warmup_step + config.warmup_steps >= config_lib.schedule_steps(config):
-        logging.warning("warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning rate is never "
-                        "reached. Lower --warmup_steps.", config.warmup_steps, config_lib.schedule_steps(config))
     task = make_task(config)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
-    with _locked(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:
+    with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
+        _warn_of_long_warmup(config)
         logging.debug("Configuration\n%s", config_lib.to_json(config))
         state = step_lib.make_state(config, task, strategy)
         rows = summary.parameter_table(state.model.trainable_variables)
@@ -63,10 +62,13 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
         earlier = _Earlier(config.model_dir)
         fresh = _restore(config, manager, state, earlier)
         same_evaluation = earlier.evaluates_like(config)
+        if state.step and earlier.changes(config):
+            logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(config)))
         if chief:
             _save_settings(config, command or sys.argv)
         result = _train(config, task, strategy, plan, state, manager, interruption, earlier if same_evaluation else None)
-        result.fresh_variables, result.environment, result.data = fresh, environment.environment(), task.data_digest()
+        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
+        result.environment, result.data = environment.environment(), task.data_digest()
         if chief:
             write_result(config.model_dir, result)
             report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
@@ -86,6 +88,11 @@ class _Earlier:
         names = ("eval_files", "num_eval_samples", "use_synthetic_data", *(() if config.eval_files else ("input_files",)))
         return all(self._settings.get(name) == config[name] for name in names)
 
+    def changes(self, config) -> list[str]:
+        """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
+        known = {name: self._settings[name] for name in config_lib.FIELDS if name in self._settings and name != "init_checkpoint"}
+        return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
+
     def evaluations(self, last_step: int) -> dict[int, dict]:
         return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
 
@@ -93,10 +100,35 @@ class _Earlier:
         return sum(line.get("skipped_steps", 0) for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
 
 
+def _warn_of_long_warmup(config) -> None:
+    steps = config_lib.schedule_steps(config)
+    if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
+        logging.warning("warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning rate is never "
+                        "reached. Lower --warmup_steps.", config.warmup_steps, steps)
+
+
+def _unwritable(model_dir: str, error: OSError) -> ConfigError:
+    return ConfigError(f"--model_dir={model_dir} cannot be written to: {error.strerror or error}.")
+
+
 def _describe_devices(strategy, config) -> str:
     kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
     devices = ", ".join(sorted({device.split("device:")[-1] for device in strategy.extended.worker_devices}))
     return f"Task {config.task} on {devices} ({kind}), {config.dtype}{', XLA' if config.enable_xla else ''}"
+
+
+@contextlib.contextmanager
+def _writing(model_dir: str):
+    """Locks the folder, and turns a full disk or a missing permission into one line."""
+    with _locked(model_dir):
+        try:
+            yield
+        except OSError as error:
+            raise _unwritable(model_dir, error) from None
+        except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
+            if error.node_def is not None:  # an operation of the model: memory, not the disk
+                raise
+            raise ConfigError(f"--model_dir={model_dir} cannot be written to: {error.message}.") from None
 
 
 @contextlib.contextmanager
@@ -112,7 +144,7 @@ def _locked(model_dir: str):
     try:
         file = open(os.path.join(model_dir, ".lock"), "w", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--model_dir={model_dir} cannot be written to: {error.strerror}.") from None
+        raise _unwritable(model_dir, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
