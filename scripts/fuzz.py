@@ -27,6 +27,8 @@ KINDS = ("flags", "flagfile", "records", "checkpoint", "config")
 VALUES = ("", "0", "1", "2", "3", "5", "8", "16", "-1", "-7", "0.5", "1e-3", "1e400", "nan", "inf", "-inf", "true", "false", "None", "[]", "abc",
           "32", "7", "0x10", "1_0", "dynamic", "lamb", "adamw", "fp32", "bf16", "mirrored", "one_device", "tpu", "local", "global", "none",
           "micro_batch", "ünïcödé", "a,b", "*", "/nowhere/*", "x" * 300, "line\nbreak", "99999999999999999999")
+# Values of the right type.
+FITTING = {bool: ("true", "false"), int: ("1", "2", "3", "4", "8"), float: ("0.0", "0.1", "0.5", "1e-3", "2.0"), str: ("dynamic", "1024", "")}
 # Flags left alone: they would leave the sandbox, or try another machine for a long time.
 SPARED = ("model_dir", "tpu", "worker_hosts", "distribution_strategy")
 
@@ -88,7 +90,9 @@ def mutate_flags(rng: random.Random, flags: list[str]) -> list[str]:
     for _ in range(rng.choice((1, 1, 2, 3))):
         name = rng.choice([name for name in FIELDS if name not in SPARED])
         kind = rng.random()
-        if kind < 0.8:
+        if kind < 0.5:
+            flags.append(f"--{name}={rng.choice(FIELDS[name].choices or FITTING[FIELDS[name].type])}")
+        elif kind < 0.8:
             flags.append(f"--{name}={rng.choice(VALUES + FIELDS[name].choices)}")
         elif kind < 0.9:
             flags.append("--" + _damage_text(rng, name) + "=" + rng.choice(VALUES))

@@ -21,7 +21,10 @@ def find_prefix(path: str, flag: str) -> str:
       ConfigError: where there is none.
     """
     if tf.io.gfile.isdir(path):
-        prefix = tf.train.latest_checkpoint(path) or _newest_index(path)
+        try:
+            prefix = tf.train.latest_checkpoint(path) or _newest_index(path)
+        except UnicodeDecodeError:  # a damaged `checkpoint` file
+            prefix = _newest_index(path)
         if prefix is None:
             raise ConfigError(f"--{flag}={path}: no checkpoint in this folder (no file ending in .index).")
         return prefix
