@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         print(text)
         return 0
     except ConfigError as error:
-        print(f"train.py: {error}", file=sys.stderr)
+        print("train.py:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever was received
         return 2
     except KeyboardInterrupt:  # while starting; later, the run saves first
         print("train.py: interrupted.", file=sys.stderr)

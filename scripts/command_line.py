@@ -60,5 +60,5 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    print(f"{os.path.basename(sys.argv[0])}:", " ".join(message.split()), file=sys.stderr)  # one line, whatever was received
     return code

@@ -330,5 +330,9 @@ def test_missing_devices_are_named(make_config):
         run(make_config(num_gpus=8, distribution_strategy="mirrored"))
     with pytest.raises(ConfigError, match="no TPU"):
         run(make_config(distribution_strategy="tpu", tpu="local"))
+    with pytest.raises(ConfigError, match="replicas x num_accumulation_steps = 32 x 1. Nearest valid: 32"):
+        run(make_config(distribution_strategy="tpu", tpu="local", num_tpu_cores=32, do_eval=True))
+    with pytest.raises(ConfigError, match="cannot reach this TPU"):
+        run(make_config(distribution_strategy="tpu", tpu="grpc://localhost:1"))
     with pytest.raises(ConfigError, match="nccl needs GPUs"):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))

@@ -120,6 +120,8 @@ def _check_devices(config) -> None:
     strategy = config.distribution_strategy
     if config.tpu is not None and strategy != "tpu":
         raise ConfigError(f"tpu={config.tpu} needs --distribution_strategy=tpu, received {strategy}.")
+    if config.num_tpu_cores and strategy != "tpu":
+        raise ConfigError(f"num_tpu_cores={config.num_tpu_cores} needs --distribution_strategy=tpu, received {strategy}.")
     if strategy == "tpu" and config.num_gpus:
         raise ConfigError(f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus.")
     if config.num_virtual_devices:

@@ -98,6 +98,8 @@ SECTIONS = (
         Field("num_virtual_devices", int, None,
               "Replicas on this many logical CPUs (mirrored), to rehearse a multi-device job.", minimum=1),
         Field("tpu", str, None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu."),
+        Field("num_tpu_cores", int, None,
+              "Cores that the TPU is to have: the batch arithmetic is checked before connecting, the number after it.", minimum=1),
         Field("worker_hosts", str, None,
               "Comma-separated host:port of all processes, for multi_worker_mirrored; without it TF_CONFIG says so."),
         Field("task_index", int, None, "Number of this process in --worker_hosts, from 0.", minimum=0),

@@ -111,4 +111,7 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     except (ValueError, RuntimeError, tf.errors.OpError, OSError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(f"tpu={address}: cannot reach this TPU ({reason}). Check --tpu.") from None
-    return tf.distribute.TPUStrategy(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    if config.num_tpu_cores not in (None, strategy.num_replicas_in_sync):
+        raise ConfigError(f"num_tpu_cores={config.num_tpu_cores}, but tpu={address} has {strategy.num_replicas_in_sync}. Change --num_tpu_cores.")
+    return strategy

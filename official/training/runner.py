@@ -43,6 +43,9 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     Raises:
       ConfigError: for bad input, before anything is trained.
     """
+    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    if config.num_tpu_cores:
+        batch_plan.make_batch_plan(config, config.num_tpu_cores)
     strategy = strategy_lib.make_strategy(config)
     chief = strategy_lib.is_chief(strategy)
     if not chief:
@@ -68,7 +71,7 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
             _save_settings(config, command or sys.argv)
         result = _train(config, task, strategy, plan, state, manager, interruption, earlier if same_evaluation else None)
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
-        result.environment, result.data = environment.environment(), task.data_digest()
+        result.environment, result.data = surroundings, task.data_digest()
         if chief:
             write_result(config.model_dir, result)
             report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
