@@ -163,9 +163,11 @@ def one_case(arguments: tuple) -> dict:
 
 
 def fuzz(cases: int, seed: int, workers: int) -> dict:
-    """Returns {cases, seed, counts: {kind: {code: count}}, failures: [...]}."""
+    """Returns {environment, cases, seed, counts: {kind: {code: count}}, failures: [...]}."""
     from tqdm import tqdm
+    from official.reporting.environment import environment
 
+    surroundings = environment()
     with tempfile.TemporaryDirectory() as folder:
         base = os.path.join(folder, "base")
         os.makedirs(base)
@@ -177,7 +179,7 @@ def fuzz(cases: int, seed: int, workers: int) -> dict:
     for result in results:
         code = str(result["code"])
         counts[result["kind"]][code] = counts[result["kind"]].get(code, 0) + 1
-    return {"cases": cases, "seed": seed, "counts": counts, "failures": [result for result in results if result["code"] not in (0, 1, 2, 3)]}
+    return {"environment": surroundings, "cases": cases, "seed": seed, "counts": counts, "failures": [result for result in results if result["code"] not in (0, 1, 2, 3)]}
 
 
 def main() -> None:

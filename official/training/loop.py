@@ -116,12 +116,12 @@ class Loop:
                                   f"{self.state.step}, others are not. Use a folder that all of them share.")
 
     def _share_signal(self) -> None:
-        """Lets all processes stop at the same step when one of them got a signal."""
-        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            asked = float(self.sum_over_replicas(tf.constant(float(self.interruption.signal is not None))))
-            if asked and self.interruption.signal is None:
-                self.interruption.signal = signal.SIGTERM
+        """Decides whether to stop, the same in all processes: once one of them has got a signal."""
         self.stopping = self.interruption.signal is not None
+        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            self.stopping = float(self.sum_over_replicas(tf.constant(float(self.stopping)))) > 0
+            if self.stopping and self.interruption.signal is None:
+                self.interruption.signal = signal.SIGTERM
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""

@@ -223,7 +223,7 @@ def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, st
     accuracy = outcome.eval_metrics.get(task.target_metric)
     if outcome.reached:
         return "success", f"{task.target_metric} {accuracy:.4f} reached the target {config.stop_threshold} at step {state.step}"
-    if state.step < config_lib.train_steps(config) and config.do_train and interruption.signal:
+    if state.step < config_lib.train_steps(config) and config.do_train:
         return "interrupted", f"saved at step {state.step} on {signal.Signals(interruption.signal).name}"
     if config.stop_threshold is not None:
         return "aborted", f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all {state.step} steps"
