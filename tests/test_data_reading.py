@@ -113,8 +113,9 @@ def test_the_bad_record_is_found(files, schema, tmp_path):
     assert reading.find_bad_record(files, schema) is None
 
 
-def test_an_empty_file_is_named(files, schema, tmp_path):
-    (tmp_path / "empty").write_bytes(b"")
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_a_file_without_records_is_named(files, schema, tmp_path, content):
+    (tmp_path / "empty").write_bytes(content)
     with pytest.raises(ConfigError, match="empty has no records"):
         reading.training_dataset([*files, str(tmp_path / "empty")], schema, 4, seed=1)
 

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 def fuzz(tmp_path, cases, seed) -> dict:
     done = subprocess.run([sys.executable, "scripts/fuzz.py", f"--cases={cases}", f"--seed={seed}", f"--output={tmp_path}/fuzz.json"],
-                          cwd=ROOT, capture_output=True, text=True, check=False)
+                          cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((tmp_path / "fuzz.json").read_text())
 

@@ -12,6 +12,7 @@ from official.data import schema as schema_lib
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_RECORDS = 8192  # of all streams together
 _MOST_STREAMS = 32
+_SMALLEST_RECORD_BYTES = 16  # length, checksum of the length, nothing, checksum of nothing
 # Up to this much data is scanned to find the length of an epoch when a run is resumed; more is skipped through.
 _COUNTED_BYTES = 1 << 28
 
@@ -118,8 +119,9 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
 def _stream(files: list[str], seed: list[int], records_done: int, streams: int) -> tf.data.Dataset:
     """Returns the serialized records of one stream, endless, after the first `records_done`."""
     sizes = [tf.io.gfile.stat(path).length for path in files]
-    if 0 in sizes:
-        raise ConfigError(f"--input_files: {files[sizes.index(0)]} has no records.")
+    smallest = min(sizes)
+    if smallest < _SMALLEST_RECORD_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
+        raise ConfigError(f"--input_files: {files[sizes.index(smallest)]} has no records.")
     countable = sum(sizes) * streams <= _COUNTED_BYTES
     epoch, skipped = divmod(records_done, _count(files)) if records_done and countable else (0, records_done)
     buffer = max(_SHUFFLED_RECORDS // streams, 1)
