@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from official.config import schedule_steps
+
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay.
@@ -62,5 +64,5 @@ class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
 def from_config(config) -> WarmupPolynomialDecay:
     """Returns the schedule that the configuration describes."""
     return WarmupPolynomialDecay(
-        config.learning_rate, config.num_steps_per_epoch * config.num_train_epochs, config.warmup_steps, config.start_warmup_step,
+        config.learning_rate, schedule_steps(config), config.warmup_steps, config.start_warmup_step,
         config.end_learning_rate, config.poly_power, config.decay_from)

@@ -87,11 +87,11 @@ class Loop:
         try:
             while True:
                 self._share_signal()
-                self._evaluate_if_due(outcome)
+                self._evaluate_if_due()
                 if outcome.reached or self.state.step >= self.last_step or self.stopping:
                     break
                 iterator = iterator or reading(self.task, self._train_iterator)
-                values = self._train(iterator, outcome)
+                values = self._train(iterator)
                 progress.update(self.state.step, values)
                 if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
                     self._save()
@@ -155,7 +155,7 @@ class Loop:
 
         return self.strategy.distribute_datasets_from_function(host_dataset)
 
-    def _train(self, iterator, outcome: Outcome) -> dict:
+    def _train(self, iterator) -> dict:
         """Runs one inner loop, writes its metrics and returns them."""
         step = self.state.step
         steps = batch_plan.loop_length(step, self.config.steps_per_loop, self.last_step)
@@ -163,8 +163,8 @@ class Loop:
         totals = {name: value.numpy() for name, value in reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps))).items()}
         secs = time.monotonic() - started
         samples = steps * self.plan.train_batch_size
-        outcome.loop_rates.append((samples, secs))
-        outcome.skipped_steps += int(totals["skipped"])
+        self.outcome.loop_rates.append((samples, secs))
+        self.outcome.skipped_steps += int(totals["skipped"])
         values = {
             **self._counters(),
             **step_lib.mean_metrics(self.task, totals["sums"]),
@@ -186,10 +186,11 @@ class Loop:
             raise NonFiniteError(f"gradient norm not finite in any of the {steps} steps before step {self.state.step}, "
                                  f"with loss_scale {values['loss_scale']:g}")
 
-    def _evaluate_if_due(self, outcome: Outcome) -> None:
+    def _evaluate_if_due(self) -> None:
         step = self.state.step
         if not batch_plan.eval_is_due(self.config, step, self.last_step) or (self.stopping and step < self.last_step):
             return
+        outcome = self.outcome
         outcome.eval_metrics = self.evaluated.get(step) or self.evaluate()
         accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
         outcome.reached = target is not None and accuracy >= target

@@ -80,8 +80,7 @@ def make_replica_gradients(config, task, state):
         gradients = tape.gradient(objective, variables)
         if config.clip_scope == "micro_batch":
             gradients = gradients_lib.clip(gradients_lib.unscale(gradients, 1.0 / scale), config.clip_norm)
-        sums = [terms[name][0] for name in task.metrics] + [terms[name][1] for name in task.metrics]
-        return gradients, tf.stack(sums)
+        return gradients, _stack(task, terms)
 
     @tf.function(jit_compile=config.enable_xla or None)
     def accumulate(batch, factors, seed, scale):
@@ -112,6 +111,11 @@ def make_replica_gradients(config, task, state):
         return gradients, sums, norm
 
     return replica_gradients
+
+
+def _stack(task, terms):
+    """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of `task.metrics`, then their weights."""
+    return tf.stack([terms[name][part] for part in (0, 1) for name in task.metrics])
 
 
 def _fold_in(seed: int, *numbers):
@@ -178,9 +182,7 @@ def make_eval_step(task, state, strategy):
     """Returns (batch) -> float32 [2 x metrics], weighted sums and weights over all replicas."""
 
     def replica_eval(batch):
-        terms = task.loss(state.model, batch, None)
-        sums = [terms[name][0] for name in task.metrics] + [terms[name][1] for name in task.metrics]
-        return gradients_lib.reduce_sum(tf.stack(sums))
+        return gradients_lib.reduce_sum(_stack(task, task.loss(state.model, batch, None)))
 
     @tf.function
     def eval_step(batch):
