@@ -19,6 +19,7 @@ setup(
         "tqdm>=4.66,<5",
         "matplotlib>=3.8,<4",
         "safetensors>=0.4.3,<1",
+        "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]==2.15.1"],

@@ -1,6 +1,9 @@
 """BERT training, fine-tuning and conversion on TensorFlow 2."""
 
 import os
+import time
+
+STARTED = time.time()  # when this process began, as near as code of its own can tell
 
 # TensorFlow reads these when it is imported, so they are set before anything below can import it.
 # setdefault: an explicit setting in the environment wins.

@@ -115,8 +115,31 @@ SECTIONS = (
         Field("device_warmup", bool, False,
               "Compile the training and the evaluation step on synthetic data before the clock starts; leaves all state bit-equal."),
     )),
+    Section("MLPerf", (
+        Field("eval_rule", str, None,
+              "Evaluate by a published rule, which fills in do_eval, steps_between_eval, steps_before_eval_start, steps_per_loop, "
+              "num_eval_samples and stop_threshold. mlperf_0.7: from 3,000,000 sequences on, every 500,000, first 10,000 records, "
+              "0.712 (0.706 from a batch of 8192). mlperf_1.0: every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 "
+              "sequences, 10,000 records of --eval_files, 0.720.", choices=("mlperf_0.7", "mlperf_1.0")),
+        Field("mllog_file", str, None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir. It also goes to stdout, if that is no terminal."),
+        Field("clear_caches", bool, True,
+              "Drop the local data files from the operating system's page cache before training, as MLPerf asks (the log's cache_clear)."),
+        Field("submission_org", str, "unspecified", "MLPerf log: organisation."),
+        Field("submission_platform", str, None, "MLPerf log: platform. Unset: kind and number of the devices, e.g. gpu-8."),
+        Field("submission_division", str, "closed", "MLPerf log: division.", choices=("closed", "open")),
+        Field("submission_status", str, "research", "MLPerf log: status.", choices=("cloud", "onprem", "preview", "research")),
+    )),
+    Section("Plan", (
+        Field("plan", bool, False, "Print what the run would be (sizes, memory, steps, evaluations, time) and stop. Needs no data and no devices."),
+        Field("plan_file", str, None, "With --plan: also write it as JSON."),
+        Field("plan_tflops", float, None, "With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.", minimum=0),
+        Field("plan_gbps", float, None, "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.", minimum=0),
+    )),
     Section("Messages", (
         Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug.", minimum=-1, maximum=3),
+        Field("wandb", bool, False, "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps them here)."),
+        Field("wandb_project", str, None, "With --wandb: project. Unset: bert-tf2."),
+        Field("wandb_name", str, None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."),
     )),
 )
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}

@@ -31,6 +31,8 @@ class TrainResult:
       majority_accuracy: accuracy of always predicting the most frequent masked token of the evaluation set.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
+      startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
+      peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
       checkpoint: prefix of the newest checkpoint.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
@@ -51,6 +53,8 @@ class TrainResult:
     majority_accuracy: float | None = None
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
+    startup_secs: float | None = None
+    peak_memory_bytes: int | None = None
     checkpoint: str | None = None
     fresh_variables: list[str] = dataclasses.field(default_factory=list)
     skipped_steps: int = 0

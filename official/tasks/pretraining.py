@@ -22,8 +22,14 @@ class PretrainingTask:
     def __init__(self, config):
         self._config = config
         self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
-        self._train_files = self._files("input_files") if config.do_train else []
-        self._eval_files = self._find_eval_files() if config.do_eval else []
+        self._train_files, self._eval_files = [], []
+
+    def find_data(self) -> list[str]:
+        if self._config.do_train:
+            self._train_files = self._files("input_files")
+        if self._config.do_eval:
+            self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
+        return sorted({*self._train_files, *self._eval_files})
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
@@ -31,9 +37,6 @@ class PretrainingTask:
         files = reading.find_files(self._config[flag], flag)
         reading.check_first_record(files, self._schema, flag)
         return files
-
-    def _find_eval_files(self) -> list[str]:
-        return self._files("eval_files" if self._config.eval_files else "input_files")
 
     def build_model(self) -> BertPretrainer:
         return BertPretrainer(self._config.model)

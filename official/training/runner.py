@@ -34,7 +34,7 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
 
     Args:
       config: the frozen configuration.
-      make_task: config -> Task. Called once the devices are known to be there, because it looks at the data files.
+      make_task: config -> Task.
       command: the command line, saved with the run.
 
     Returns:
@@ -52,6 +52,7 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
         logging.set_verbosity(logging.WARNING)
     plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
     task = make_task(config)
+    data_files = task.find_data()
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
     with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:

@@ -25,6 +25,16 @@ class Task(Protocol):
     def build_model(self) -> tf.keras.Model:
         """Makes the model; called in the strategy's scope."""
 
+    def find_data(self) -> list[str]:
+        """Finds the data files and checks that they are of the right kind; called before any dataset of files is asked for.
+
+        Returns:
+          All files, training and evaluation; empty for synthetic data.
+
+        Raises:
+          ConfigError: where a file is missing or of the wrong kind.
+        """
+
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
         """Returns endless batches of `batch_size` sequences of this host's share, after the first `samples_done` of all hosts."""
 
