@@ -29,7 +29,7 @@ def parse(argv: list[str]):
     """
     values = _define()
     try:
-        rest = values(["train.py", *argv])[1:]
+        rest = values(["train.py", *map(_with_underscores, values.read_flags_from_files(argv))])[1:]
     except flags.UnrecognizedFlagError as error:
         raise ConfigError(f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, values)}.") from None
     except UnicodeDecodeError as error:
@@ -53,6 +53,12 @@ def _define() -> flags.FlagValues:
     flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or a name in configs/.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show every flag.", short_name="h", flag_values=values)
     return values
+
+
+def _with_underscores(argument: str) -> str:
+    """Returns --wandb-name=x as --wandb_name=x: hyphens are the spelling of Graphcore's command lines."""
+    name, equals, value = argument.partition("=")
+    return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
 
 
 def read_config(name: str) -> dict:

@@ -7,7 +7,7 @@ import pytest
 from official import config as config_lib
 from official import flags
 from official.config import ConfigError
-from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan
+from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan, next_evaluation
 from tests.conftest import ROOT
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
@@ -114,6 +114,11 @@ def test_configuration_is_locked():
     (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"], "expected host:port"),
     (["--worker_hosts=a:1"], "multi_worker_mirrored"),
     (["--all_reduce_alg=ring"], "nccl or hierarchical_copy"),
+    (["--eval_rule=mlperf_0.7", "--stop_threshold=0.5"], "means stop_threshold=0.712, received 0.5. Drop --stop_threshold or --eval_rule"),
+    (["--eval_rule=mlperf_0.7", "--do_eval=false"], "means do_eval=True, received False"),
+    (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
+    (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+    (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
     (["--flagfile=missing.flags"], "missing.flags"),
@@ -155,6 +160,41 @@ def test_step_budget_is_exact():
         step += loops[-1]
     assert step == 8103 and loops[:-1] == [1137] * 7 and loops[-1] == 144
     assert loop_length(1500, 1137, 8103) == 2274 - 1500  # resumed inside a loop: aligned again after it
+
+
+@pytest.mark.parametrize("batch,every,start,target", [(440, 1137, 6819, 0.712), (448, 1117, 6697, 0.712), (760, 658, 3948, 0.712), (768, 652, 3907, 0.712),
+                                                      (8192, 62, 367, 0.706)])
+def test_eval_rule_of_mlperf_0_7(batch, every, start, target):
+    """The published flagfiles have these numbers."""
+    config = flags.parse([*GOOD, "--eval_rule=mlperf_0.7", f"--train_batch_size={batch}", "--num_steps_per_epoch=9000"])
+    assert (config.steps_between_eval, config.steps_before_eval_start, config.stop_threshold) == (every, start, target)
+    assert config.do_eval and config.num_eval_samples == 10000 and config.steps_per_loop == every
+
+
+@pytest.mark.parametrize("batch,samples", [(256, 150_000), (448, 150_000), (1536, 150_000), (3072, 175_000), (8192, 225_000)])
+def test_eval_rule_of_mlperf_1_0(batch, samples):
+    config = flags.parse([*GOOD, "--eval_rule=mlperf_1.0", f"--train_batch_size={batch}", "--steps_per_loop=1"])
+    assert config.steps_between_eval == -(-samples // batch) and config.steps_per_loop == 1
+    assert (config.steps_before_eval_start, config.stop_threshold, config.num_eval_samples) == (0, 0.72, 10000)
+
+
+def test_eval_rule_of_a_saved_configuration_reads_back(tmp_path):
+    config = flags.parse([*GOOD, "--eval_rule=mlperf_0.7", "--train_batch_size=440"])
+    (tmp_path / "c.json").write_text(config_lib.to_json(config))
+    assert flags.parse([f"--config={tmp_path}/c.json"]) == config
+
+
+def test_next_evaluation_is_the_first_that_is_due():
+    config = flags.parse([*GOOD, "--do_eval", "--steps_per_loop=5", "--steps_between_eval=10", "--steps_before_eval_start=25", "--num_steps_per_epoch=75", "--num_train_epochs=1"])
+    for step in range(75):
+        assert next_evaluation(config, step, 75) == next(later for later in range(step + 1, 76) if eval_is_due(config, later, 75))
+    assert next_evaluation(flags.parse(GOOD), 3, 75) == 75
+
+
+def test_hyphens_are_underscores(tmp_path):
+    (tmp_path / "f.flags").write_text("--wandb-project=p-q\n")
+    config = flags.parse([*GOOD, "--wandb", "--wandb-name=a-b", f"--flagfile={tmp_path}/f.flags", "--train-batch-size", "64"])
+    assert (config.wandb_name, config.wandb_project, config.train_batch_size) == ("a-b", "p-q", 64)
 
 
 def test_evaluation_always_at_the_last_step():

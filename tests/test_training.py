@@ -14,6 +14,7 @@ from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.reporting.metrics import MetricsWriter, read_metrics
+from official.reporting.mllog import SilentLog
 from official.tasks import TASKS
 from official.training import runner, step as step_lib
 from official.training.interruption import Interruption
@@ -29,10 +30,11 @@ def make_config(make_config):
 def make_loop(config) -> Loop:
     strategy = strategy_lib.make_strategy(config)
     task = TASKS["pretrain"](config)
+    task.find_data()
     state = step_lib.make_state(config, task, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
     plan = make_batch_plan(config, strategy.num_replicas_in_sync)
-    return Loop(config, task, state, strategy, plan, manager, MetricsWriter(config.model_dir), Interruption(), {})
+    return Loop(config, task, state, strategy, plan, manager, MetricsWriter(config.model_dir), SilentLog(), Interruption(), {})
 
 
 def train(config, steps=5) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import ml_collections
 from official.config.checks import validate
 from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, initial_loss_scale, schedule_steps, train_steps
 from official.config.errors import ConfigError, nearest_multiples, read_json, suggest
+from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
 from official.config.model import BertConfig, bert_config_from_dict
 
@@ -39,7 +40,7 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
     Raises:
       ConfigError: for an unknown name, a value of the wrong type or range, or settings that exclude each other.
     """
-    config = default_config()
+    config, given = default_config(), set()
     for source, values in layers:
         for name, value in values.items():
             if name == "model":
@@ -50,8 +51,10 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
                 config[name] = _checked_value(FIELDS[name], value, source)
+                given.add(name)
                 if name == "bert_config_file" and value and "model" not in values:
                     config.model = bert_config_from_dict(read_json(value, name), value)
+    apply_eval_rule(config, given)
     validate(config)
     return ml_collections.FrozenConfigDict(config)
 

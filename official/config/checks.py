@@ -10,7 +10,7 @@ from official.config.errors import ConfigError, nearest_multiples
 
 def validate(config) -> None:
     """Raises ConfigError for settings that are missing or exclude each other."""
-    for check in (_check_files, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices):
+    for check in (_check_files, _check_wandb, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices):
         check(config)
 
 
@@ -25,6 +25,12 @@ def _check_files(config) -> None:
         raise ConfigError("use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files.")
     if not (config.use_synthetic_data or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError("input_files is not set. Give --input_files=GLOB, or --use_synthetic_data for random records.")
+
+
+def _check_wandb(config) -> None:
+    for name in ("wandb_project", "wandb_name"):
+        if config[name] is not None and not config.wandb:
+            raise ConfigError(f"{name}={config[name]} needs --wandb.")
 
 
 def _check_lengths(config) -> None:
@@ -62,6 +68,8 @@ def _check_steps(config) -> None:
                               f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}.")
     if config.stop_threshold is not None and not config.do_eval:
         raise ConfigError(f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop --stop_threshold.")
+    if config.eval_rule == "mlperf_1.0" and not config.eval_files and not config.use_synthetic_data:
+        raise ConfigError("eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by scripts/make_eval_set.py.")
     for name in ("steps_between_eval", "steps_before_eval_start", "eval_files"):
         if config[name] and not config.do_eval:
             raise ConfigError(f"{name}={config[name]} needs --do_eval. Add --do_eval or drop --{name}.")

@@ -60,3 +60,10 @@ def eval_is_due(config, step: int, last_step: int) -> bool:
         return True
     return bool(step and config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
 
+
+def next_evaluation(config, step: int, last_step: int) -> int:
+    """Returns the first step after `step` that an evaluation follows, or the last step."""
+    if not (config.do_eval and config.steps_between_eval):
+        return last_step
+    earliest = max(step + 1, config.steps_before_eval_start)
+    return min(-(-earliest // config.steps_between_eval) * config.steps_between_eval, last_step)

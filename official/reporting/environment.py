@@ -3,7 +3,10 @@
 import importlib.metadata
 import os
 import platform
+import resource
 import subprocess
+
+import tensorflow as tf
 
 _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "numpy")
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -36,3 +39,10 @@ def machine() -> dict:
     return {"cpu": cpu.get("model name") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
             "instructions": [name for name in _CPU_FEATURES if name in cpu.get("flags", "").split()],
             "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9), "system": platform.platform()}
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory in use at once so far: of the first GPU where TensorFlow uses one, otherwise of this process."""
+    if tf.config.list_logical_devices("GPU"):
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

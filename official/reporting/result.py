@@ -6,7 +6,8 @@ import os
 
 import tensorflow as tf
 
-from official.reporting.metrics import plain_value, replace_file
+from official.reporting.files import replace_file
+from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 

@@ -13,6 +13,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
 from official.reporting.metrics import MetricsWriter
+from official.reporting.mllog import MLPerfLog
 from official.reporting.progress import Progress
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -60,6 +61,7 @@ class Loop:
     plan: batch_plan.BatchPlan
     manager: CheckpointManager
     metrics: MetricsWriter
+    log: MLPerfLog
     interruption: Interruption
     evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
     outcome: Outcome = dataclasses.field(default_factory=Outcome)
@@ -159,6 +161,8 @@ class Loop:
         """Runs one inner loop, writes its metrics and returns them."""
         step = self.state.step
         steps = batch_plan.loop_length(step, self.config.steps_per_loop, self.last_step)
+        planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
+        self.log.train(int(self.state.samples.numpy()), planned * self.plan.train_batch_size, step)
         started = time.monotonic()
         totals = {name: value.numpy() for name, value in reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps))).items()}
         secs = time.monotonic() - started
@@ -198,9 +202,14 @@ class Loop:
     def evaluate(self) -> dict:
         """Evaluates the whole set, sums first and divides once, and writes and returns the metrics."""
         started = time.monotonic()
-        sums = sum(reading(self.task, lambda: [
-            self.eval_step(batch).numpy().astype("float64") for batch in self._eval_batches()]))
+        at = self._counters()["samples"], self.state.step
+        with self.log.evaluation(*at):
+            totals = sum(reading(self.task, lambda: [
+                self.eval_step(batch).numpy().astype("float64") for batch in self._eval_batches()]))
+        *sums, examples = totals
         values = {**self._counters(), **step_lib.mean_metrics(self.task, sums)}
+        if math.isfinite(values[self.task.target_metric]):
+            self.log.accuracy(values[self.task.target_metric], round(examples), *at)
         self.metrics.write("eval", self.state.step, values)
         bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
         if bad:

@@ -21,21 +21,25 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.reporting import environment
 from official.reporting import metrics as metrics_lib
+from official.reporting import mllog
 from official.reporting import report
 from official.reporting import summary
+from official.reporting.files import replace_file
 from official.reporting.result import TrainResult, read_json_object, read_result, remove_result, write_result
+from official.training import page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop, NonFiniteError, Outcome, reading
 
 
-def run(config, make_task, command: list[str] | None = None) -> TrainResult:
+def run(config, make_task, command: list[str] | None = None, started: float | None = None) -> TrainResult:
     """Trains, evaluates and reports.
 
     Args:
       config: the frozen configuration.
       make_task: config -> Task.
       command: the command line, saved with the run.
+      started: when the process began, seconds since 1970; unset: now.
 
     Returns:
       The result, which is also in the folder of the run.
@@ -43,6 +47,7 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
     Raises:
       ConfigError: for bad input, before anything is trained.
     """
+    started = started or time.time()
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
     if config.num_tpu_cores:
         batch_plan.make_batch_plan(config, config.num_tpu_cores)
@@ -70,7 +75,11 @@ def run(config, make_task, command: list[str] | None = None) -> TrainResult:
             logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(config)))
         if chief:
             _save_settings(config, command or sys.argv)
-        result = _train(config, task, strategy, plan, state, manager, interruption, earlier if same_evaluation else None)
+        metrics = _open_metrics(config, state, writes=chief)
+        log = _open_log(config, strategy, state, writes=chief, evaluated=same_evaluation and state.step in earlier.evaluations(state.step))
+        loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
+                    earlier.evaluations(state.step) if same_evaluation and config.do_train else {})
+        result = _train(loop, data_files, started, earlier if same_evaluation else None)
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
         result.environment, result.data = surroundings, task.data_digest()
         if chief:
@@ -160,8 +169,8 @@ def _locked(model_dir: str):
 def _save_settings(config, command: list[str]) -> None:
     """Saves what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
     if config.do_train or not tf.io.gfile.exists(os.path.join(config.model_dir, "config.json")):
-        metrics_lib.replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
-        metrics_lib.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
+        replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
+        replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
 def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier) -> list[str]:
@@ -181,42 +190,86 @@ def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, ear
     return []
 
 
-def _train(config, task, strategy, plan, state, manager, interruption, earlier: _Earlier | None) -> TrainResult:
+def _open_metrics(config, state, writes: bool):
+    if not (writes and config.do_train):
+        return metrics_lib.SilentWriter()
+    return metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step)
+
+
+def _open_log(config, strategy, state, writes: bool, evaluated: bool):
+    if not (writes and config.do_train):
+        return mllog.SilentLog()
+    kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
+    settings = mllog.run_settings(config, f"{kind}-{strategy.num_replicas_in_sync}")
+    log = mllog.MLPerfLog(mllog.log_path(config), settings, int(state.samples.numpy()), evaluated)
+    return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
+
+
+def _train(loop: Loop, data_files: list[str], started: float, earlier: _Earlier | None) -> TrainResult:
     """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
-    started, first_step = time.monotonic(), state.step
-    majority = reading(task, task.majority_accuracy) if config.do_eval else None
-    if majority is not None:
-        logging.info("Always predicting the most frequent masked token scores %.4f on the evaluation set", majority)
-    quiet = manager.read_only or not config.do_train
-    metrics = metrics_lib.SilentWriter() if quiet else metrics_lib.MetricsWriter(config.model_dir, resume_step=first_step)
-    evaluated = earlier.evaluations(first_step) if earlier and config.do_train else {}
-    loop = Loop(config, task, state, strategy, plan, manager, metrics, interruption, evaluated)
+    state, first_step = loop.state, loop.state.step
     loop.check_same_state()
-    if config.device_warmup:
-        loop.warm_up()
-        logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - started)
-        started = time.monotonic()
-    if not quiet and loop.last_step > first_step:
-        remove_result(config.model_dir)  # it would be untrue from now on
-    try:
-        loop.run()
-        status, reason = _judge(config, task, loop.outcome, state, interruption)
-    except NonFiniteError as error:
-        status, reason = "failed", f"{error}; the newest checkpoint is from before it"
-    finally:
-        metrics.close()
-    outcome, steps = loop.outcome, manager.steps()
+    _prepare(loop, data_files, started)
+    run_started = time.time()
+    status, reason = _run_loop(loop)
+    outcome, steps = loop.outcome, loop.manager.steps()
     result = TrainResult(
         status=status, reason=reason, step=state.step, samples=int(state.samples.numpy()),
-        eval_accuracy=outcome.eval_metrics.get(task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
-        target=config.stop_threshold, majority_accuracy=majority, sequences_per_sec=outcome.sequences_per_sec(),
-        wall_secs=time.monotonic() - started, checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=interruption.signal if status == "interrupted" else None)
+        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
+        target=loop.config.stop_threshold, majority_accuracy=_majority_accuracy(loop, status, earlier),
+        sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - started,
+        peak_memory_bytes=environment.peak_memory_bytes(),
+        checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
+        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal if status == "interrupted" else None)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
         if state.step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
             result.sequences_per_sec, result.wall_secs = earlier.result.get("sequences_per_sec"), earlier.result.get("wall_secs")
     return result
+
+
+def _prepare(loop: Loop, data_files: list[str], started: float) -> None:
+    """Does what comes before the clock starts: compiles, empties caches, and writes the head of the log."""
+    config, log = loop.config, loop.log
+    if config.device_warmup:
+        since = time.monotonic()
+        loop.warm_up()
+        logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)
+    if loop.last_step == loop.state.step:
+        return
+    if not loop.manager.read_only:
+        remove_result(config.model_dir)  # it would be untrue from now on
+    dropped = page_cache.drop(data_files) if config.clear_caches else 0
+    if not log.started:
+        log.initialize(list(loop.state.model_variables()), since=started)
+        if dropped:
+            log.cache_clear()
+        log.run_start()
+
+
+def _run_loop(loop: Loop) -> tuple[str, str]:
+    """Runs the loop and returns status and reason; the log has its end whatever happens."""
+    status, reason = "failed", ""
+    try:
+        loop.run()
+        status, reason = _judge(loop.config, loop.task, loop.outcome, loop.state, loop.interruption)
+    except NonFiniteError as error:
+        reason = f"{error}; the newest checkpoint is from before it"
+    finally:
+        loop.log.run_stop(status == "success", status, int(loop.state.samples.numpy()), loop.state.step)
+        loop.log.close()
+        loop.metrics.close()
+    return status, reason
+
+
+def _majority_accuracy(loop: Loop, status: str, earlier: _Earlier | None) -> float | None:
+    """Returns the accuracy to compare with. It is found after the run, which is to be the first to read the data."""
+    known = earlier.result.get("majority_accuracy") if earlier else None
+    if known is not None or not loop.config.do_eval or loop.manager.read_only or status in ("interrupted", "failed"):
+        return known
+    majority = reading(loop.task, loop.task.majority_accuracy)
+    logging.info("Always predicting the most frequent masked token scores %.4f on the evaluation set", majority)
+    return majority
 
 
 def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, str]:

@@ -179,10 +179,11 @@ def make_train_loop(config, task, state, strategy):
 
 
 def make_eval_step(task, state, strategy):
-    """Returns (batch) -> float32 [2 x metrics], weighted sums and weights over all replicas."""
+    """Returns (batch) -> float32 [2 x metrics + 1]: weighted sums, weights and number of examples over all replicas."""
 
     def replica_eval(batch):
-        return gradients_lib.reduce_sum(_stack(task, task.loss(state.model, batch, None)))
+        sums = _stack(task, task.loss(state.model, batch, None))
+        return gradients_lib.reduce_sum(tf.concat([sums, [tf.reduce_sum(batch["example_weights"])]], axis=0))
 
     @tf.function
     def eval_step(batch):

@@ -1,0 +1,259 @@
+"""The MLPerf log of a run: lines `:::MLLOG {json}` that rulesets 0.7.0 to 5.0.0 of closed BERT accept.
+
+The file tells one run, however many processes it took: a process that resumes takes back the earlier ones' `run_stop`
+and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are all counted in sequences seen
+(`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what reference-convergence checks compare.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.reporting.files import LineFile, read_lines
+
+FILE_NAME = "mllog.txt"
+_MARK = b":::MLLOG "
+_WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
+_EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
+
+
+def log_path(config) -> str:
+    """Returns where the log of a run is."""
+    return config.mllog_file or os.path.join(config.model_dir, FILE_NAME)
+
+
+def read_events(path: str) -> list[dict]:
+    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}. A file that is missing holds none."""
+    return [event for event in map(_parse, read_lines(path)) if event]
+
+
+def _parse(line: bytes) -> dict | None:
+    _, mark, text = line.partition(_MARK)
+    if not mark or not line.endswith(b"\n"):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def run_settings(config, platform: str) -> list[tuple[str, object]]:
+    """Returns the (key, value) events that describe a run.
+
+    Both spellings of a key that the rulesets changed are there: opt_epsilon and opt_lamb_epsilon,
+    opt_gradient_accumulation_steps and gradient_accumulation_steps.
+
+    Args:
+      config: the configuration.
+      platform: stands in for an unset --submission_platform, e.g. gpu-8.
+    """
+    steps, name = config_lib.schedule_steps(config), config.optimizer_type
+    warmup = int(config.warmup_steps) if config.warmup_steps == int(config.warmup_steps) else config.warmup_steps
+    return [
+        # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
+        ("submission_benchmark", "bert"), ("submission_org", config.submission_org),
+        ("submission_platform", config.submission_platform or platform), ("submission_division", config.submission_division),
+        ("submission_status", config.submission_status),
+        ("seed", config.seed), ("global_batch_size", config.train_batch_size), ("max_sequence_length", config.max_seq_length),
+        ("max_predictions_per_seq", config.max_predictions_per_seq), ("opt_name", name),
+        ("opt_base_learning_rate", config.learning_rate), ("opt_end_learning_rate", config.end_learning_rate),
+        ("opt_epsilon", config.epsilon), (f"opt_{name}_epsilon", config.epsilon), (f"opt_{name}_beta_1", config.beta_1),
+        (f"opt_{name}_beta_2", config.beta_2), (_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate),
+        (f"opt_{name}_learning_rate_decay_poly_power", config.poly_power), ("opt_learning_rate_training_steps", steps),
+        ("opt_learning_rate_warmup_steps", warmup), ("num_warmup_steps", warmup), ("start_warmup_step", config.start_warmup_step),
+        ("gradient_accumulation_steps", config.num_accumulation_steps), ("opt_gradient_accumulation_steps", config.num_accumulation_steps),
+        # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
+        ("train_samples", config.train_batch_size * steps),
+    ]
+
+
+class MLPerfLog:
+    """Writes the log of one process, through mlperf-logging, to a file and to stdout where that is not a terminal.
+
+    Nothing is touched before there is something new to write: a finished run that is started again keeps its log.
+
+    Args:
+      path: the file. Where it tells of another run (other settings, or this one starts from nothing) it is renamed.
+      settings: of `run_settings`.
+      samples: sequences that earlier processes of this run have trained on; what the file holds beyond is taken back.
+      evaluated: whether the evaluation at exactly that point is known and is not made again.
+    """
+
+    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, evaluated: bool):
+        lines = read_lines(path)
+        self._kept = _kept(lines, samples, evaluated) if samples else []
+        events = [_parse(line) for line in self._kept]
+        if not set(map(repr, settings)) <= {repr((event["key"], event["value"])) for event in events}:
+            self._kept, events = [], []
+        self._path, self._settings = path, settings
+        self._seen = {event["key"] for event in events}
+        self._end = lines[-1] if self._kept and lines == [*self._kept, lines[-1]] and _parse(lines[-1])["key"] == "run_stop" else None
+        blocks = [event for event in events if event["key"].startswith("block_")]
+        self._block = blocks[-1]["metadata"] if blocks and blocks[-1]["key"] == "block_start" else None
+        self._file = None
+        self._echo = None if sys.stdout.isatty() else sys.stdout
+        self._logger = _make_logger(self._write)
+
+    @property
+    def started(self) -> bool:
+        """Whether the file holds the start of the run."""
+        return "run_start" in self._seen
+
+    def initialize(self, tensors: list[str], since: float) -> None:
+        """Writes what describes the run.
+
+        Args:
+          tensors: names of the weights, which have been given their initial values.
+          since: when the process began, seconds since 1970.
+        """
+        time_ms = int(since * 1000)
+        self._logger.start("init_start", time_ms=time_ms)
+        for key, value in self._settings:
+            self._logger.event(key, value)
+        for name in tensors:
+            self._logger.event("weights_initialization", metadata={"tensor": name})
+
+    def cache_clear(self) -> None:
+        """Notes that the data were dropped from the system's cache."""
+        self._logger.event("cache_clear", True)
+
+    def run_start(self) -> None:
+        self._logger.end("init_stop")
+        self._logger.start("run_start")
+
+    def train(self, samples: int, planned: int, step: int) -> None:
+        """Opens a block of training where none is open.
+
+        Args:
+          samples: sequences seen before it.
+          planned: sequences until the next evaluation or the end.
+          step: optimizer updates done before it.
+        """
+        if self._block is None:
+            self._block = {"first_epoch_num": samples, "epoch_count": planned, "samples_count": samples, "step_num": step}
+            self._logger.start("block_start", metadata=self._block)
+
+    def _close_block(self, samples: int, step: int) -> None:
+        if self._block is not None:
+            metadata = {"first_epoch_num": self._block["first_epoch_num"], "samples_count": samples, "step_num": step}
+            self._logger.end("block_stop", metadata=metadata)
+            self._block = None
+
+    @contextlib.contextmanager
+    def evaluation(self, samples: int, step: int):
+        """Encloses an evaluation."""
+        self._close_block(samples, step)
+        metadata = _point(samples, step)
+        self._logger.start("eval_start", metadata=metadata)
+        try:
+            yield
+        finally:
+            self._logger.end("eval_stop", metadata=metadata)
+
+    def accuracy(self, value: float, examples: int, samples: int, step: int) -> None:
+        """Writes the outcome of an evaluation of `examples` examples."""
+        if "eval_samples" not in self._seen:
+            self._seen.add("eval_samples")
+            self._logger.event("eval_samples", examples)
+        self._logger.event("eval_accuracy", value, metadata=_point(samples, step))
+
+    def run_stop(self, success: bool, reason: str, samples: int, step: int) -> None:
+        """Ends the run. `success`: the target was reached; `reason`: how it ended otherwise."""
+        if self._end:
+            self._print([*self._kept, self._end])
+            return
+        self._close_block(samples, step)
+        self._logger.end("run_stop", metadata={"status": "success" if success else "aborted", "reason": reason, **_point(samples, step)})
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _write(self, text: str) -> None:
+        line = text.encode() + b"\n"
+        if self._file is None:
+            self._open()
+        self._file.write(line)
+        self._print([line])
+
+    def _open(self) -> None:
+        self._end = None
+        try:
+            tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
+            if not self._kept and read_lines(self._path):
+                _set_aside(self._path)
+            self._file = LineFile(self._path, self._kept)
+        except (OSError, tf.errors.OpError) as error:
+            raise ConfigError(f"--mllog_file={self._path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+        self._print(self._kept)  # so that the output of every process is a whole log, too
+
+    def _print(self, lines: list[bytes]) -> None:
+        if self._echo:
+            self._echo.write(b"".join(lines).decode())
+            self._echo.flush()
+
+
+def _point(samples: int, step: int) -> dict:
+    return {"epoch_num": samples, "samples_count": samples, "step_num": step}
+
+
+def _kept(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]:
+    """Returns the lines of a run that tell what happened up to `samples`, less its end."""
+    kept = []
+    for line in lines:
+        event = _parse(line)
+        if event is None or event["key"] == "run_stop":
+            continue
+        at = event["metadata"].get("samples_count", 0)
+        repeated = at == samples and event["key"] in _EVALUATION and not evaluated
+        begun_again = at >= samples and event["key"] == "block_start"
+        if at <= samples and not repeated and not begun_again:
+            kept.append(line)
+    return kept if any(_parse(line)["key"] == "run_start" for line in kept) else []  # not of a run that was killed before it started
+
+
+def _set_aside(path: str) -> None:
+    """Renames the log of an earlier run to mllog-earlier-1.txt or the next free number."""
+    stem, ending = os.path.splitext(path)
+    number = 1
+    while tf.io.gfile.exists(f"{stem}-earlier-{number}{ending}"):
+        number += 1
+    tf.io.gfile.rename(path, f"{stem}-earlier-{number}{ending}")
+
+
+class _Handler(logging.Handler):
+    def __init__(self, write):
+        super().__init__()
+        self._write = write
+
+    def emit(self, record) -> None:
+        self._write(record.getMessage())
+
+
+def _make_logger(write):
+    """Returns mlperf-logging's logger, which calls `write` with every line."""
+    from mlperf_logging.mllog import mllog  # late: not every process writes a log
+
+    logger = logging.Logger("mllog", logging.INFO)  # of this run only: not in the tree of loggers
+    logger.addHandler(_Handler(write))
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return mllog.MLLogger(logger, root_dir=re.escape(root))
+
+
+class SilentLog:
+    """The log of a process that is not the chief, or does not train: it writes nothing."""
+
+    started = True
+
+    def train(self, *_, **__) -> None:
+        """Does nothing."""
+
+    evaluation = staticmethod(lambda *_, **__: contextlib.nullcontext())
+    initialize = cache_clear = run_start = accuracy = run_stop = close = train
