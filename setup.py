@@ -23,7 +23,7 @@ setup(
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
-        "wandb": ["wandb>=0.17,<1"],
+        "wandb": ["wandb>=0.28,<1"],
         "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7"],
     },
 )

@@ -1,6 +1,7 @@
 """Trains BERT: flags -> configuration -> task -> run.
 
     python train.py --flagfile=configs/quickstart.flags [--name=value ...]
+    python train.py --flagfile=configs/mlperf_v100.flags --plan
     python train.py --help
 
 Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
@@ -9,7 +10,7 @@ Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 n
 import shlex
 import sys
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+import official  # first: sets what TensorFlow reads when it is imported
 from official import flags
 from official.config import ConfigError
 
@@ -21,10 +22,13 @@ def main(argv: list[str]) -> int:
         # Imported after the command line is known to be good: TensorFlow takes seconds to load.
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS
-        from official.training import runner
+        from official.training import plan, runner
 
         configure_logging(config.verbosity)
-        result = runner.run(config, TASKS[config.task], command=argv)
+        if config.plan:
+            print(plan.run(config, TASKS[config.task]))
+            return 0
+        result = runner.run(config, TASKS[config.task], command=argv, started=official.STARTED)
     except flags.HelpRequested as text:
         print(text)
         return 0

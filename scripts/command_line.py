@@ -48,11 +48,11 @@ def write_text(path: str, text: str) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def run(main: Callable[[], None]) -> None:
-    """Calls `main`; bad input ends in one line on stderr and exit code 2, a signal in exit code 130 or 143."""
+def run(main: Callable[[], int | None]) -> None:
+    """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
-        main()
+        sys.exit(main())
     except ConfigError as error:
         sys.exit(_fail(str(error), 2))
     except KeyboardInterrupt:

@@ -39,8 +39,8 @@ def record(model_dir: str) -> dict:
 def main() -> None:
     flags = parse_flags()
     from official.config import ConfigError
-    from official.reporting.metrics import replace_file
-    from official.reporting.report import save_picture
+    from official.reporting.files import replace_file
+    from official.reporting.plots import save_picture
 
     json_path, picture_path = flags.output + ".json", flags.output + ".png"
     present = [path for path in (json_path, picture_path) if os.path.exists(path)]

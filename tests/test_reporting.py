@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.reporting import metrics as metrics_lib
+from official.reporting import plots as plots_lib
 from official.reporting import progress as progress_lib
 from official.reporting import report as report_lib
 from official.reporting import result as result_lib
@@ -242,7 +243,8 @@ def test_result_file(tmp_path):
     path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 88.5}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
     assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "majority_accuracy",
-                            "sequences_per_sec", "wall_secs", "checkpoint", "fresh_variables", "skipped_steps", "config", "environment", "data", "signal", "f1"]
+                            "sequences_per_sec", "wall_secs", "startup_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
+                            "skipped_steps", "config", "environment", "data", "signal", "f1"]
     assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
@@ -297,7 +299,7 @@ def texts_of(axes):
 
 
 def test_picture_of_a_run():
-    figure = report_lib.plot_run(fake_metrics(), target=0.28, majority=0.05, title="a run")
+    figure = plots_lib.plot_run(fake_metrics(), target=0.28, majority=0.05, title="a run")
     loss, accuracy, rate, throughput = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy", "Learning rate", "Throughput"]
     assert {"target 0.280", "most frequent token 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
@@ -314,12 +316,12 @@ def test_picture_of_a_run():
 def test_picture_of_odd_runs(records):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        image = report_lib._render(report_lib.plot_run(records, target=0.5), "png")
+        image = plots_lib.render(plots_lib.plot_run(records, target=0.5), "png")
     assert image.startswith(b"\x89PNG")
 
 
 def test_long_runs_are_thinned():
-    figure = report_lib.plot_run(fake_metrics(50_000, 1, with_eval=False))
+    figure = plots_lib.plot_run(fake_metrics(50_000, 1, with_eval=False))
     assert max(len(line.get_xdata()) for axes in figure.axes for line in axes.lines) <= 1500
     assert figure.axes[0].lines[-1].get_xdata()[-1] == 50_000
 
@@ -328,30 +330,30 @@ def test_the_loss_that_is_not_finite_is_marked():
     records = fake_metrics()
     records[-1]["loss"] = None
     records[-2]["loss"] = None
-    assert "loss not finite" in texts_of(report_lib.plot_run(records).axes[0])
+    assert "loss not finite" in texts_of(plots_lib.plot_run(records).axes[0])
 
 
 def test_smoothing_keeps_the_start_and_leaves_out_nan():
     values = np.linspace(10, 0, 200)
-    smooth = report_lib._smooth(np.where(np.arange(200) == 100, np.nan, values))
+    smooth = plots_lib.smoothed(np.where(np.arange(200) == 100, np.nan, values))
     assert smooth[0] == 10 and np.isfinite(smooth).all()
     np.testing.assert_allclose(smooth[:150], values[:150], atol=0.03)
-    assert np.isnan(report_lib._smooth(np.full(3, np.nan))).all()
+    assert np.isnan(plots_lib.smoothed(np.full(3, np.nan))).all()
 
 
 def test_labels_keep_their_distance():
-    placed = report_lib._spread([0.0, 0.5, 0.5, 0.51, 1.0], 0.1)
+    placed = plots_lib.spread_heights([0.0, 0.5, 0.5, 0.51, 1.0], 0.1)
     np.testing.assert_allclose(placed, [0.0, 0.4033, 0.5033, 0.6033, 1.0], atol=1e-3)
-    assert report_lib._spread([], 0.1) == []
-    np.testing.assert_allclose(report_lib._spread([1.0, 1.0], 0.1), [0.9, 1.0])
+    assert plots_lib.spread_heights([], 0.1) == []
+    np.testing.assert_allclose(plots_lib.spread_heights([1.0, 1.0], 0.1), [0.9, 1.0])
 
 
 def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
     save_metrics(tmp_path, fake_metrics())
     result_lib.write_result(str(tmp_path), make_result())
-    report_lib.save_picture(str(tmp_path), str(tmp_path / "run.svg"))
+    plots_lib.save_picture(str(tmp_path), str(tmp_path / "run.svg"))
     assert "target 0.300" in (tmp_path / "run.svg").read_text()
-    report_lib.save_picture(str(tmp_path), str(tmp_path / "run.png"))
+    plots_lib.save_picture(str(tmp_path), str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 

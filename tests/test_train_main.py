@@ -58,11 +58,12 @@ def train(folder, **settings):
 def test_from_text_to_a_report(workspace):
     done = train(workspace, steps_between_eval=50, stop_threshold=0.35)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("success: mlm_accuracy 0.") and done.stdout.count("\n") == 1
+    *log, end = done.stdout.splitlines()
+    assert end.startswith("success: mlm_accuracy 0.") and log and all(line.startswith(":::MLLOG ") for line in log)
     run = workspace / "run"
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "success" and result["eval_accuracy"] >= 0.35 > 2 * result["majority_accuracy"]
-    assert {"config.json", "command.txt", "report.html", "metrics.jsonl", "tensorboard", "checkpoint"} <= set(os.listdir(run))
+    assert {"config.json", "command.txt", "report.html", "metrics.jsonl", "mllog.txt", "tensorboard", "checkpoint"} <= set(os.listdir(run))
     losses = [line["loss"] for line in read_metrics(str(run)) if line["split"] == "train"]
     assert losses[-1] < losses[0] - 0.5
     for noise in ("cuda", "TensorRT", "oneDNN", "TFA", "Traceback", "deprecated"):

@@ -10,7 +10,8 @@ from official.config.errors import ConfigError, nearest_multiples
 
 def validate(config) -> None:
     """Raises ConfigError for settings that are missing or exclude each other."""
-    for check in (_check_files, _check_wandb, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices):
+    for check in (_check_files, _check_wandb, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices,
+                  _check_plan):
         check(config)
 
 
@@ -44,7 +45,7 @@ def _check_lengths(config) -> None:
 
 
 def _check_vocabulary(config) -> None:
-    if not config.vocab_file:
+    if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
     try:
         with open(config.vocab_file, "rb") as file:
@@ -156,3 +157,13 @@ def _check_devices(config) -> None:
                           f"{config.all_reduce_alg} has no packs. Drop one of the two flags.")
     if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
         raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce.")
+
+
+def _check_plan(config) -> None:
+    for name in ("plan_file", "plan_tflops", "plan_gbps"):
+        if config[name] is not None and not config.plan:
+            raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
+        if config[name] == 0:
+            raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
+    if config.plan_gbps and not config.plan_tflops:
+        raise ConfigError(f"plan_gbps={config.plan_gbps} is added to the time of the matrix products. Add --plan_tflops.")

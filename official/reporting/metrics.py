@@ -8,6 +8,8 @@ import time
 
 import tensorflow as tf
 
+from official.reporting.files import LineFile, read_lines, replace_file
+
 FILE_NAME = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -27,14 +29,6 @@ def plain_value(value):
     return value
 
 
-def replace_file(path: str, data: str | bytes) -> None:
-    """Writes a whole file so that a reader, or a kill half-way, sees the old or the new one and never a part."""
-    temporary = f"{path}.tmp"
-    with tf.io.gfile.GFile(temporary, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-    tf.io.gfile.rename(temporary, path, overwrite=True)
-
-
 def read_metrics(path: str) -> list[dict]:
     """Reads metrics.jsonl; lines that a kill or a full disk left incomplete are skipped.
 
@@ -46,14 +40,7 @@ def read_metrics(path: str) -> list[dict]:
     """
     if tf.io.gfile.isdir(path):
         path = os.path.join(path, FILE_NAME)
-    return [record for record in map(_parse, _read_lines(path)) if record is not None]
-
-
-def _read_lines(path: str) -> list[bytes]:
-    if not tf.io.gfile.exists(path):
-        return []
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read().splitlines(keepends=True)
+    return [record for record in map(_parse, read_lines(path)) if record is not None]
 
 
 def _parse(line: bytes) -> dict | None:
@@ -76,30 +63,24 @@ def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
 
 
 class MetricsWriter:
-    """Appends to model_dir/metrics.jsonl and to model_dir/tensorboard/{train,eval}.
+    """Appends to model_dir/metrics.jsonl and to model_dir/tensorboard/{train,eval}."""
 
-    A line is with the operating system when `write` returns, so a killed process loses none. Filesystems behind a
-    scheme (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the whole file.
-    """
-
-    def __init__(self, model_dir: str, resume_step: int | None = None):
+    def __init__(self, model_dir: str, resume_step: int | None = None, others=()):
         """Opens the files; lines that an earlier process left are kept.
 
         Args:
           model_dir: folder of the run, made if missing.
           resume_step: the step this process goes on from. Lines of later steps, which it will write again, are
             removed. 0 for a run that starts from nothing; None keeps lines of all steps.
+          others: writers with the same `write` and `flush` that are called, too; who has opened them closes them.
         """
+        self._others = tuple(others)
         tf.io.gfile.makedirs(model_dir)
-        self._path = os.path.join(model_dir, FILE_NAME)
         self._tensorboard_dir = os.path.join(model_dir, TENSORBOARD_FOLDER)
         self._resume_step = resume_step
         self._event_files = {}
-        found = _read_lines(self._path)
-        self._lines = _trimmed(found, resume_step)
-        if self._lines != found:
-            replace_file(self._path, b"".join(self._lines))
-        self._file = None if "://" in model_dir else open(self._path, "ab")
+        path = os.path.join(model_dir, FILE_NAME)
+        self._file = LineFile(path, _trimmed(read_lines(path), resume_step))
 
     def write(self, split: str, step: int, values: dict) -> None:
         """Writes one line.
@@ -112,12 +93,10 @@ class MetricsWriter:
         values = plain_value(values)
         record = {"split": split, "step": int(step), "samples": values.get("samples"), **values}
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        if self._file:
-            self._file.write(line)
-            self._file.flush()
-        else:
-            self._lines.append(line)
+        self._file.write(line)
         self._write_events(split, int(step), values)
+        for other in self._others:
+            other.write(split, step, values)
 
     def _write_events(self, split: str, step: int, values: dict) -> None:
         if split not in self._event_files:
@@ -127,16 +106,13 @@ class MetricsWriter:
 
     def flush(self) -> None:
         """Writes out what is still in memory."""
-        if not self._file:
-            replace_file(self._path, b"".join(self._lines))
-        for event_file in self._event_files.values():
-            event_file.flush()
+        self._file.flush()
+        for writer in (*self._event_files.values(), *self._others):
+            writer.flush()
 
     def close(self) -> None:
         """Flushes and closes all files."""
-        self.flush()
-        if self._file:
-            self._file.close()
+        self._file.close()
         for event_file in self._event_files.values():
             event_file.close()
 

@@ -25,7 +25,8 @@ from official.reporting import mllog
 from official.reporting import report
 from official.reporting import summary
 from official.reporting.files import replace_file
-from official.reporting.result import TrainResult, read_json_object, read_result, remove_result, write_result
+from official.reporting.result import TrainResult, read_json_object, read_result, remove_result, result_dict, write_result
+from official.reporting.wandb_run import WandbRun
 from official.training import page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -60,7 +61,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     data_files = task.find_data()
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
-    with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption:
+    with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption, \
+            _open_wandb(config, writes=chief) as wandb:
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
         _warn_of_long_warmup(config)
         logging.debug("Configuration\n%s", config_lib.to_json(config))
@@ -75,7 +77,7 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
             logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(config)))
         if chief:
             _save_settings(config, command or sys.argv)
-        metrics = _open_metrics(config, state, writes=chief)
+        metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, writes=chief, evaluated=same_evaluation and state.step in earlier.evaluations(state.step))
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
                     earlier.evaluations(state.step) if same_evaluation and config.do_train else {})
@@ -85,6 +87,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         if chief:
             write_result(config.model_dir, result)
             report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
+        if wandb:
+            wandb.close(result.status, result_dict(result))
     return result
 
 
@@ -190,10 +194,14 @@ def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, ear
     return []
 
 
-def _open_metrics(config, state, writes: bool):
+def _open_wandb(config, writes: bool):
+    return WandbRun(config) if config.wandb and config.do_train and writes else contextlib.nullcontext()
+
+
+def _open_metrics(config, state, writes: bool, others):
     if not (writes and config.do_train):
         return metrics_lib.SilentWriter()
-    return metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step)
+    return metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step, others=others)
 
 
 def _open_log(config, strategy, state, writes: bool, evaluated: bool):

@@ -1,0 +1,339 @@
+"""Several runs side by side: a table, and one picture of their curves over the sequences they have seen."""
+
+import dataclasses
+import itertools
+import os
+import statistics
+
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.reporting import mllog, plots
+from official.reporting.metrics import read_metrics
+from official.reporting.result import read_json_object, read_result
+
+_ACCURACY = "mlm_accuracy"
+# Settings that say where a run is and what it prints. The model's own settings stand in for its file.
+_LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_file", "submission_", "verbosity", "bert_config_file")
+_DASH = "\u2013"
+# Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
+_MOST_SETTINGS = 5
+_TRAINING_ONLY = " train"  # after the value of a run without evaluations
+_HEADER_WIDTH, _VALUE_WIDTH, _LABEL_WIDTH, _CAPTION_WIDTH = 10, 24, 26, 150
+
+# Okabe and Ito's colours without yellow, which is too faint for lines; further runs have them again, dashed.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#24292f")
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
+# In inches. An inch of a label holds about thirteen characters.
+_PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.6, 3.9, 0.65, 0.7, 0.62, 0.075, 0.2
+
+
+@dataclasses.dataclass
+class Run:
+    """What the folder of a run tells.
+
+    Attributes:
+      name: the shortest end of the folder's path that tells it apart from the others.
+      folder: the path that was given.
+      settings: the saved configuration, the model's sizes as model.NAME; empty where there is none.
+      metrics: lines of metrics.jsonl.
+      result: of result.json; empty while the run goes on or where it was killed.
+      log_path: where its MLPerf log is.
+      events: of the MLPerf log; empty where there is none.
+    """
+
+    name: str
+    folder: str
+    settings: dict
+    metrics: list[dict]
+    result: dict
+    log_path: str
+    events: list[dict]
+
+
+def read_runs(folders: list[str]) -> list[Run]:
+    """Reads the folders of runs.
+
+    Raises:
+      ConfigError: naming a folder that is missing, holds no metrics or is given twice.
+    """
+    return [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
+
+
+def _read_run(folder: str, name: str) -> Run:
+    if not tf.io.gfile.isdir(folder):
+        raise ConfigError(f"{folder} is not a folder. Give the --model_dir of each run.")
+    metrics = read_metrics(folder)
+    if not metrics:
+        raise ConfigError(f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run.")
+    settings = read_json_object(os.path.join(folder, "config.json"))
+    settings |= {f"model.{key}": value for key, value in (settings.pop("model", None) or {}).items()}
+    log_path = settings.get("mllog_file") or os.path.join(folder, mllog.FILE_NAME)
+    return Run(name, folder, settings, metrics, read_result(folder), log_path, mllog.read_events(log_path))
+
+
+def short_names(folders: list[str]) -> list[str]:
+    """Returns the shortest ends of the paths that differ, without what all of them end with: a/1/run, a/2/run -> 1, 2."""
+    paths = [folder if "://" in folder else os.path.realpath(folder) for folder in folders]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise ConfigError(f"{folders[number]} is given twice.")
+    parts = [path.rstrip("/").split("/") for path in paths]
+    while len(parts) > 1 and len({part[-1] for part in parts}) == 1:
+        parts = [part[:-1] for part in parts]
+    ends = (["/".join(part[-length:]) for part in parts] for length in itertools.count(1))
+    return next(names for names in ends if len(set(names)) == len(names))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The numbers.
+
+
+def compare(runs: list[Run], target: float | None = None) -> dict:
+    """Returns what the table shows, as JSON can hold it.
+
+    Args:
+      runs: of `read_runs`.
+      target: masked-LM accuracy to reach; None for each run's own stop_threshold.
+
+    Returns:
+      {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`}.
+    """
+    names = differing_settings(runs)
+    return {"settings": names, "runs": [
+        {"run": run.name, "folder": run.folder, "settings": {name: _setting(run, name) for name in names}, **summarize(run, target)}
+        for run in runs]}
+
+
+def differing_settings(runs: list[Run]) -> list[str]:
+    """Returns the names of the settings that are not the same in all runs, in the order of the configuration."""
+    known = dict.fromkeys([*config_lib.FIELDS, *(name for run in runs for name in run.settings)])
+    known_runs = [run for run in runs if run.settings]
+    return [name for name in known if not name.startswith(_LEFT_OUT) and len({repr(_setting(run, name)) for run in known_runs}) > 1]
+
+
+def _setting(run: Run, name: str):
+    """Returns a setting of a run; a run older than the setting has the default."""
+    default = config_lib.FIELDS[name].default if run.settings and name in config_lib.FIELDS else None
+    return run.settings.get(name, default)
+
+
+def summarize(run: Run, target: float | None = None) -> dict:
+    """Returns the numbers of a run, None where it has none.
+
+    Args:
+      run: the run.
+      target: masked-LM accuracy to reach; None for the run's own stop_threshold.
+
+    Returns:
+      target; target_step, target_samples and target_secs (since run_start): where an evaluation first reached it; step, eval_loss
+      (nats) and eval_accuracy: the last ones; best_accuracy; sequences_per_sec; status, "unfinished" without a result.
+    """
+    target = run_target(run, target)
+    evaluations = [line for line in run.metrics if line["split"] == "eval"]
+    last = evaluations[-1] if evaluations else {}
+    reached = next((line for line in evaluations if target is not None and (line.get(_ACCURACY) or 0) >= target), {})
+    return {"target": target, "target_step": reached.get("step"), "target_samples": reached.get("samples"),
+            "target_secs": _secs_until(run.events, reached.get("samples")), "step": max(line["step"] for line in run.metrics),
+            "eval_loss": last.get("loss"), "eval_accuracy": last.get(_ACCURACY),
+            "best_accuracy": max((line[_ACCURACY] for line in evaluations if line.get(_ACCURACY) is not None), default=None),
+            "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
+            "status": run.result.get("status", "unfinished")}
+
+
+def run_target(run: Run, target: float | None) -> float | None:
+    """Returns `target`, or the run's own where that is None."""
+    return run.settings.get("stop_threshold") if target is None else target
+
+
+def _secs_until(events: list[dict], samples: int | None) -> float | None:
+    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`."""
+    started = next((event["time_ms"] for event in events if event["key"] == "run_start"), None)
+    reached = next((event["time_ms"] for event in events if event["key"] == "eval_accuracy"
+                    and event["metadata"].get("samples_count", event["metadata"].get("epoch_num")) == samples), None)
+    return None if None in (started, reached) else (reached - started) / 1000
+
+
+def _median_speed(metrics: list[dict]) -> float | None:
+    speeds = [line["sequences_per_sec"] for line in metrics if line["split"] == "train" and line.get("sequences_per_sec") is not None]
+    return statistics.median(speeds) if speeds else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table.
+
+
+def format_comparison(comparison: dict) -> str:
+    """Returns what `compare` found as text: a row for each run; settings in a table of their own where many differ."""
+    runs, names = comparison["runs"], comparison["settings"]
+    settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
+    columns = [("run", [run["run"] for run in runs])]
+    if len(names) <= _MOST_SETTINGS:
+        columns += settings
+    table = format_table(columns + _result_columns(runs))
+    if len(names) <= _MOST_SETTINGS:
+        return table
+    listed = [("setting", names)] + [(run["run"], [values[number] for _, values in settings]) for number, run in enumerate(runs)]
+    return f"{table}\n\n{format_table(listed)}"
+
+
+def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
+    targets = {run["target"] for run in runs}
+    to_target = []
+    if targets != {None}:
+        target = f"{targets.pop():g}" if len(targets) == 1 else "target"
+        to_target = [("target_step", f"steps to {target}", "{:,}"), ("target_samples", f"samples to {target}", "{:,}"),
+                     ("target_secs", f"seconds to {target}", "{:,.1f}")]
+    columns = [*to_target, ("step", "last step", "{:,}"), ("eval_loss", "final loss", "{:.4f}"),
+               ("eval_accuracy", "final accuracy", "{:.4f}"), ("best_accuracy", "best accuracy", "{:.4f}")]
+    shown = [(title, [_DASH if run[name] is None else form.format(run[name]) for run in runs]) for name, title, form in columns]
+    speeds = [_DASH if run["sequences_per_sec"] is None else plots.format_number(run["sequences_per_sec"]) for run in runs]
+    return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
+
+
+def short_values(values: list) -> list[str]:
+    """Returns settings as short text: without the folders that paths share, and only the ends of what is still long."""
+    texts = [_text(value) for value in values]
+    while all("/" in text.strip("/") for text in texts) and len({text.split("/")[0] for text in texts}) == 1:
+        texts = [text.split("/", 1)[1] for text in texts]
+    return [text if len(text) <= _VALUE_WIDTH else "\u2026" + text[1 - _VALUE_WIDTH:] for text in texts]
+
+
+def _text(value) -> str:
+    if value is None:
+        return _DASH
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_table(columns: list[tuple[str, list[str]]]) -> str:
+    """Returns aligned text.
+
+    Args:
+      columns: (title, cells). Titles are broken at underscores and spaces over several lines. Columns of numbers and dashes stand
+        at the right, others at the left.
+    """
+    headers = [_broken(title) for title, _ in columns]
+    depth = max(map(len, headers))
+    blocks = []
+    for header, (_, cells) in zip(headers, columns):
+        lines = [""] * (depth - len(header)) + header + cells
+        width = max(map(len, lines))
+        align = str.rjust if all(map(_is_number, cells)) else str.ljust
+        blocks.append([align(line, width) for line in lines])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*blocks))
+
+
+def _broken(title: str) -> list[str]:
+    lines = [""]
+    for word in title.replace("_", "_\0").replace(" ", " \0").split("\0"):
+        if lines[-1] and len((lines[-1] + word).rstrip()) > _HEADER_WIDTH:
+            lines.append("")
+        lines[-1] += word
+    return [line.strip() for line in lines]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return cell == _DASH or float(cell.replace(",", "")) is not None
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The picture.
+
+
+def plot_comparison(runs: list[Run], target: float | None = None):
+    """Draws loss and masked-LM accuracy of all runs over sequences: evaluations strong, training faint, a colour for each run.
+
+    Args:
+      runs: of `read_runs`.
+      target: masked-LM accuracy, drawn as a line; None for the runs' stop_threshold where it is the same.
+
+    Returns:
+      A matplotlib Figure with two axes.
+    """
+    captions, looks = _captions(runs), _looks(len(runs))
+    margin = _CHARACTER * (8 + len(_TRAINING_ONLY) + max(len(_label(run)) for run in runs))
+    below = _LINE * (len(captions) + 1) if captions else 0
+    width, height = 2 * (_LEFT + _PANEL + margin), _TOP + _HEIGHT + _BOTTOM + below
+    last = max((line.get("samples") or 0 for run in runs for line in run.metrics), default=0)
+    with plots.style():
+        figure = plots.new_figure(width, height)
+        loss, accuracy = figure.subplots(1, 2, gridspec_kw=dict(
+            left=_LEFT / width, right=1 - margin / width, wspace=(margin + _LEFT) / _PANEL, bottom=(below + _BOTTOM) / height,
+            top=1 - _TOP / height))
+        _draw_loss(loss, runs, looks)
+        _draw_accuracy(accuracy, runs, looks, target)
+        for axes in (loss, accuracy):
+            plots.finish_axes(axes, "sequences", last)
+        for number, ((color, _), (name, text)) in enumerate(zip(looks, captions)):
+            at = 1 - (_TOP + _HEIGHT + _BOTTOM + _LINE * (number + 0.5)) / height
+            figure.text(_LEFT / width, at, name, color=color, fontsize=9, fontweight="bold", va="center")
+            figure.text((_LEFT + margin) / width, at, text, color=plots.INK, fontsize=9, va="center")
+    return figure
+
+
+def _looks(count: int) -> list[tuple]:
+    """Returns (colour, dashes) for each run."""
+    return [(_COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]) for number in range(count)]
+
+
+def _label(run: Run) -> str:
+    return run.name if len(run.name) <= _LABEL_WIDTH else "\u2026" + run.name[1 - _LABEL_WIDTH:]
+
+
+def _captions(runs: list[Run]) -> list[tuple[str, str]]:
+    """Returns (name, the settings in which it differs from the others) for each run; none where only the seed differs."""
+    names = differing_settings(runs)
+    values = [short_values([_setting(run, name) for run in runs]) for name in names]
+    texts = [", ".join(f"{name} {column[number]}" for name, column in zip(names, values)) for number in range(len(runs))]
+    cut = [text if len(text) <= _CAPTION_WIDTH else text[:_CAPTION_WIDTH - 1] + "\u2026" for text in texts]
+    return [(_label(run), text) for run, text in zip(runs, cut)] if set(names) - {"seed"} else []
+
+
+def _draw_loss(axes, runs: list[Run], looks: list[tuple]) -> None:
+    import numpy as np
+
+    plots.write_head(axes, "Loss", "nats; evaluation strong, training faint")
+    labels = [_draw_run(axes, run, "loss", look) for run, look in zip(runs, looks)]
+    values = plots.finite(np.concatenate([[np.nan], *(line.get_ydata() for line in axes.lines)]))
+    if values.size:
+        low, high = values.min(), np.quantile(values, 0.97)  # the first steps would take up half of the height
+        margin = 0.06 * (high - low) + 1e-6
+        axes.set_ylim(low - margin, high + margin)
+    plots.label_ends(axes, labels)
+
+
+def _draw_accuracy(axes, runs: list[Run], looks: list[tuple], target: float | None) -> None:
+    plots.write_head(axes, "Masked-LM accuracy", "fraction of masked tokens predicted right")
+    labels = [_draw_run(axes, run, _ACCURACY, look) for run, look in zip(runs, looks)]
+    targets = {run_target(run, target) for run in runs}
+    if len(targets) == 1:
+        level = targets.pop()
+        labels.append(plots.draw_level(axes, level, plots.MUTED, f"target {level or 0:g}"))
+    axes.set_ylim(bottom=0)
+    plots.label_ends(axes, labels)
+
+
+def _draw_run(axes, run: Run, name: str, look: tuple):
+    """Draws a metric of a run; returns (value, text, colour) of the label for the end of its strongest curve, or None."""
+    import numpy as np
+
+    color, dashes = look
+    label = None
+    for split, strong in (("train", False), ("eval", True)):
+        samples, values = plots.series(run.metrics, split, name, over="samples")
+        if not np.isfinite(values).any():
+            continue
+        line = plots.smoothed(values) if not strong and len(values) >= plots.FEWEST_TO_SMOOTH else values
+        samples, line = plots.thinned(samples, line)
+        dots = {"marker": "o", "markersize": 3.2, "markeredgewidth": 0} if len(line) <= (40 if strong else 2) else {}
+        axes.plot(samples, line, color=color, linestyle=dashes, linewidth=1.9 if strong else 1.1, alpha=1 if strong else 0.35,
+                  zorder=4 if strong else 3, **dots)
+        end = float(plots.finite(line)[-1])
+        label = end, f"{_label(run)} {end:.3f}{'' if strong else _TRAINING_ONLY}", color
+    return label

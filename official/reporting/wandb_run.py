@@ -1,0 +1,151 @@
+"""The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
+
+import importlib
+import os
+import secrets
+import tempfile
+
+from absl import logging
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.reporting.files import replace_file
+from official.reporting.metrics import plain_value
+from official.reporting.result import EXIT_CODES
+
+ID_FILE_NAME = "wandb_id.txt"
+_PROJECT = "bert-tf2"
+_SPLITS = ("train", "eval")
+# Where the server cannot be reached, W&B would by default try for ten minutes and more before training starts.
+_PATIENCE = {"x_graphql_retry_max": 3, "x_graphql_retry_wait_max_seconds": 5, "x_graphql_timeout_seconds": 20, "finish_timeout": 120}
+
+
+class WandbRun:
+    """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
+
+    Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever goes wrong with W&B
+    after the start is one warning, not an error. In a `with` block it is closed as crashed where nothing else has closed it.
+    """
+
+    def __init__(self, config):
+        """Starts or resumes the W&B run.
+
+        Args:
+          config: the configuration.
+
+        Raises:
+          ConfigError: wandb is not installed, or has no API key while it is not offline.
+        """
+        wandb = _import()
+        self._run = None
+        local = "://" not in config.model_dir
+        folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
+        settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
+        arguments = dict(
+            dir=folder, id=_run_id(config.model_dir), resume="allow", project=config.wandb_project or _PROJECT,
+            name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)), config=_flat_config(config),
+            allow_val_change=True, settings=settings)
+        os.makedirs(folder, exist_ok=True)
+        self._run = _start(wandb, arguments)
+        self._attempt(_define_metrics)
+
+    def __enter__(self) -> "WandbRun":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close("crashed")
+
+    def write(self, split: str, step: int, values: dict) -> None:
+        """Sends one line of metrics; what is not a finite number is left out.
+
+        Args:
+          split: train or eval.
+          step: optimizer updates done so far.
+          values: name -> number.
+        """
+        numbers = {name: value for name, value in plain_value(values).items() if isinstance(value, (int, float)) and name != "samples"}
+        line = {f"{split}/{name}": value for name, value in numbers.items()}
+        # W&B's own step only grows, but a resumed process writes some steps again: the step is a number beside the others.
+        self._attempt(lambda run: run.log({"step": int(step), "samples": plain_value(values.get("samples")), **line}))
+
+    def flush(self) -> None:
+        """Does nothing: W&B sends in the background."""
+
+    def close(self, status: str, result: dict | None = None) -> None:
+        """Ends the W&B run. A second call does nothing.
+
+        Args:
+          status: as in result.json; anything else counts as a crash.
+          result: what result.json holds; goes into the summary.
+        """
+        summary = {name: value for name, value in plain_value(result or {}).items() if name != "config" and value is not None}
+        self._attempt(lambda run: run.summary.update(summary))
+        self._attempt(lambda run: run.finish(exit_code=EXIT_CODES.get(status, 1)))
+        self._run = None
+
+    def _attempt(self, action) -> None:
+        if self._run is None:
+            return
+        try:
+            action(self._run)
+        except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
+            self._run = None
+            logging.warning("W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s", _one_line(error))
+
+
+def _import():
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to its makers; where they cannot be reached, that is several warnings
+    try:
+        return importlib.import_module("wandb")
+    except ImportError:
+        raise ConfigError("wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop --wandb.") from None
+
+
+def _run_id(model_dir: str) -> str:
+    """Returns the id that an earlier process left in the folder, or a new one, and leaves it there."""
+    path = os.path.join(model_dir, ID_FILE_NAME)
+    if tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path) as file:
+            found = file.read().strip()
+        if found:
+            return found
+    run_id = secrets.token_hex(4)
+    tf.io.gfile.makedirs(model_dir)
+    replace_file(path, run_id + "\n")
+    return run_id
+
+
+def _flat_config(config) -> dict:
+    values = {name: config[name] for name in config_lib.FIELDS}
+    return values | {f"model.{name}": value for name, value in vars(config.model).items()}
+
+
+def _start(wandb, arguments: dict):
+    """Returns the W&B run; where the server cannot be reached, one that is kept here."""
+    try:
+        run = _init(wandb, arguments)
+    except wandb.errors.UsageError as error:
+        raise ConfigError(f"wandb: {_one_line(error)} Or set WANDB_MODE=offline, or drop --wandb.") from None
+    except Exception as error:  # pylint: disable=broad-except
+        logging.warning("W&B cannot be reached, the metrics for it are kept in %s/wandb: %s", arguments["dir"], _one_line(error))
+        wandb.teardown()  # what has failed still holds the id
+        run = _init(wandb, arguments | {"mode": "offline"})
+    where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"
+    logging.info("W&B run %s, %s", run.id, where)
+    return run
+
+
+def _init(wandb, arguments: dict):
+    wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
+    return wandb.init(**arguments)
+
+
+def _define_metrics(run) -> None:
+    run.define_metric("step")
+    for split in _SPLITS:
+        run.define_metric(f"{split}/*", step_metric="step")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

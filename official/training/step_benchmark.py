@@ -1,0 +1,61 @@
+"""How fast the product's own training step is, beside what the machine's matrix products reach."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from official import config as config_lib
+from official.distribution import strategy as strategy_lib
+from official.training import step as step_lib
+
+_TYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
+_PRODUCT_SIZE = 2048
+_PRODUCTS = 8
+
+
+def step_config(model: dict, length: int, batch_size: int, dtype: str, settings: dict):
+    """Returns the configuration of a training step on synthetic data.
+
+    Args:
+      model: the keys of a bert_config.json.
+      length: tokens of a sequence.
+      batch_size: sequences of a step.
+      dtype: fp32, fp16 or bf16.
+      settings: more settings, by name.
+    """
+    return config_lib.build_config([("benchmark", {
+        "model": model, "model_dir": "unused", "use_synthetic_data": True, "distribution_strategy": "one_device", "dtype": dtype,
+        "max_seq_length": length, "max_predictions_per_seq": predictions_of(length), "train_batch_size": batch_size,
+        "optimizer_type": "lamb", "warmup_steps": 0, **settings})])
+
+
+def predictions_of(length: int) -> int:
+    """Returns the masked tokens of a sequence in the published recipes: 20 for 128, 56 for 384, 76 for 512, else 15 %."""
+    return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
+
+
+def make_step(config, make_task, steps: int) -> Callable[[], None]:
+    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included."""
+    strategy = strategy_lib.make_strategy(config)
+    task = make_task(config)
+    state = step_lib.make_state(config, task, strategy)
+    train_loop = step_lib.make_train_loop(config, task, state, strategy)
+    replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
+    iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(replica_batch)))
+    count = tf.constant(steps)
+    return lambda: train_loop(iterator, count)["norm"].numpy()
+
+
+def make_products(dtype: str) -> tuple[Callable[[], None], float]:
+    """Returns what multiplies square matrices, and the FLOPs of one call: the machine's own speed."""
+    left = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [1, 2]), _TYPES[dtype])
+    right = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [3, 4]) / _PRODUCT_SIZE**0.5, _TYPES[dtype])
+
+    @tf.function
+    def multiply():
+        value = left
+        for _ in range(_PRODUCTS):  # a chain, so that none is left out and none runs beside another
+            value = tf.matmul(value, right)
+        return value[0, 0]
+
+    return lambda: multiply().numpy(), _PRODUCTS * 2.0 * _PRODUCT_SIZE**3

@@ -1,0 +1,1 @@
+"""PerfZero benchmarks of the trainer."""
