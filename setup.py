@@ -24,6 +24,8 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
         "wandb": ["wandb>=0.28,<1"],
+        # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
+        "onnx": ["onnx>=1.14,<1.19"],
         "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7"],
     },
 )

@@ -1,27 +1,31 @@
-"""Initial weights from a checkpoint: the encoder strictly, heads where the checkpoint has them."""
+"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where the checkpoint has them."""
 
 import dataclasses
+import re
 
 import tensorflow as tf
 
 from official.checkpoint import reading
+from official.checkpoint.formats import canonical, registry
+from official.checkpoint.formats.options import Options
 from official.config import ConfigError
 
 ENCODER_SCOPE = "bert/"
-_COUNTERS = ("global_step", "samples", "loss_scale/")
+_ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]")  # in any format
 
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """What an initial checkpoint gave: its prefix, names read, names that started fresh, names that it had and are not used."""
+    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not used."""
 
-    prefix: str
+    title: str
+    location: str
     read: list[str]
     fresh: list[str]
     dropped: list[str]
 
     def describe(self) -> str:
-        text = f"Initial weights: {len(self.read)} variables from {self.prefix}"
+        text = f"Initial weights: {len(self.read)} variables from {self.location} ({self.title})"
         if self.fresh:
             text += f"; started fresh: {', '.join(self.fresh)}"
         if self.dropped:
@@ -34,39 +38,41 @@ def initialize(variables: dict[str, tf.Variable], path: str) -> InitReport:
 
     Args:
       variables: {name: variable} of the model.
-      path: prefix or folder.
+      path: prefix, file or folder, of any format of `registry.FORMATS`.
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are listed.
         Also where a head is there with another shape, or the file is unreadable.
     """
-    prefix = reading.find_prefix(path, "init_checkpoint")
+    checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
+    mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
+    found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
+    strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)}
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
+    fresh = _check(wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location)
+    read = sorted(set(wanted) - fresh)
     try:
-        with reading.open_checkpoint(prefix) as reader:
-            found = reading.shapes(reader)
-            fresh = _check(wanted, found, prefix)
-            values = {name: reader.get_tensor(name) for name in wanted if name not in fresh}
+        for name in read:
+            variables[name].assign(tf.cast(found[name].read(), variables[name].dtype))
     except reading.DamagedError as error:
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
-    for name, value in values.items():
-        variables[name].assign(tf.cast(value, variables[name].dtype))
-    return InitReport(prefix, sorted(values), sorted(fresh), sorted(set(found) - set(values)))
+    unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
+    return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused))
 
 
-def _check(wanted: dict, found: dict, prefix: str) -> set[str]:
+def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks; raises for everything that does not fit."""
-    weights = {name: shape for name, shape in found.items() if not _is_state(name)}
     encoder = {name: shape for name, shape in wanted.items() if name.startswith(ENCODER_SCOPE)}
-    problems = reading.compare_names(encoder, {name: shape for name, shape in weights.items() if name.startswith(ENCODER_SCOPE)})
+    unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
+    problems = reading.compare_names(encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected)
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
-    shared = {name: weights[name] for name in heads if name in weights}
+    shared = {name: found[name] for name in heads if name in found}
     problems += reading.compare_names({name: heads[name] for name in shared}, shared)
     if problems:
-        raise ConfigError(f"init_checkpoint {prefix} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
+        raise ConfigError(f"init_checkpoint {location} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
                           "--bert_config_file.")
     return set(heads) - set(shared)
 
 
 def _is_state(name: str) -> bool:
-    return name.startswith(_COUNTERS) or bool(reading.OPTIMIZER_SLOT.search(name))
+    return name in canonical.COUNTERS or name.rpartition("/")[2] in canonical.SLOTS

@@ -11,11 +11,14 @@ from tensorflow.python.training import py_checkpoint_reader
 from official.config import ConfigError
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-OPTIMIZER_SLOT = re.compile(r"/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?$", re.IGNORECASE)
 
 
-def find_prefix(path: str, flag: str) -> str:
+def find_prefix(path: str, label: str) -> str:
     """Returns the checkpoint prefix that a path means: a prefix as it is, of a folder the newest checkpoint in it.
+
+    Args:
+      path: of a prefix, one of its files, or a folder.
+      label: what gave the path, for messages: --init_checkpoint or PATH.
 
     Raises:
       ConfigError: where there is none.
@@ -26,11 +29,11 @@ def find_prefix(path: str, flag: str) -> str:
         except UnicodeDecodeError:  # a damaged `checkpoint` file
             prefix = _newest_index(path)
         if prefix is None:
-            raise ConfigError(f"--{flag}={path}: no checkpoint in this folder (no file ending in .index).")
+            raise ConfigError(f"{label}={path}: no checkpoint in this folder (no file ending in .index).")
         return prefix
     prefix = re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
     if not tf.io.gfile.exists(prefix + ".index"):
-        raise ConfigError(f"--{flag}={path}: no checkpoint with this prefix ({os.path.basename(prefix)}.index does not exist).")
+        raise ConfigError(f"{label}={path}: no checkpoint with this prefix ({os.path.basename(prefix)}.index does not exist).")
     return prefix
 
 
@@ -40,6 +43,11 @@ def _newest_index(folder: str) -> str | None:
         return None
     newest = max(indexes, key=lambda name: [int(number) for number in re.findall(r"\d+", name)] or [-1])
     return os.path.join(folder, newest.removesuffix(".index"))
+
+
+def new_reader(prefix: str):
+    """Returns TensorFlow's reader of a bundle."""
+    return py_checkpoint_reader.NewCheckpointReader(prefix)
 
 
 class DamagedError(Exception):
@@ -55,7 +63,7 @@ def open_checkpoint(prefix: str):
       ConfigError: for an object-based checkpoint, which has no variable names.
     """
     try:
-        reader = py_checkpoint_reader.NewCheckpointReader(prefix)
+        reader = new_reader(prefix)
         if _OBJECT_GRAPH in reader.get_variable_to_shape_map():
             raise ConfigError(
                 f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's and Google's TF1) can be read.")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.checkpoint import initialize
-from official.checkpoint import reading as checkpoint_reading
+from official.checkpoint.formats import registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
@@ -60,7 +60,7 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     task = make_task(config)
     data_files = task.find_data()
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
-        checkpoint_reading.find_prefix(config.init_checkpoint, "init_checkpoint")  # found out now, not after a large model is built
+        registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")  # found out now, not after a large model is built
     with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption, \
             _open_wandb(config, writes=chief) as wandb:
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())

@@ -1,0 +1,1 @@
+"""Command lines over `official.checkpoint`: convert and inspect checkpoints."""

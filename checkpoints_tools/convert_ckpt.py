@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this project, both ways.
+
+  python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
+
+ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object checkpoints of the MLPerf
+submission), huggingface; or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest
+checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+
+Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
+"""
+
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
+
+import command_line
+
+import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+from official.config import ConfigError, suggest
+
+_NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
+_ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
+            **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
+# The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
+_GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
+_RESEARCH_DEFAULTS = {"precision": 16}
+
+
+def parse_flags():
+    parser = command_line.Parser(__doc__.splitlines()[0])
+    parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
+    parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
+    parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
+    parser.add_argument("--vocab_size", type=int, help="Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an "
+                        "earlier conversion cut off comes back; 30400 for graphcore.")
+    parser.add_argument("--num_embeddings_splits", type=int, default=1, help="graphcore: parts of the word embeddings.")
+    add_bool(parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no).")
+    add_bool(parser, "use_qkv_bias", True, "graphcore: keep the biases of query, key and value.")
+    add_bool(parser, "use_attention_bias", True, "graphcore: keep the bias of the attention's projection.")
+    add_bool(parser, "fused_qkv", False, "graphcore: one kernel for query, key and value.")
+    add_bool(parser, "baseline", False, "research: BERT and not GroupBERT.")
+    parser.add_argument("--precision", type=int, choices=(16, 32), help="Float type of the result. Unset: as the source has; 16 for graphcore and research.")
+    parser.add_argument("--num_attention_heads", type=int, help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.")
+    parser.add_argument("--vocab_file", help="huggingface: vocabulary to put into the folder.")
+    add_bool(parser, "with_optimizer", False, "Carry optimizer slots where both formats have them.")
+    parser.add_argument("--report", help="Write the report of the conversion to this JSON file.")
+    add_bool(parser, "verify", False, "Build the model from both checkpoints and compare its outputs on a random batch.")
+    add_bool(parser, "overwrite", False, "Replace an older result.")
+    return check(parser.parse())
+
+
+def add_bool(parser, name: str, default, text: str) -> None:
+    """Adds a flag that is given as --name, --no-name or --name=true|false."""
+    parser.add_argument(f"--{name}", nargs="?", const=True, default=default, type=read_bool, help=text, metavar="true|false")
+    parser.add_argument(f"--no-{name}", dest=name, action="store_false", default=default, help="The opposite.")
+
+
+def read_bool(text: str) -> bool:
+    if text.lower() in ("true", "1", "yes", "false", "0", "no"):
+        return text.lower() in ("true", "1", "yes")
+    raise ValueError(text)
+
+
+def check(flags):
+    if flags.action not in _ACTIONS:
+        raise ConfigError(f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two of "
+                          f"{', '.join(_NAMES)}, or research2apps or apps2research.")
+    for name in ("vocab_size", "num_embeddings_splits", "num_attention_heads"):
+        if getattr(flags, name) is not None and getattr(flags, name) < 1:
+            raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number above 0.")
+    return flags
+
+
+def options_of(flags):
+    """Returns the options of the conversion: what was given, over the defaults of the action."""
+    from official.checkpoint.formats.options import Options
+
+    source, target = _ACTIONS[flags.action]
+    defaults = {"use_cls_layer": True}
+    if target == "graphcore" and source != "research":
+        defaults |= _GRAPHCORE_DEFAULTS
+    elif "research" in (source, target):
+        defaults |= _RESEARCH_DEFAULTS
+    names = ("vocab_size", "with_optimizer", "precision", "num_embeddings_splits", "use_cls_layer", "use_qkv_bias", "use_attention_bias",
+             "fused_qkv", "num_attention_heads", "baseline", "vocab_file")
+    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+    return Options(**{**defaults, **given})
+
+
+def main() -> int:
+    flags = parse_flags()
+    if flags.report:
+        command_line.check_output_file(flags.report, "report", flags.overwrite)
+    from official.checkpoint import convert as convert_lib
+    from checkpoints_tools import verification
+
+    source, target = _ACTIONS[flags.action]
+    options = options_of(flags)
+    try:
+        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action))
+        if flags.verify:
+            report["verification"] = verification.verify(report["source"], report["target"], options)
+    except convert_lib.MismatchError as error:
+        print(f"convert_ckpt.py: {error}", file=sys.stderr)
+        return 1
+    print(convert_lib.describe(report))
+    print_published_line(flags.action, report)
+    if flags.report:
+        command_line.write_text(flags.report, json.dumps(report, indent=1) + "\n")
+    if flags.verify:
+        print(verification.describe(report["verification"]))
+        return 0 if report["verification"]["passed"] else 1
+    return 0
+
+
+class Bar:
+    """A progress bar that appears with the first bytes: bad input ends before, in one line."""
+
+    def __init__(self, title: str):
+        self._title, self._bar = title, None
+
+    def __call__(self, done: int, total: int) -> None:
+        import tqdm
+
+        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self._bar.close()
+
+
+def print_published_line(action: str, report: dict) -> None:
+    """Prints what the published tool prints and scripts may look for."""
+    if action == "graphcore2google":
+        print(f"Saved to :{report['target']['path']}")
+    else:
+        print(f"Number of parameters saved: {report['target']['parameters']}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

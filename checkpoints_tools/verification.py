@@ -1,0 +1,94 @@
+"""Whether two checkpoints are the same model: both are loaded into it and given the same random batch."""
+
+import json
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from official.checkpoint.formats import registry, table
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.tensors import Tensors
+from official.config import BertConfig, ConfigError
+from official.modeling.pretrainer import BertPretrainer
+
+_BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
+_TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
+
+
+def verify(source: dict, target: dict, options: Options) -> dict:
+    """Compares the outputs of two checkpoints.
+
+    Args:
+      source, target: {format, path, ...} of a conversion's report.
+      options: of the conversion.
+
+    Returns:
+      {differences: {output: largest absolute difference}, tolerance, passed}.
+    """
+    ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
+    weights = [end.to_canonical(options).tensors for end in ends]
+    if any("/convolution/" in name for name in weights[0]):
+        raise ConfigError("--verify builds BERT; GroupBERT's model is not there yet. Drop --verify.")
+    config = model_config(weights, [end.location for end in ends], options)
+    outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for tensors in weights]
+    differences = {name: float(np.abs(outputs[0][name] - outputs[1][name]).max()) for name in outputs[0]}
+    tolerance = _TOLERANCES[min(tensor.dtype.itemsize for end in weights for tensor in end.values() if tensor.dtype.kind == "f")]
+    return {"differences": differences, "tolerance": tolerance, "passed": max(differences.values()) <= tolerance}
+
+
+def describe(result: dict) -> str:
+    shown = ", ".join(f"{name} {difference:.2g}" for name, difference in result["differences"].items())
+    return f"verified: {'same' if result['passed'] else 'DIFFERENT'} outputs on a random batch; largest differences: {shown} (tolerance {result['tolerance']:g})"
+
+
+def model_config(weights: list[Tensors], locations: list[str], options: Options) -> BertConfig:
+    """Returns the sizes of the model; of the vocabulary, the words that both have."""
+    first = weights[0]
+    words = min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
+    hidden = first["bert/embeddings/word_embeddings"].shape[1]
+    heads = options.num_attention_heads or next(filter(None, map(_heads_in_config, locations)), None) or max(hidden // 64, 1)
+    if hidden % heads:
+        raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
+    return BertConfig(
+        vocab_size=words, hidden_size=hidden, num_hidden_layers=table.layers_of(first), num_attention_heads=heads,
+        intermediate_size=first["bert/encoder/layer_0/intermediate/dense/bias"].shape[0],
+        max_position_embeddings=first["bert/embeddings/position_embeddings"].shape[0],
+        type_vocab_size=first["bert/embeddings/token_type_embeddings"].shape[0], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def _heads_in_config(location: str) -> int | None:
+    """Returns the number of heads that a configuration beside a checkpoint gives."""
+    folder = location if os.path.isdir(location) else os.path.dirname(location)
+    for name in ("config.json", "bert_config.json"):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                values = json.load(file)
+            return (values.get("model") or values).get("num_attention_heads")
+    return None
+
+
+def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:
+    """Returns what the model computes from weights; heads that only one end has stay as the seed makes them."""
+    tf.keras.utils.set_random_seed(1)
+    model = BertPretrainer(config)
+    for variable in model.trainable_variables:
+        name = variable.name.split(":")[0]
+        if name in shared:
+            variable.assign(tensors[name].read()[:variable.shape[0]].astype(np.float32))
+    logits, relation = model(_random_batch(config))
+    sequence, pooled = model.encoder(*(_random_batch(config)[name] for name in ("input_ids", "input_mask", "segment_ids")))
+    return {"sequence": sequence.numpy(), "pooled": pooled.numpy(), "masked_lm": logits.numpy(), "next_sentence": relation.numpy()}
+
+
+def _random_batch(config: BertConfig) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(1)
+    length = min(_LENGTH, config.max_position_embeddings)
+    lengths = np.array([[length], [length * 2 // 3]])
+    return {
+        "input_ids": generator.integers(0, config.vocab_size, (_BATCH, length)).astype(np.int32),
+        "input_mask": (np.arange(length) < lengths).astype(np.int32),
+        "segment_ids": generator.integers(0, config.type_vocab_size, (_BATCH, length)).astype(np.int32),
+        "masked_lm_positions": generator.integers(0, length, (_BATCH, _PREDICTIONS)).astype(np.int32),
+    }

@@ -1,0 +1,213 @@
+"""TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's BertPretrainer or its
+encoder, tensors under the full names of the Keras variables.
+
+Their attention kernels are split by head: H is the hidden size, A the number of heads, K the size of one.
+Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its converter of TF1 checkpoints.
+"""
+
+import re
+
+from official.checkpoint.formats import canonical, table, tensors as tensors_lib
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.table import Mapped, Transposed
+from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.config import ConfigError
+
+NAME = "garden"
+TITLE = "Model Garden TF2"
+
+_HEAD_SIZE = 64  # of every published BERT
+_LAYER, _OURS = "transformer/layer_{layer}", "bert/encoder/layer_{layer}"
+_WEIGHTS = {
+    "bert/embeddings/word_embeddings": "word_embeddings/embeddings",
+    "bert/embeddings/token_type_embeddings": "type_embeddings/embeddings",
+    "bert/embeddings/position_embeddings": "position_embedding/embeddings",
+    "bert/embeddings/LayerNorm/gamma": "embeddings/layer_norm/gamma",
+    "bert/embeddings/LayerNorm/beta": "embeddings/layer_norm/beta",
+    f"{_OURS}/attention/self/query/kernel": f"{_LAYER}/self_attention/query/kernel",  # [H, H] and [H, A, K]
+    f"{_OURS}/attention/self/query/bias": f"{_LAYER}/self_attention/query/bias",  # [H] and [A, K]
+    f"{_OURS}/attention/self/key/kernel": f"{_LAYER}/self_attention/key/kernel",
+    f"{_OURS}/attention/self/key/bias": f"{_LAYER}/self_attention/key/bias",
+    f"{_OURS}/attention/self/value/kernel": f"{_LAYER}/self_attention/value/kernel",
+    f"{_OURS}/attention/self/value/bias": f"{_LAYER}/self_attention/value/bias",
+    f"{_OURS}/attention/output/dense/kernel": f"{_LAYER}/self_attention_output/kernel",  # [H, H] and [A, K, H]
+    f"{_OURS}/attention/output/dense/bias": f"{_LAYER}/self_attention_output/bias",
+    f"{_OURS}/attention/output/LayerNorm/gamma": f"{_LAYER}/self_attention_layer_norm/gamma",
+    f"{_OURS}/attention/output/LayerNorm/beta": f"{_LAYER}/self_attention_layer_norm/beta",
+    f"{_OURS}/intermediate/dense/kernel": f"{_LAYER}/intermediate/kernel",
+    f"{_OURS}/intermediate/dense/bias": f"{_LAYER}/intermediate/bias",
+    f"{_OURS}/output/dense/kernel": f"{_LAYER}/output/kernel",
+    f"{_OURS}/output/dense/bias": f"{_LAYER}/output/bias",
+    f"{_OURS}/output/LayerNorm/gamma": f"{_LAYER}/output_layer_norm/gamma",
+    f"{_OURS}/output/LayerNorm/beta": f"{_LAYER}/output_layer_norm/beta",
+    "bert/pooler/dense/kernel": "pooler_transform/kernel",
+    "bert/pooler/dense/bias": "pooler_transform/bias",
+    "cls/predictions/transform/dense/kernel": "cls/predictions/transform/dense/kernel",
+    "cls/predictions/transform/dense/bias": "cls/predictions/transform/dense/bias",
+    "cls/predictions/transform/LayerNorm/gamma": "cls/predictions/transform/LayerNorm/gamma",
+    "cls/predictions/transform/LayerNorm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "cls/predictions/output_bias": "cls/predictions/output_bias/bias",
+    "cls/seq_relationship/output_weights": Transposed("predictions/transform/logits/kernel"),
+    "cls/seq_relationship/output_bias": "predictions/transform/logits/bias",
+    **dict.fromkeys((*canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)),
+}
+TABLE = {**table.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+# A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer object of theirs.
+_READ_TABLE = {
+    **table.with_slots(_WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}),
+    "global_step": "iter",
+}
+_NOT_WRITTEN = "the model of this format has no such variable: it has weights and the pre-training heads, no optimizer and no counters"
+_DROPPED = {
+    "save_counter": "the number of times that the file was saved",
+    r".*\.OPTIMIZER_SLOT/.*": "slot of an optimizer whose kind the file does not tell",
+    r".*/\w+/(m|v|vhat|momentum|rms|accumulator)": "slot of an optimizer that is neither Adam nor LAMB",
+    r"(\w+/)?(learning_rate|beta_[12]|(weight_)?decay|epsilon|momentum|rho)": "a setting of the optimizer",
+    r"current_loss_scale|good_steps|.*/(current_loss_scale|good_steps)": "state of the loss scale",
+    r"(.*/)?(total|count)": "state of a metric",
+    r".*\.ATTRIBUTES/OBJECT_CONFIG_JSON": "settings of a layer, no tensor",
+}
+_LOGITS = ("predictions/transform/logits/kernel", "predictions/transform/logits/bias")
+_OTHER_HEAD = "the head of a fine-tuned model: the file does not tell of which task, and it has no masked-LM head"
+
+# Where a layer is in the tree of objects. {place}: 4 + its number in the stack; the pooler comes after the stack.
+_ENCODER_OBJECTS = {
+    "word_embeddings": "layer_with_weights-0",
+    "position_embedding": "layer_with_weights-1",
+    "type_embeddings": "layer_with_weights-2",
+    "embeddings/layer_norm": "layer_with_weights-3",
+    _LAYER + "/self_attention/query": "layer_with_weights-{place}/_attention_layer/_query_dense",
+    _LAYER + "/self_attention/key": "layer_with_weights-{place}/_attention_layer/_key_dense",
+    _LAYER + "/self_attention/value": "layer_with_weights-{place}/_attention_layer/_value_dense",
+    _LAYER + "/self_attention_output": "layer_with_weights-{place}/_attention_output_dense",
+    _LAYER + "/self_attention_layer_norm": "layer_with_weights-{place}/_attention_layer_norm",
+    _LAYER + "/intermediate": "layer_with_weights-{place}/_intermediate_dense",
+    _LAYER + "/output": "layer_with_weights-{place}/_output_dense",
+    _LAYER + "/output_layer_norm": "layer_with_weights-{place}/_output_layer_norm",
+    "pooler_transform": "layer_with_weights-{place}",
+}
+# In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are written. That is why the
+# first goes by the number among all layers: layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
+_HEAD_OBJECTS = {
+    "cls/predictions/transform/dense": ("layer_with_weights-1/layer-3", "layer_with_weights-2/dense"),
+    "cls/predictions/transform/LayerNorm": ("layer_with_weights-1/layer-4", "layer_with_weights-2/layer_norm"),
+    "cls/predictions/output_bias": ("layer_with_weights-1/layer-6", "layer_with_weights-2"),
+    "predictions/transform/logits": ("layer_with_weights-2/layer-1", "layer_with_weights-1/layer-1"),
+}
+_FIRST_LAYER = 4  # {place} of the stack's first layer
+
+
+def to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives the canonical names and joins the heads.
+
+    Raises:
+      ConfigError: where `num_attention_heads` is given and the kernels are split for another number.
+    """
+    plain = _with_plain_names(tensors)
+    fine_tuned = not any(name.startswith("cls/predictions/") for name in plain)
+    other_head = {name: _OTHER_HEAD for name in _LOGITS if fine_tuned and name in plain}
+    kept = {name: _joined_heads(name, tensor, options) for name, tensor in plain.items() if name not in other_head}
+    mapped = table.to_canonical(_READ_TABLE, kept, _DROPPED)
+    mapped.dropped |= other_head
+    return mapped
+
+
+def from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives the names of this format and splits the attention's tensors by head.
+
+    Raises:
+      ConfigError: where the hidden size cannot be divided among the heads.
+    """
+    mapped = table.from_canonical(TABLE, tensors, _NOT_WRITTEN)
+    mapped.tensors = {name: _split_heads(name, tensor, options) for name, tensor in mapped.tensors.items()}
+    return mapped
+
+
+def _with_plain_names(tensors: Tensors) -> Tensors:
+    """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as it is."""
+    plain = {}
+    for name, tensor in tensors.items():
+        new = _plain_name(name)
+        plain[name if new != name and (new in plain or new in tensors) else new] = tensor
+    return plain
+
+
+def _plain_name(name: str) -> str:
+    # Keras numbers layers and optimizers that it named itself: position_embedding_1 where the process had made one before.
+    name = re.sub(r"(?<!layer)_\d+(?=/)", "", name)
+    name = name.replace("/self_attention/attention_output/", "/self_attention_output/")  # Model Garden 2.3
+    name = re.sub(r"^(\w+)/(m|v)/(.+)$", r"\3/\1/\2", name)  # slots of Keras' newer optimizers
+    name = re.sub(r"AdamWeightDecay/(\w+)$", r"Adam/\1", name)  # Model Garden's Adam with weight decay
+    return re.sub(r"^((Adam|LAMB)/iter|iteration)$", "iter", name)
+
+
+def _attention_part(name: str) -> str | None:
+    """Returns input.kernel, input.bias or output.kernel for a tensor with heads or one of its slots, else None."""
+    found = re.match(r"transformer/layer_\d+/self_attention(?:/(?:query|key|value)/(kernel|bias)|_output/(kernel))(?:/\w+/[mv])?$", name)
+    if not found:
+        return None
+    return f"input.{found.group(1)}" if found.group(1) else "output.kernel"
+
+
+def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
+    """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; what has no heads stays."""
+    part, shape = _attention_part(name), tensor.shape
+    if part is None or len(shape) != {"input.kernel": 3, "input.bias": 2, "output.kernel": 3}[part]:
+        return tensor
+    heads = shape[1] if part == "input.kernel" else shape[0]
+    if options.num_attention_heads not in (None, heads):
+        raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, and --num_attention_heads={options.num_attention_heads} is asked for. "
+                          f"Change --num_attention_heads to {heads} or leave it out.")
+    if part == "input.bias":
+        return tensors_lib.reshaped(tensor, (shape[0] * shape[1],))
+    return tensors_lib.reshaped(tensor, (shape[0], shape[1] * shape[2]) if part == "input.kernel" else (shape[0] * shape[1], shape[2]))
+
+
+def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
+    part, shape = _attention_part(name), tensor.shape
+    if part is None:
+        return tensor
+    size = shape[0] if part == "output.kernel" else shape[-1]
+    heads = _num_heads(size, options)
+    split = (heads, size // heads)
+    return tensors_lib.reshaped(tensor, {"input.kernel": shape[:1] + split, "input.bias": split, "output.kernel": split + shape[1:]}[part])
+
+
+def _num_heads(hidden_size: int, options: Options) -> int:
+    heads = options.num_attention_heads
+    if heads is None:
+        if hidden_size % _HEAD_SIZE:
+            raise ConfigError(f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE}, the size of a head "
+                              "of the published models. Give --num_attention_heads.")
+        return hidden_size // _HEAD_SIZE
+    if heads < 1 or hidden_size % heads:
+        raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change --num_attention_heads.")
+    return heads
+
+
+def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Returns where the variables are in the tree of objects under `model`: that of a pretrainer where there are heads, else of an encoder.
+
+    Args:
+      names: of this format's variables.
+
+    Returns:
+      {name: ways to the variable}, e.g. (layer_with_weights-0/layer_with_weights-3/gamma,).
+    """
+    layers = 1 + max((number for number in map(_layer_number, names) if number is not None), default=-1)
+    encoder = "layer_with_weights-0/" if any(name.rpartition("/")[0] in _HEAD_OBJECTS for name in names) else ""
+    return {name: _object_paths(name, layers, encoder) for name in names}
+
+
+def _object_paths(name: str, layers: int, encoder: str) -> tuple[str, ...]:
+    layer_name, _, variable = name.rpartition("/")
+    if layer_name in _HEAD_OBJECTS:
+        return tuple(f"{path}/{variable}" for path in _HEAD_OBJECTS[layer_name])
+    number = _layer_number(name)
+    path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer_name)]
+    return (f"{encoder}{path.format(place=_FIRST_LAYER + (layers if number is None else number))}/{variable}",)
+
+
+def _layer_number(name: str) -> int | None:
+    found = re.match(r"transformer/layer_(\d+)/", name)
+    return int(found.group(1)) if found else None

@@ -1,0 +1,31 @@
+"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles. Their names are the canonical ones.
+
+Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`).
+"""
+
+from official.checkpoint.formats import canonical, table
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.table import Mapped
+from official.checkpoint.formats.tensors import Tensors
+
+NAME = "google"
+TITLE = "Google TF1"
+
+_WEIGHTS = {name: name for name in canonical.WEIGHTS}
+TABLE = {
+    **table.with_slots(_WEIGHTS, {"adam_m": "adam_m", "adam_v": "adam_v", "lamb_m": "LAMB", "lamb_v": "LAMB_1"}),
+    "global_step": "global_step",
+    "samples": None,
+    "loss_scale/scale": None,
+    "loss_scale/good_steps": None,
+}
+DROPPED = {r"beta[12]_power": "a counter of Adam's that the step gives",
+           r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": "an optimizer slot of a kind that no other format has"}
+
+
+def to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    return table.to_canonical(TABLE, tensors, DROPPED)
+
+
+def from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    return table.from_canonical(TABLE, tensors, "a counter of this project's trainer")

@@ -1,0 +1,322 @@
+"""Hugging Face folders (model.safetensors, config.json, vocab.txt): reading lazily, writing tensor by tensor.
+
+Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle files
+(pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
+
+The activation. This project's `gelu` is the tanh form, as in Google's BERT. transformers calls that form `gelu_new`; its `gelu` is the
+exact one with erf, and outputs differ by about 1e-3. What is written here says `gelu_new`, so that transformers computes what
+this project computes. A folder that says `gelu` was trained with the exact form; its weights are read as they are and
+computed with the tanh form.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import struct
+
+from absl import logging
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from official.checkpoint import reading
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.config import BertConfig, ConfigError
+
+WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
+_OTHER_FORMATS = (".index", ".onnx")
+
+_DTYPES = {
+    "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# transformers' names of the tanh form, besides `gelu`, which is its exact form.
+_TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast")
+
+# A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was pre-trained with.
+_ARCHITECTURES = {
+    "classifier.weight": "BertForSequenceClassification", "qa_outputs.weight": "BertForQuestionAnswering",
+    "cls.seq_relationship.weight": "BertForPreTraining", "cls.predictions.bias": "BertForMaskedLM",
+}
+_SIZES = ("embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight",
+          "encoder.layer.0.intermediate.dense.bias")
+
+
+def locate(path: str) -> str | None:
+    """Returns the folder or the .safetensors file that a path means; None where there is none.
+
+    Raises:
+      ConfigError: where a path means a pickle file, or a folder that has nothing else to read.
+    """
+    if os.path.isdir(path):
+        names = os.listdir(path)
+        if WEIGHTS in names or INDEX in names:
+            return path
+        pickles = [] if any(name.endswith(_OTHER_FORMATS) for name in names) else sorted(name for name in names if name.endswith(_PICKLES))
+        if pickles:
+            _refuse_pickle(os.path.join(path, pickles[0]))
+    elif os.path.isfile(path) and path.endswith(_PICKLES):
+        _refuse_pickle(path)
+    elif os.path.isfile(path) and path.endswith(INDEX):
+        return os.path.dirname(path) or "."
+    elif os.path.isfile(path) and path.endswith(".safetensors"):
+        return path
+    return None
+
+
+def _refuse_pickle(path: str) -> None:
+    raise ConfigError(f"{path}: pickle files are not read, since loading one can run any code. Save the model as safetensors instead "
+                      f"({WEIGHTS}): model.save_pretrained(FOLDER, safe_serialization=True).")
+
+
+def read(location: str) -> Tensors:
+    """Returns the tensors of a folder or file. Raises DamagedError, also when one of them is read."""
+    if not os.path.isdir(location):
+        return _read_file(location)
+    whole = os.path.join(location, WEIGHTS)
+    return _read_file(whole) if os.path.exists(whole) else _read_parts(location)
+
+
+def _read_parts(folder: str) -> Tensors:
+    parts, tensors = _weight_map(folder), {}
+    for part in sorted(set(parts.values())):
+        found = _read_file(os.path.join(folder, part))
+        tensors |= {name: tensor for name, tensor in found.items() if parts.get(name, part) == part}
+    missing = sorted(set(parts) - set(tensors))
+    if missing:
+        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {', '.join(missing)}")
+    return tensors
+
+
+def _weight_map(folder: str) -> dict[str, str]:
+    """Returns {name of tensor: file in the folder}."""
+    try:
+        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
+            parts = dict(json.load(file)["weight_map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise reading.DamagedError(f"{INDEX} cannot be read ({type(error).__name__}: {error})") from None
+    outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
+    if outside:
+        raise reading.DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
+    return parts
+
+
+def _read_file(path: str) -> Tensors:
+    with _open(path) as file:
+        views = {name: file.get_slice(name) for name in sorted(file.keys())}
+        types = {name: view.get_dtype() for name, view in views.items()}
+        unknown = [name for name in types if types[name] not in _DTYPES]
+        if unknown:
+            raise reading.DamagedError(f"{unknown[0]} is of type {types[unknown[0]]}; read are {', '.join(_DTYPES)}")
+        return {name: _lazy(path, name, tuple(view.get_shape()), _DTYPES[types[name]]) for name, view in views.items()}
+
+
+def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    def get():
+        # Opened for every tensor: the library maps the file, and pages that were read would count as memory until it is closed.
+        with _open(path) as file:
+            try:
+                return file.get_tensor(name)
+            except safetensors.SafetensorError as error:
+                raise reading.DamagedError(f"{name}: {_one_line(error)}") from None
+
+    return Tensor(shape, dtype, get, (name,))
+
+
+def _open(path: str):
+    try:
+        return safetensors.safe_open(path, framework="np")
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise reading.DamagedError(f"{os.path.basename(path)}: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def target(output_dir: str, source: str) -> str:
+    """Returns OUTPUT_DIR: a checkpoint is a folder."""
+    return output_dir
+
+
+def files(location: str) -> list[str]:
+    """Returns the files of a folder, or the file, that are there."""
+    if os.path.isfile(location):
+        return [location]
+    names = sorted(os.listdir(location)) if os.path.isdir(location) else []
+    return [os.path.join(location, name) for name in names
+            if name in (CONFIG, VOCABULARY, INDEX) or (name.startswith("model") and name.endswith(".safetensors"))]
+
+
+def write(tensors: Tensors, folder: str, options: Options | None = None, progress=lambda size: None) -> None:
+    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives one, vocab.txt.
+
+    Args:
+      tensors: {Hugging Face's name: tensor}, read here one after the other.
+      folder: made where it is not there. Files of the same names are replaced, older parts removed.
+      options: num_attention_heads, vocab_file.
+      progress: called with the bytes written since the last call.
+
+    Raises:
+      ConfigError: where the number of heads or the vocabulary does not fit the tensors.
+    """
+    options = options or Options()
+    config = make_config(tensors, options)
+    _check_vocabulary(options.vocab_file, config["vocab_size"])
+    work = os.path.join(folder, f".writing-{os.getpid()}")
+    os.makedirs(work, exist_ok=True)
+    try:
+        _write_weights(tensors, os.path.join(work, WEIGHTS), progress)
+        with open(os.path.join(work, CONFIG), "w", encoding="utf-8") as file:
+            file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        if options.vocab_file:
+            shutil.copyfile(options.vocab_file, os.path.join(work, VOCABULARY))
+        _publish(work, folder)
+    finally:
+        shutil.rmtree(work)
+        if not os.listdir(folder):
+            os.rmdir(folder)
+
+
+def _write_weights(tensors: Tensors, path: str, progress) -> None:
+    # Wide types first, as the library writes them: every tensor then begins at a multiple of its type's size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    with open(path, "wb") as file:
+        file.write(_header({name: tensors[name] for name in names}))
+        for name in names:
+            values = np.ascontiguousarray(tensors[name].read(), tensors[name].dtype)
+            file.write(values.reshape(-1).view(np.uint8))
+            progress(tensors[name].nbytes)
+
+
+def _header(tensors: Tensors) -> bytes:
+    """Returns the head of a file: its length, then names, types, shapes and places as JSON, padded to 8 bytes."""
+    entries, place = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPE_NAMES:
+            raise ConfigError(f"{name} is of type {tensor.dtype}, which safetensors has no name for. Allowed: {', '.join(map(str, _DTYPE_NAMES))}.")
+        entries[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, place + tensor.nbytes]}
+        place += tensor.nbytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _publish(work: str, folder: str) -> None:
+    """Moves the finished files to their place, the weights last, and removes what is left of older ones."""
+    new = sorted(os.listdir(work), key=lambda name: name == WEIGHTS)
+    for name in new:
+        os.replace(os.path.join(work, name), os.path.join(folder, name))
+    for path in files(folder):
+        if os.path.basename(path) not in (*new, VOCABULARY):
+            os.remove(path)
+
+
+def make_config(tensors: Tensors, options: Options) -> dict:
+    """Returns the content of config.json for tensors under Hugging Face's names.
+
+    Raises:
+      ConfigError: where the number of heads is not given and hidden size / 64 is none, or does not divide the hidden size, and
+        where the encoder is not there.
+    """
+    named = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    missing = [name for name in _SIZES if name not in named]
+    if missing:
+        raise ConfigError(f"tensors that give the sizes in {CONFIG} are missing: {', '.join(missing)}. The encoder must be there as a whole.")
+    shapes = {name: tensor.shape for name, tensor in named.items()}
+    words, hidden = shapes["embeddings.word_embeddings.weight"]
+    architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
+    return {
+        "architectures": [architecture], "model_type": "bert", "vocab_size": words, "hidden_size": hidden,
+        "num_hidden_layers": 1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("encoder.layer.")),
+        "num_attention_heads": _number_of_heads(hidden, options),
+        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
+        "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
+        "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
+        "hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
+        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
+    }
+
+
+def _number_of_heads(hidden: int, options: Options) -> int:
+    heads = options.num_attention_heads
+    if heads is None and hidden % 64 == 0:
+        logging.warning("%d attention heads are assumed, of size 64; the weights do not tell. --num_attention_heads changes it.", hidden // 64)
+        return hidden // 64
+    if heads is None or heads < 1 or hidden % heads:
+        given = "is not given and the hidden size is no multiple of 64" if heads is None else "does not divide the hidden size"
+        raise ConfigError(f"--num_attention_heads={heads} {given}: hidden_size={hidden}. Give a divisor of it.")
+    return heads
+
+
+def _labels(shapes: dict[str, tuple[int, ...]]) -> dict:
+    """Returns the names of a classifier's classes; transformers takes their number from them, and two where there are none."""
+    if "classifier.weight" not in shapes:
+        return {}
+    classes = [f"LABEL_{number}" for number in range(shapes["classifier.weight"][0])]
+    return {"id2label": {str(number): name for number, name in enumerate(classes)}, "label2id": {name: number for number, name in enumerate(classes)}}
+
+
+def _check_vocabulary(path: str | None, rows: int) -> None:
+    if path is None:
+        return
+    try:
+        with open(path, "rb") as file:
+            words = sum(1 for _ in file)
+    except OSError as error:
+        raise ConfigError(f"--vocab_file={path}: {error.strerror or error}.") from None
+    if words > rows:
+        raise ConfigError(f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the vocabulary of this model, or "
+                          f"--vocab_size={words}.")
+
+
+def vocabulary_beside(location: str) -> str | None:
+    """Returns the vocab.txt that lies with a checkpoint (folder, prefix or file); None where there is none."""
+    path = os.path.join(_folder(location), VOCABULARY)
+    return path if os.path.isfile(path) else None
+
+
+def sizes(location: str) -> dict:
+    """Returns the model's sizes under the keys of bert_config.json, as the folder's config.json gives them.
+
+    Args:
+      location: folder, or .safetensors file in one.
+
+    Returns:
+      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type, which must be BERT's. hidden_act is
+      `gelu` for all forms of it (see above). Empty where there is no config.json.
+
+    Raises:
+      ConfigError: where config.json is not JSON or another model's.
+    """
+    path = os.path.join(_folder(location), CONFIG)
+    if not os.path.exists(path):
+        return {}
+    values = _read_config(path)
+    if values.get("model_type", "bert") != "bert":
+        raise ConfigError(f"{path}: model_type={values['model_type']!r} is not supported, only 'bert'.")
+    if values.get("hidden_act") in _TANH_GELUS:
+        values["hidden_act"] = "gelu"
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
+    return {key: values[key] for key in keys if key in values}
+
+
+def _read_config(path: str) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON ({_one_line(error)}).") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a JSON object, got a {type(values).__name__}.")
+    return values
+
+
+def _folder(location: str) -> str:
+    return location if os.path.isdir(location) else os.path.dirname(location) or "."

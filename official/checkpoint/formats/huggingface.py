@@ -1,0 +1,97 @@
+"""Hugging Face's BERT: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
+
+Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the LayerNorm names `gamma`
+and `beta` of files that were made from TensorFlow's long ago. The output matrix of the masked-LM head is the word embedding table:
+`cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`, which are left out on reading and not written, as
+transformers itself does not write them and ties them when it loads.
+"""
+
+import re
+
+from official.checkpoint.formats import canonical, table
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.table import Mapped, Transposed
+from official.checkpoint.formats.tensors import Tensors
+
+NAME = "huggingface"
+TITLE = "Hugging Face"
+PREFIX = "bert."
+
+_WEIGHTS = {
+    "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
+    "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
+    "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
+    "bert/embeddings/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
+    "bert/embeddings/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
+    "bert/encoder/layer_{layer}/attention/self/query/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.query.weight"),
+    "bert/encoder/layer_{layer}/attention/self/query/bias": "bert.encoder.layer.{layer}.attention.self.query.bias",
+    "bert/encoder/layer_{layer}/attention/self/key/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.key.weight"),
+    "bert/encoder/layer_{layer}/attention/self/key/bias": "bert.encoder.layer.{layer}.attention.self.key.bias",
+    "bert/encoder/layer_{layer}/attention/self/value/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.value.weight"),
+    "bert/encoder/layer_{layer}/attention/self/value/bias": "bert.encoder.layer.{layer}.attention.self.value.bias",
+    "bert/encoder/layer_{layer}/attention/output/dense/kernel": Transposed("bert.encoder.layer.{layer}.attention.output.dense.weight"),
+    "bert/encoder/layer_{layer}/attention/output/dense/bias": "bert.encoder.layer.{layer}.attention.output.dense.bias",
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": "bert.encoder.layer.{layer}.attention.output.LayerNorm.weight",
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias",
+    "bert/encoder/layer_{layer}/intermediate/dense/kernel": Transposed("bert.encoder.layer.{layer}.intermediate.dense.weight"),
+    "bert/encoder/layer_{layer}/intermediate/dense/bias": "bert.encoder.layer.{layer}.intermediate.dense.bias",
+    "bert/encoder/layer_{layer}/output/dense/kernel": Transposed("bert.encoder.layer.{layer}.output.dense.weight"),
+    "bert/encoder/layer_{layer}/output/dense/bias": "bert.encoder.layer.{layer}.output.dense.bias",
+    "bert/encoder/layer_{layer}/output/LayerNorm/gamma": "bert.encoder.layer.{layer}.output.LayerNorm.weight",
+    "bert/encoder/layer_{layer}/output/LayerNorm/beta": "bert.encoder.layer.{layer}.output.LayerNorm.bias",
+    "bert/pooler/dense/kernel": Transposed("bert.pooler.dense.weight"),
+    "bert/pooler/dense/bias": "bert.pooler.dense.bias",
+    "cls/predictions/transform/dense/kernel": Transposed("cls.predictions.transform.dense.weight"),
+    "cls/predictions/transform/dense/bias": "cls.predictions.transform.dense.bias",
+    "cls/predictions/transform/LayerNorm/gamma": "cls.predictions.transform.LayerNorm.weight",
+    "cls/predictions/transform/LayerNorm/beta": "cls.predictions.transform.LayerNorm.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    # Google keeps the matrices of these heads as [out, in] too.
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+}
+TABLE = {**table.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+_DROPPED = {
+    r"bert\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
+    r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
+    r"cls\.predictions\.decoder\.bias": "a copy of cls.predictions.bias, tied",
+}
+
+
+def to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives the canonical names; of two names for the same weight, the second is unmatched."""
+    names, doubled = {}, []
+    for name in tensors:
+        common = _common_name(name, tensors)
+        if common in names:
+            doubled.append(name)
+        else:
+            names[common] = name
+    mapped = table.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, _DROPPED)
+    mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
+    mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+    return mapped
+
+
+def from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves them, or as `hf_prefix` says."""
+    mapped = table.from_canonical(TABLE, tensors, "")
+    mapped.dropped = {name: "a counter of this project's trainer" if name in canonical.COUNTERS else "optimizer slot: the format has weights only"
+                      for name in mapped.dropped}
+    has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
+    if not (has_head if options.hf_prefix is None else options.hf_prefix):
+        mapped.tensors = {name.removeprefix(PREFIX): tensor for name, tensor in mapped.tensors.items()}
+    return mapped
+
+
+def _common_name(name: str, tensors: Tensors) -> str:
+    """Returns the name as today's models with heads save it."""
+    name = re.sub(r"\.LayerNorm\.gamma$", ".LayerNorm.weight", name)
+    name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
+    if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
+        return "cls.predictions.bias"  # of the two tied ones, the one that was saved
+    return PREFIX + name if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -1,0 +1,290 @@
+"""ONNX files as a store of tensors: their initializers, read lazily and written one after the other.
+
+The onnx package describes the pieces. The file around them is walked through and put together here, since the package would hold all
+of it in memory, twice. A protocol buffer is a row of fields, each a key (number and kind), a length and its bytes.
+"""
+
+import dataclasses
+import math
+import os
+import re
+
+import ml_dtypes
+import numpy as np
+
+from official.checkpoint import reading
+from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.config import ConfigError
+
+_MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
+_IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
+_DTYPES = {
+    "FLOAT": np.dtype(np.float32), "DOUBLE": np.dtype(np.float64), "FLOAT16": np.dtype(np.float16), "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "INT64": np.dtype(np.int64), "INT32": np.dtype(np.int32), "UINT32": np.dtype(np.uint32), "INT8": np.dtype(np.int8),
+    "UINT8": np.dtype(np.uint8), "BOOL": np.dtype(np.bool_),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_VARINT, _BYTES = 0, 2  # kinds of fields
+_FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
+
+
+def _library():
+    """Imports the onnx package, which only this format needs."""
+    try:
+        import onnx
+    except ImportError:
+        raise ConfigError("PopART's .onnx files need the onnx package, which is not installed: pip install 'bert-tf2[onnx]'.") from None
+    return onnx
+
+
+def locate(path: str) -> str | None:
+    """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None where there is none."""
+    if os.path.isdir(path):
+        names = [name for name in os.listdir(path) if name.endswith(".onnx")]
+        newest = max(names, key=lambda name: ([int(number) for number in re.findall(r"\d+", name)] or [-1], name), default=None)
+        return os.path.join(path, newest) if newest else None
+    return path if path.endswith(".onnx") and os.path.isfile(path) else None
+
+
+def target(output_dir: str, source: str) -> str:
+    """Returns OUTPUT_DIR/<basename of the source>.onnx."""
+    name = re.sub(r"\.(onnx|safetensors)$", "", os.path.basename(os.path.abspath(source)))
+    return os.path.join(output_dir, f"{name}.onnx")
+
+
+def files(location: str) -> list[str]:
+    """Returns the files of a model that are there."""
+    return [path for path in (location, _data_path(location)) if os.path.exists(path)]
+
+
+def _data_path(location: str) -> str:
+    return f"{location}.data"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """Where a field of a protocol buffer stands: its number, and the bytes of the whole field and of what is in it."""
+
+    number: int
+    start: int
+    inside: int
+    end: int
+
+
+def read(location: str) -> Tensors:
+    """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and ConfigError without onnx."""
+    onnx = _library()
+    try:
+        with open(location, "rb") as file:
+            graphs = [field for field in _fields(file, 0, os.path.getsize(location)) if field.number == onnx.ModelProto.GRAPH_FIELD_NUMBER]
+            initializers = [field for graph in graphs for field in _fields(file, graph.inside, graph.end)
+                            if field.number == onnx.GraphProto.INITIALIZER_FIELD_NUMBER]
+            found = [_tensor(onnx, file, location, field) for field in initializers]
+    except OSError as error:
+        raise reading.DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
+    if not graphs:
+        raise reading.DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
+    return dict(sorted(found))
+
+
+def _fields(file, start: int, end: int):
+    """Yields the fields between two places of a file. Raises DamagedError where they do not end at `end`."""
+    place = start
+    while place < end:
+        file.seek(place)
+        key = _read_varint(file)
+        length = _read_length(file, key & 7, place)
+        inside = file.tell()
+        if inside + length > end:
+            raise reading.DamagedError(f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is there")
+        yield _Field(key >> 3, place, inside, inside + length)
+        place = inside + length
+
+
+def _read_length(file, kind: int, place: int) -> int:
+    """Returns how many bytes of a field are still to come; a number is read here."""
+    if kind == _BYTES:
+        return _read_varint(file)
+    if kind == _VARINT:
+        _read_varint(file)
+    elif kind not in _FIXED:
+        raise reading.DamagedError(f"no ONNX model, or damaged at byte {place}")
+    return _FIXED.get(kind, 0)
+
+
+def _read_varint(file) -> int:
+    """Reads a number of 7 bits a byte, the lowest first; the top bit says that more follow."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise reading.DamagedError(f"truncated or damaged at byte {file.tell()}")
+
+
+def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
+    """Returns name and tensor of an initializer; its values stay in the file."""
+    proto = onnx.TensorProto
+    described = {proto.NAME_FIELD_NUMBER, proto.DIMS_FIELD_NUMBER, proto.DATA_TYPE_FIELD_NUMBER, proto.DATA_LOCATION_FIELD_NUMBER,
+                 proto.EXTERNAL_DATA_FIELD_NUMBER}
+    parts = list(_fields(file, field.inside, field.end))
+    head = _parse(onnx, b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described))
+    type_name = proto.DataType.Name(head.data_type) if head.data_type in proto.DataType.values() else str(head.data_type)
+    if type_name not in _DTYPES:
+        raise reading.DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
+    raw = next((part for part in parts if part.number == proto.RAW_DATA_FIELD_NUMBER), None)
+    shape, dtype = tuple(head.dims), _DTYPES[type_name]
+    get = _reader(onnx, head, location, field, raw)
+    return head.name, Tensor(shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,))
+
+
+def _reader(onnx, head, location: str, field: _Field, raw: _Field | None):
+    """Returns the function of shape and dtype that reads the values, by where they are."""
+    if head.data_location == onnx.TensorProto.EXTERNAL:
+        place = {entry.key: entry.value for entry in head.external_data}
+        path = _beside(location, place.get("location", ""))
+        return lambda shape, dtype: _from_file(path, dtype, shape, int(place.get("offset", 0)))
+    if raw is not None:
+        return lambda shape, dtype: _from_file(location, dtype, shape, raw.inside, raw.end - raw.inside)
+    return lambda shape, dtype: _from_numbers(onnx, location, field, shape, dtype)
+
+
+def _from_file(path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None) -> np.ndarray:
+    wanted = math.prod(shape) * dtype.itemsize
+    try:
+        there = os.path.getsize(path) - offset if size is None else size
+        if there < wanted or (size is not None and size != wanted):
+            raise reading.DamagedError(f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}")
+        return np.fromfile(path, dtype, math.prod(shape), offset=offset)
+    except OSError as error:
+        raise reading.DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+
+
+def _from_numbers(onnx, location: str, field: _Field, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Reads values that are fields of numbers and not raw bytes."""
+    with open(location, "rb") as file:
+        tensor = _parse(onnx, _bytes_of(file, field.inside, field.end))
+    if dtype.itemsize == 2:
+        return _halves(np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape), dtype)
+    try:
+        return onnx.numpy_helper.to_array(tensor).astype(dtype, copy=False)
+    except (ValueError, TypeError) as error:
+        raise reading.DamagedError(f"{tensor.name}: {error}") from None
+
+
+def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
+    """Returns 16-bit floats from int32 numbers: one in each, as ONNX says, or two, which is PopART's own way."""
+    packed = count > 1 and len(numbers) == (count + 1) // 2
+    return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
+
+
+def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if values.size != math.prod(shape):
+        raise reading.DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
+    return values.reshape(shape)
+
+
+def _beside(location: str, name: str) -> str:
+    """Returns the path of a model's second file: in the model's folder, wherever it was when the model was saved."""
+    path = os.path.normpath(name)
+    inside = not os.path.isabs(path) and not path.startswith("..")
+    return os.path.join(os.path.dirname(location), path if inside else os.path.basename(path))
+
+
+def _bytes_of(file, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
+
+
+def _parse(onnx, content: bytes):
+    from google.protobuf.message import DecodeError  # comes with onnx
+
+    try:
+        return onnx.TensorProto.FromString(content)
+    except DecodeError as error:
+        raise reading.DamagedError(f"an initializer cannot be parsed ({error})") from None
+
+
+def write(tensors: Tensors, location: str, options=None, progress=lambda size: None) -> None:
+    """Writes a model of initializers and no nodes, which is what PopART's BERT loads weights from.
+
+    Args:
+      tensors: {name: tensor}, read here one after the other.
+      location: of the .onnx file, replaced if there. From 2 GB on the values are in `LOCATION.data` beside it.
+      options: not used here.
+      progress: called with the bytes written since the last call.
+
+    Raises:
+      ConfigError: without the onnx package, and for a type that is not in ONNX.
+    """
+    onnx = _library()
+    folder, name = os.path.split(location)
+    os.makedirs(folder or ".", exist_ok=True)
+    external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
+    work = os.path.join(folder, f".writing-{os.getpid()}-{name}")
+    data = _data_path(work) if external else None
+    try:
+        _write_files(onnx, dict(sorted(tensors.items())), work, data, os.path.basename(_data_path(location)), progress)
+        if external:
+            os.replace(data, _data_path(location))
+        os.replace(work, location)
+        if not external and os.path.exists(_data_path(location)):
+            os.remove(_data_path(location))  # of an older model
+    finally:
+        for path in files(work):
+            os.remove(path)
+
+
+def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, data_name: str, progress) -> None:
+    """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
+    heads = _heads(onnx, tensors, data_name if data_path else None)
+    graph = onnx.GraphProto(name="bert").SerializeToString()
+    length = len(graph) + sum(map(len, heads)) + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
+    model = onnx.ModelProto(ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)])
+    with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
+        file.write(model.SerializeToString() + _field_head(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph)
+        for head, tensor in zip(heads, tensors.values()):
+            file.write(head)
+            values = np.ascontiguousarray(tensor.read(), tensor.dtype)
+            (data if data_path else file).write(values.reshape(-1).view(np.uint8))
+            progress(tensor.nbytes)
+
+
+def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
+    """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or without any."""
+    heads, place = [], 0
+    for name, tensor in tensors.items():
+        proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
+        if data_name:
+            proto.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", data_name), ("offset", place), ("length", tensor.nbytes)):
+                proto.external_data.add(key=key, value=str(value))
+        content = proto.SerializeToString()
+        if not data_name:
+            content += _field_head(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
+        heads.append(_field_head(onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)) + content)
+        place += tensor.nbytes
+    return heads
+
+
+def _data_type(onnx, name: str, dtype: np.dtype) -> int:
+    if dtype not in _DTYPE_NAMES:
+        raise ConfigError(f"{name} is of type {dtype}, which PopART's files do not have. Allowed: {', '.join(map(str, _DTYPE_NAMES))}.")
+    return onnx.TensorProto.DataType.Value(_DTYPE_NAMES[dtype])
+
+
+def _field_head(number: int, length: int) -> bytes:
+    """Returns key and length of a field of bytes."""
+    return _varint(number << 3 | _BYTES) + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    result = bytearray()
+    while value >= 0x80:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)

