@@ -27,7 +27,6 @@ _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graph
             **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
 # The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
 _GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
-_RESEARCH_DEFAULTS = {"precision": 16}
 
 
 def parse_flags():
@@ -43,8 +42,9 @@ def parse_flags():
     add_bool(parser, "use_attention_bias", True, "graphcore: keep the bias of the attention's projection.")
     add_bool(parser, "fused_qkv", False, "graphcore: one kernel for query, key and value.")
     add_bool(parser, "baseline", False, "research: BERT and not GroupBERT.")
-    parser.add_argument("--precision", type=int, choices=(16, 32), help="Float type of the result. Unset: as the source has; 16 for graphcore and research.")
+    parser.add_argument("--precision", type=int, choices=(16, 32), help="Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from graphcore.")
     parser.add_argument("--num_attention_heads", type=int, help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.")
+    add_bool(parser, "hf_prefix", None, "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).")
     parser.add_argument("--vocab_file", help="huggingface: vocabulary to put into the folder.")
     add_bool(parser, "with_optimizer", False, "Carry optimizer slots where both formats have them.")
     parser.add_argument("--report", help="Write the report of the conversion to this JSON file.")
@@ -84,9 +84,11 @@ def options_of(flags):
     if target == "graphcore" and source != "research":
         defaults |= _GRAPHCORE_DEFAULTS
     elif "research" in (source, target):
-        defaults |= _RESEARCH_DEFAULTS
+        defaults |= {"precision": 16}
+    elif source == "graphcore":
+        defaults |= {"precision": 32}
     names = ("vocab_size", "with_optimizer", "precision", "num_embeddings_splits", "use_cls_layer", "use_qkv_bias", "use_attention_bias",
-             "fused_qkv", "num_attention_heads", "baseline", "vocab_file")
+             "fused_qkv", "num_attention_heads", "baseline", "hf_prefix", "vocab_file")
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     return Options(**{**defaults, **given})
 

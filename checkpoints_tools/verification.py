@@ -1,12 +1,9 @@
 """Whether two checkpoints are the same model: both are loaded into it and given the same random batch."""
 
-import json
-import os
-
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint.formats import registry, table
+from official.checkpoint.formats import companions, registry, table, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
@@ -33,7 +30,7 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     config = model_config(weights, [end.location for end in ends], options)
     outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for tensors in weights]
     differences = {name: float(np.abs(outputs[0][name] - outputs[1][name]).max()) for name in outputs[0]}
-    tolerance = _TOLERANCES[min(tensor.dtype.itemsize for end in weights for tensor in end.values() if tensor.dtype.kind == "f")]
+    tolerance = _TOLERANCES[min(tensor.dtype.itemsize for end in weights for tensor in end.values() if tensors_lib.is_float(tensor))]
     return {"differences": differences, "tolerance": tolerance, "passed": max(differences.values()) <= tolerance}
 
 
@@ -47,7 +44,8 @@ def model_config(weights: list[Tensors], locations: list[str], options: Options)
     first = weights[0]
     words = min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
     hidden = first["bert/embeddings/word_embeddings"].shape[1]
-    heads = options.num_attention_heads or next(filter(None, map(_heads_in_config, locations)), None) or max(hidden // 64, 1)
+    beside = next(filter(None, map(companions.sizes_beside, locations)), {})
+    heads = options.num_attention_heads or beside.get("num_attention_heads") or max(hidden // 64, 1)
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
     return BertConfig(
@@ -55,18 +53,6 @@ def model_config(weights: list[Tensors], locations: list[str], options: Options)
         intermediate_size=first["bert/encoder/layer_0/intermediate/dense/bias"].shape[0],
         max_position_embeddings=first["bert/embeddings/position_embeddings"].shape[0],
         type_vocab_size=first["bert/embeddings/token_type_embeddings"].shape[0], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-
-def _heads_in_config(location: str) -> int | None:
-    """Returns the number of heads that a configuration beside a checkpoint gives."""
-    folder = location if os.path.isdir(location) else os.path.dirname(location)
-    for name in ("config.json", "bert_config.json"):
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                values = json.load(file)
-            return (values.get("model") or values).get("num_attention_heads")
-    return None
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:

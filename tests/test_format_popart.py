@@ -21,8 +21,9 @@ SHAPES = {
     "Embedding/Embedding_Dict": [WORDS, HIDDEN], "Embedding/Positional_Dict": [POSITIONS, HIDDEN], "Embedding/Segment_Dict": [2, HIDDEN],
     "Embedding/Gamma": [HIDDEN], "Embedding/Beta": [HIDDEN],
     **{f"Layer{layer}/{name}": shape for layer in (0, 1) for name, shape in {
-        "Attention/QKV": [HIDDEN, 3 * HIDDEN], "Attention/QKV_bias": [3 * HIDDEN], "Attention/Out": [HIDDEN, HIDDEN], "Attention/Out_bias": [HIDDEN],
-        "Attention/Gamma": [HIDDEN], "Attention/Beta": [HIDDEN], "FF/1/W": [HIDDEN, INNER], "FF/1/B": [INNER], "FF/2/W": [INNER, HIDDEN],
+        "Attention/QKV": [HIDDEN, 3 * HIDDEN], "Attention/QKV_bias": [3 * HIDDEN], "Attention/Out": [HIDDEN, HIDDEN],
+        "Attention/Out_bias": [HIDDEN], "Attention/Gamma": [HIDDEN], "Attention/Beta": [HIDDEN],
+        "FF/1/W": [HIDDEN, INNER], "FF/1/B": [INNER], "FF/2/W": [INNER, HIDDEN],
         "FF/2/B": [HIDDEN], "FF/Gamma": [HIDDEN], "FF/Beta": [HIDDEN]}.items()},
     "NSP/PoolW": [HIDDEN, HIDDEN], "NSP/PoolB": [HIDDEN], "NSP/NspW": [HIDDEN, 2], "NSP/NspB": [2],
     "CLS/LMPredictionW": [HIDDEN, HIDDEN], "CLS/LMPredictionB": [HIDDEN], "CLS/Gamma": [HIDDEN], "CLS/Beta": [HIDDEN],
@@ -36,7 +37,8 @@ def weights(dtype=np.float32, slots: bool = False) -> dict[str, np.ndarray]:
     # No table is square: a square one does not show its orientation.
     arrays["bert/embeddings/position_embeddings"] = np.random.default_rng(2).normal(size=[POSITIONS, HIDDEN]).astype(dtype)
     generator = np.random.default_rng(3)
-    moments = {f"{name}/{slot}": generator.normal(size=array.shape).astype(np.float32) for name, array in arrays.items() for slot in ("lamb_m", "lamb_v")}
+    moments = {f"{name}/{slot}": generator.normal(size=array.shape).astype(np.float32)
+               for name, array in arrays.items() for slot in ("lamb_m", "lamb_v")}
     return arrays | (moments if slots else {})
 
 
@@ -228,6 +230,27 @@ def test_another_file(tmp_path, content):
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(reading.DamagedError):
         onnx_file.read(str(tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize("name, place, message", [
+    ("a", {"location": "v.bin", "offset": "x"}, "the values of a have no place"),
+    ("a\nb", {}, "the name 'a.nb'"),
+    ("a", {"location": "v.bin"}, "No such file"),
+])
+def test_a_damaged_description(tmp_path, name, place, message):
+    proto = onnx.TensorProto(name=name, dims=[2], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in place.items():
+        proto.external_data.add(key=key, value=value)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [proto])).SerializeToString())
+    with pytest.raises(reading.DamagedError, match=message):
+        onnx_file.read(str(path))["a"].read()
+
+
+def test_initializers_that_are_there_twice(tmp_path):
+    one = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "a")
+    with pytest.raises(reading.DamagedError, match="twice: a"):
+        onnx_file.read(save_model(tmp_path / "model.onnx", [one, one]))
 
 
 def test_another_type_is_refused(tmp_path):

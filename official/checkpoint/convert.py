@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import reading
-from official.checkpoint.formats import canonical, registry, tensors as tensors_lib
+from official.checkpoint.formats import canonical, companions, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensor, Tensors
@@ -48,6 +48,7 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
     checkpoint = registry.open_checkpoint(source, "PATH", source_format)
     location = container.target(output_dir, checkpoint.location)
     _check_free(container, location, checkpoint.location, overwrite)
+    options = companions.with_companions(options, checkpoint.location)
     try:
         read = checkpoint.to_canonical(options)
         dropped = dict(read.dropped)
@@ -60,6 +61,8 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
         _write(container, result, location, options, progress)
         _write_sidecar(vocabulary.pop("rows"), location)
         compared = _compare(container.read(location), result)
+        if target_format != "huggingface":  # which has its own
+            companions.hand_on(checkpoint.location, location, kept, options)
     except reading.DamagedError as error:
         raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
@@ -134,7 +137,7 @@ def _with_precision(tensors: Tensors, options: Options, keeps_float32) -> Tensor
     wanted = np.dtype({16: np.float16, 32: np.float32}[options.precision])
 
     def converted(name, tensor):
-        if not np.issubdtype(tensor.dtype, np.floating) or keeps_float32(name) or tensor.dtype == wanted:
+        if not tensors_lib.is_float(tensor) or keeps_float32(name) or tensor.dtype == wanted:
             return tensor
         return _checked_cast(name, tensor, wanted)
 

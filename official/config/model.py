@@ -33,7 +33,10 @@ _KNOWN_EXTRA_KEYS = {
     "pooler_size_per_head": None, "pooler_type": "first_token_transform", "layer_norm_eps": 1e-12, "model_type": "bert",
     "pad_token_id": 0, "position_embedding_type": "absolute", "architectures": None, "_name_or_path": None,
     "transformers_version": None, "gradient_checkpointing": None, "use_cache": None, "classifier_dropout": None, "torch_dtype": None,
+    "dtype": None, "id2label": None, "label2id": None, "tie_word_embeddings": True,
 }
+# Hugging Face's names of the tanh form, which is Google's gelu.
+_ACTIVATION_ALIASES = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 
 
@@ -42,7 +45,7 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     sizes = {}
     for key, value in values.items():
         if key in _BERT_FIELDS:
-            sizes[key] = _checked_size(key, value, source)
+            sizes[key] = _checked_size(key, _ACTIVATION_ALIASES.get(value, value) if key == "hidden_act" else value, source)
         elif key not in _KNOWN_EXTRA_KEYS:
             raise ConfigError(f"{source}: unknown key {key!r}{suggest(key, _BERT_FIELDS)}.")
         elif _KNOWN_EXTRA_KEYS[key] not in (None, value):

@@ -138,7 +138,7 @@ def _plain_name(name: str) -> str:
     name = name.replace("/self_attention/attention_output/", "/self_attention_output/")  # Model Garden 2.3
     name = re.sub(r"^(\w+)/(m|v)/(.+)$", r"\3/\1/\2", name)  # slots of Keras' newer optimizers
     name = re.sub(r"AdamWeightDecay/(\w+)$", r"Adam/\1", name)  # Model Garden's Adam with weight decay
-    return re.sub(r"^((Adam|LAMB)/iter|iteration)$", "iter", name)
+    return re.sub(r"^(\w+/iter|iteration)$", "iter", name)
 
 
 def _attention_part(name: str) -> str | None:
@@ -156,11 +156,10 @@ def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     heads = shape[1] if part == "input.kernel" else shape[0]
     if options.num_attention_heads not in (None, heads):
-        raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, and --num_attention_heads={options.num_attention_heads} is asked for. "
+        raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, but --num_attention_heads={options.num_attention_heads}. "
                           f"Change --num_attention_heads to {heads} or leave it out.")
-    if part == "input.bias":
-        return tensors_lib.reshaped(tensor, (shape[0] * shape[1],))
-    return tensors_lib.reshaped(tensor, (shape[0], shape[1] * shape[2]) if part == "input.kernel" else (shape[0] * shape[1], shape[2]))
+    size = (heads * shape[2 if part == "input.kernel" else 1],)
+    return tensors_lib.reshaped(tensor, {"input.kernel": shape[:1] + size, "input.bias": size, "output.kernel": size + shape[2:]}[part])
 
 
 def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
@@ -177,8 +176,8 @@ def _num_heads(hidden_size: int, options: Options) -> int:
     heads = options.num_attention_heads
     if heads is None:
         if hidden_size % _HEAD_SIZE:
-            raise ConfigError(f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE}, the size of a head "
-                              "of the published models. Give --num_attention_heads.")
+            raise ConfigError(f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE}, the size of a "
+                              "head of the published models. Give --num_attention_heads.")
         return hidden_size // _HEAD_SIZE
     if heads < 1 or hidden_size % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change --num_attention_heads.")
@@ -186,7 +185,7 @@ def _num_heads(hidden_size: int, options: Options) -> int:
 
 
 def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Returns where the variables are in the tree of objects under `model`: that of a pretrainer where there are heads, else of an encoder.
+    """Returns where variables are in the tree of objects under `model`: a pretrainer's where there are heads, else an encoder's.
 
     Args:
       names: of this format's variables.

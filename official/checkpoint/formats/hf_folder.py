@@ -4,9 +4,9 @@ Weights may be in parts (model.safetensors.index.json), and a single .safetensor
 (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
 
 The activation. This project's `gelu` is the tanh form, as in Google's BERT. transformers calls that form `gelu_new`; its `gelu` is the
-exact one with erf, and outputs differ by about 1e-3. What is written here says `gelu_new`, so that transformers computes what
-this project computes. A folder that says `gelu` was trained with the exact form; its weights are read as they are and
-computed with the tanh form.
+exact one with erf. What is written here says `gelu_new`, so that transformers computes what this project computes. A folder that
+says `gelu` was trained with the exact form; its weights are read as they are, and hidden states, of size 6 at most, then differ by
+4e-3 at most (all-MiniLM-L6-v2, random tokens).
 """
 
 import dataclasses
@@ -199,7 +199,7 @@ def _header(tensors: Tensors) -> bytes:
     entries, place = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPE_NAMES:
-            raise ConfigError(f"{name} is of type {tensor.dtype}, which safetensors has no name for. Allowed: {', '.join(map(str, _DTYPE_NAMES))}.")
+            raise ConfigError(f"{name} is of type {tensor.dtype}, which is not written. Allowed: {', '.join(map(str, _DTYPE_NAMES))}.")
         entries[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, place + tensor.nbytes]}
         place += tensor.nbytes
     text = json.dumps(entries, separators=(",", ":")).encode()
@@ -247,7 +247,7 @@ def make_config(tensors: Tensors, options: Options) -> dict:
 def _number_of_heads(hidden: int, options: Options) -> int:
     heads = options.num_attention_heads
     if heads is None and hidden % 64 == 0:
-        logging.warning("%d attention heads are assumed, of size 64; the weights do not tell. --num_attention_heads changes it.", hidden // 64)
+        logging.warning("%d attention heads of size 64 are assumed; the weights do not tell. --num_attention_heads changes it.", hidden // 64)
         return hidden // 64
     if heads is None or heads < 1 or hidden % heads:
         given = "is not given and the hidden size is no multiple of 64" if heads is None else "does not divide the hidden size"
@@ -260,7 +260,8 @@ def _labels(shapes: dict[str, tuple[int, ...]]) -> dict:
     if "classifier.weight" not in shapes:
         return {}
     classes = [f"LABEL_{number}" for number in range(shapes["classifier.weight"][0])]
-    return {"id2label": {str(number): name for number, name in enumerate(classes)}, "label2id": {name: number for number, name in enumerate(classes)}}
+    return {"id2label": {str(number): name for number, name in enumerate(classes)},
+            "label2id": {name: number for number, name in enumerate(classes)}}
 
 
 def _check_vocabulary(path: str | None, rows: int) -> None:
@@ -298,7 +299,7 @@ def sizes(location: str) -> dict:
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
-    values = _read_config(path)
+    values = read_config(path)
     if values.get("model_type", "bert") != "bert":
         raise ConfigError(f"{path}: model_type={values['model_type']!r} is not supported, only 'bert'.")
     if values.get("hidden_act") in _TANH_GELUS:
@@ -307,7 +308,8 @@ def sizes(location: str) -> dict:
     return {key: values[key] for key in keys if key in values}
 
 
-def _read_config(path: str) -> dict:
+def read_config(path: str) -> dict:
+    """Reads a JSON object. Raises ConfigError where it is none."""
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)

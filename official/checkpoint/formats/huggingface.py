@@ -60,6 +60,7 @@ _DROPPED = {
     r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
     r"cls\.predictions\.decoder\.bias": "a copy of cls.predictions.bias, tied",
 }
+_COUNTER, _SLOT = "a counter of this project's trainer", "optimizer slot: the format has weights only"
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -80,8 +81,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves them, or as `hf_prefix` says."""
     mapped = table.from_canonical(TABLE, tensors, "")
-    mapped.dropped = {name: "a counter of this project's trainer" if name in canonical.COUNTERS else "optimizer slot: the format has weights only"
-                      for name in mapped.dropped}
+    mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
     has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
     if not (has_head if options.hf_prefix is None else options.hf_prefix):
         mapped.tensors = {name.removeprefix(PREFIX): tensor for name, tensor in mapped.tensors.items()}

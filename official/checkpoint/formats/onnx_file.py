@@ -84,6 +84,10 @@ def read(location: str) -> Tensors:
         raise reading.DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
     if not graphs:
         raise reading.DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
+    names = [name for name, _ in found]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {', '.join(doubled)}")
     return dict(sorted(found))
 
 
@@ -131,7 +135,7 @@ def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
     described = {proto.NAME_FIELD_NUMBER, proto.DIMS_FIELD_NUMBER, proto.DATA_TYPE_FIELD_NUMBER, proto.DATA_LOCATION_FIELD_NUMBER,
                  proto.EXTERNAL_DATA_FIELD_NUMBER}
     parts = list(_fields(file, field.inside, field.end))
-    head = _parse(onnx, b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described))
+    head = _checked_head(_parse(onnx, b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described)))
     type_name = proto.DataType.Name(head.data_type) if head.data_type in proto.DataType.values() else str(head.data_type)
     if type_name not in _DTYPES:
         raise reading.DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
@@ -141,12 +145,23 @@ def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
     return head.name, Tensor(shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,))
 
 
+def _checked_head(head):
+    """Returns the description of an initializer. Raises DamagedError where its texts are none."""
+    places = [text for entry in head.external_data for text in (entry.key, entry.value)]
+    # Bytes that are no text come as bytes.
+    if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
+        raise reading.DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
+    if not all(entry.value.isdecimal() for entry in head.external_data if entry.key == "offset"):
+        raise reading.DamagedError(f"the values of {head.name} have no place: {places}")
+    return head
+
+
 def _reader(onnx, head, location: str, field: _Field, raw: _Field | None):
     """Returns the function of shape and dtype that reads the values, by where they are."""
     if head.data_location == onnx.TensorProto.EXTERNAL:
         place = {entry.key: entry.value for entry in head.external_data}
-        path = _beside(location, place.get("location", ""))
-        return lambda shape, dtype: _from_file(path, dtype, shape, int(place.get("offset", 0)))
+        path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
+        return lambda shape, dtype: _from_file(path, dtype, shape, offset)
     if raw is not None:
         return lambda shape, dtype: _from_file(location, dtype, shape, raw.inside, raw.end - raw.inside)
     return lambda shape, dtype: _from_numbers(onnx, location, field, shape, dtype)

@@ -27,6 +27,10 @@ class Tensor:
 Tensors = dict[str, Tensor]
 
 
+def is_float(tensor: Tensor) -> bool:
+    return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"  # which NumPy has from ml_dtypes and does not count as float
+
+
 def of_array(array: np.ndarray, name: str) -> Tensor:
     return Tensor(array.shape, array.dtype, lambda: array, (name,))
 

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Converts a BERT-large file of random numbers google -> graphcore -> google and measures time and peak memory of each conversion.
+
+  python scripts/benchmark_conversion.py --output=results/convert_bert_large.json
+
+A conversion is a process of its own, the command line that users run. Its memory is counted beyond what a process needs that has
+imported the same modules and done nothing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
+
+import command_line
+
+import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+
+_IMPORTS = ("import sys; sys.path[:0] = ['checkpoints_tools', 'scripts']; import convert_ckpt; from official.checkpoint import convert; "
+            "from checkpoints_tools import verification")
+
+
+def parse_flags():
+    parser = command_line.Parser(__doc__.splitlines()[0])
+    parser.add_argument("--bert_config_file", default="configs/models/bert_large.json", help="Model.")
+    parser.add_argument("--output", default=None, help="Also write the figures to this JSON file.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
+    return parser.parse()
+
+
+def write_random(config_file: str, prefix: str) -> int:
+    """Writes a Google checkpoint of random numbers, a tensor at a time. Returns its bytes."""
+    import numpy as np
+
+    from official.checkpoint.formats import bundle, canonical
+    from official.checkpoint.formats.tensors import Tensor
+    from official.config import bert_config_from_dict, read_json
+
+    model = bert_config_from_dict(read_json(config_file, "bert_config_file"), config_file)
+    generator = np.random.default_rng(1)
+
+    def random(name, shape):
+        return Tensor(shape, np.dtype(np.float32), lambda: generator.standard_normal(shape, np.float32), (name,))
+
+    tensors = {name.replace("{layer}", str(layer)): None for name in (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)
+               for layer in range(model.num_hidden_layers)}
+    tensors = {name: random(name, shape_of(name, model)) for name in tensors}
+    bundle.write(tensors, prefix)
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def shape_of(name: str, model) -> tuple[int, ...]:
+    hidden, inner = model.hidden_size, model.intermediate_size
+    rows = {"bert/embeddings/word_embeddings": model.vocab_size, "bert/embeddings/token_type_embeddings": model.type_vocab_size,
+            "bert/embeddings/position_embeddings": model.max_position_embeddings, "cls/seq_relationship/output_weights": 2}
+    if name in rows:
+        return rows[name], hidden
+    if name in ("cls/predictions/output_bias", "cls/seq_relationship/output_bias"):
+        return (model.vocab_size if "predictions" in name else 2,)
+    wide_in, wide_out = "/output/dense" in name and "attention" not in name, "intermediate" in name
+    out = inner if wide_out else hidden
+    return (inner if wide_in else hidden, out) if name.endswith("kernel") else (out,)
+
+
+def run_measured(command: list[str]) -> tuple[float, int]:
+    """Runs a command. Returns its seconds and the most bytes it had in memory."""
+    started = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed: {errors.decode()[-500:]}")
+    return time.monotonic() - started, usage.ru_maxrss * 1024
+
+
+def measure(config_file: str, folder: str) -> dict:
+    size = write_random(config_file, os.path.join(folder, "a", "model.ckpt"))
+    _, baseline = run_measured([sys.executable, "-c", _IMPORTS])
+    tool = [sys.executable, "checkpoints_tools/convert_ckpt.py"]
+    kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
+    conversions = {}
+    for action, source, target, flags in (("google2graphcore", "a", "b", kept), ("graphcore2google", "b", "c", []),
+                                          ("google2graphcore --precision=16 --vocab_size=30400", "a", "d", [])):
+        secs, peak = run_measured([*tool, action.split()[0], f"{folder}/{source}", f"--output_dir={folder}/{target}", *flags])
+        conversions[action] = {"secs": round(secs, 2), "peak_bytes_beyond_imports": peak - baseline,
+                               "share_of_checkpoint": round((peak - baseline) / size, 3)}
+    return {"checkpoint_bytes": size, "imports_bytes": baseline, "conversions": conversions, "round_trip_is_bit_equal": same(folder)}
+
+
+def same(folder: str) -> bool:
+    """Compares the tensors of the first and the last checkpoint."""
+    from official.checkpoint.formats import bundle
+
+    first, last = (bundle.read(bundle.locate(os.path.join(folder, name))) for name in ("a", "c"))
+    return first.keys() == last.keys() and all((first[name].read() == last[name].read()).all() for name in first)
+
+
+def main() -> None:
+    flags = parse_flags()
+    if flags.output:
+        command_line.check_output_file(flags.output, "output", flags.overwrite)
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(flags.bert_config_file, folder)
+    for action, row in measured["conversions"].items():
+        print(f"{action}: {row['secs']:.1f} s, {row['peak_bytes_beyond_imports'] / 1e6:,.0f} MB beyond the imports "
+              f"({row['share_of_checkpoint']:.0%} of {measured['checkpoint_bytes'] / 1e6:,.0f} MB)")
+    print(f"round trip bit-equal: {measured['round_trip_is_bit_equal']}")
+    if flags.output:
+        from official.reporting import environment
+
+        record = {"command": " ".join(["python", "scripts/benchmark_conversion.py", *sys.argv[1:]]), **measured, "environment": environment.environment()}
+        command_line.write_text(flags.output, json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    command_line.run(main)
