@@ -30,7 +30,7 @@ VALUES = ("", "0", "1", "2", "3", "5", "8", "16", "-1", "-7", "0.5", "1e-3", "1e
 # Values of the right type.
 FITTING = {bool: ("true", "false"), int: ("1", "2", "3", "4", "8"), float: ("0.0", "0.1", "0.5", "1e-3", "2.0"), str: ("dynamic", "1024", "")}
 # Flags left alone: they would leave the sandbox, or try another machine for a long time.
-SPARED = ("model_dir", "tpu", "worker_hosts", "distribution_strategy")
+SPARED = ("model_dir", "tpu", "worker_hosts", "distribution_strategy", "mllog_file", "plan_file", "wandb")
 
 
 def parse_flags():
@@ -141,7 +141,7 @@ def make_case(rng: random.Random, kind: str, base: str, folder: str) -> list[str
         use = rng.choice(("resume", "init"))
         return [*flags, f"--model_dir={folder}/base", "--num_steps_per_epoch=6"] if use == "resume" else [*flags, f"--init_checkpoint={folder}/base"]
     if kind == "config":
-        name = rng.choice(("base/config.json", "bert.json", "base/metrics.jsonl", "base/result.json"))
+        name = rng.choice(("base/config.json", "bert.json", "base/metrics.jsonl", "base/result.json", "base/mllog.txt"))
         damage_file(rng, f"{folder}/{name}")
         return [f"--config={folder}/base/config.json", f"--input_files={folder}/part-*", f"--model_dir={folder}/base", *flags[:1], "--num_steps_per_epoch=6"]
     path = f"{folder}/run.flags"

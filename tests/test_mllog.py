@@ -138,6 +138,22 @@ def test_an_interrupted_run_has_one_log(run_config, monkeypatch):
     assert keys(events)[-1] == "run_stop"
 
 
+def test_a_damaged_log_does_not_stop_a_run(run_config, monkeypatch):
+    config = run_config()
+    stop_after(monkeypatch, 15)
+    run(config)
+    log = f"{config.model_dir}/mllog.txt"
+    with open(log, "ab") as file:
+        file.write(b':::MLLOG {"key": 3}\n:::MLLOG []\n:::MLLOG {"key": "block_start", "value": 1, "metadata": {"samples_count": 0}}\n\xff\xfe\n')
+    assert run(config).status == "finished"
+    assert keys(events_of(config)).count("run_stop") == 1
+
+
+def test_a_log_that_cannot_be_written_is_bad_input(run_config, tmp_path):
+    with pytest.raises(ConfigError, match="--mllog_file="):
+        run(run_config(mllog_file=str(tmp_path)))
+
+
 def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
     config = run_config()
     stop_after(monkeypatch, 15)

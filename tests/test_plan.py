@@ -103,14 +103,6 @@ def test_sizes_are_those_of_a_built_model(make_config, optimizer_type):
     assert plan["bytes"]["optimizer_slots"] == sum(slot.numpy().nbytes for slot in slots)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"optimizer_type": "lamb"}, {"optimizer_type": "adamw", "num_accumulation_steps": 2}])
-def test_deep_models_are_on_the_line_of_shallow_ones(make_config, settings):
-    config = make_config(model={"num_hidden_layers": 6}, **settings)
-    make_task = TASKS[config.task]
-    assert graph_cost.step_cost(config, make_task, 8) == graph_cost.built_cost(config, make_task(config), 8)
-
-
 def flat_graph(build) -> tuple[graph_cost.FlatGraph, list[int]]:
     """Returns the flat graph of what `build` makes from a placeholder of 1000 floats, and the number of its result."""
     with tf.Graph().as_default() as graph:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 
-_POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
+POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
 
 
@@ -22,7 +22,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
     tf.keras.utils.set_random_seed(config.seed)
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[config.dtype])
+    tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     if config.distribution_strategy == "tpu":
         return _tpu_strategy(config)
     if config.distribution_strategy == "multi_worker_mirrored":

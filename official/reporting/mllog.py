@@ -35,13 +35,16 @@ def read_events(path: str) -> list[dict]:
 
 
 def _parse(line: bytes) -> dict | None:
+    """Returns the event of a line, or None where the line is not a whole one."""
     _, mark, text = line.partition(_MARK)
     if not mark or not line.endswith(b"\n"):
         return None
     try:
-        return json.loads(text)
+        event = json.loads(text)
     except ValueError:
         return None
+    whole = isinstance(event, dict) and isinstance(event.get("metadata"), dict) and isinstance(event.get("key"), str) and "value" in event
+    return event if whole and isinstance(event["metadata"].get("samples_count", 0), int) else None
 
 
 def run_settings(config, platform: str) -> list[tuple[str, object]]:
@@ -87,16 +90,16 @@ class MLPerfLog:
     """
 
     def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, evaluated: bool):
-        lines = read_lines(path)
+        with _one_line_errors(path):
+            lines = read_lines(path)
         self._kept = _kept(lines, samples, evaluated) if samples else []
         events = [_parse(line) for line in self._kept]
         if not set(map(repr, settings)) <= {repr((event["key"], event["value"])) for event in events}:
             self._kept, events = [], []
         self._path, self._settings = path, settings
         self._seen = {event["key"] for event in events}
-        self._end = lines[-1] if self._kept and lines == [*self._kept, lines[-1]] and _parse(lines[-1])["key"] == "run_stop" else None
-        blocks = [event for event in events if event["key"].startswith("block_")]
-        self._block = blocks[-1]["metadata"] if blocks and blocks[-1]["key"] == "block_start" else None
+        self._end = _end_after(self._kept, lines)
+        self._block = _open_block(events)
         self._file = None
         self._echo = None if sys.stdout.isatty() else sys.stdout
         self._logger = _make_logger(self._write)
@@ -185,13 +188,11 @@ class MLPerfLog:
 
     def _open(self) -> None:
         self._end = None
-        try:
+        with _one_line_errors(self._path):
             tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
             if not self._kept and read_lines(self._path):
                 _set_aside(self._path)
             self._file = LineFile(self._path, self._kept)
-        except (OSError, tf.errors.OpError) as error:
-            raise ConfigError(f"--mllog_file={self._path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
         self._print(self._kept)  # so that the output of every process is a whole log, too
 
     def _print(self, lines: list[bytes]) -> None:
@@ -217,6 +218,30 @@ def _kept(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]:
         if at <= samples and not repeated and not begun_again:
             kept.append(line)
     return kept if any(_parse(line)["key"] == "run_start" for line in kept) else []  # not of a run that was killed before it started
+
+
+def _end_after(kept: list[bytes], lines: list[bytes]) -> bytes | None:
+    """Returns the run_stop that is all that a file holds beyond the kept lines, or None."""
+    if not kept or lines[:-1] != kept:
+        return None
+    event = _parse(lines[-1])
+    return lines[-1] if event and event["key"] == "run_stop" else None
+
+
+def _open_block(events: list[dict]) -> dict | None:
+    """Returns what the last block_start says, where no block_stop follows it."""
+    blocks = [event for event in events if event["key"].startswith("block_")]
+    is_open = blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
+    return blocks[-1]["metadata"] if is_open else None
+
+
+@contextlib.contextmanager
+def _one_line_errors(path: str):
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ConfigError(f"--mllog_file={path} cannot be read and written: {reason}.") from None
 
 
 def _set_aside(path: str) -> None:

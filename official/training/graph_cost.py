@@ -9,7 +9,6 @@ import dataclasses
 import math
 import re
 
-import ml_collections
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops  # for variables without initial values, which have no public name
 
@@ -51,37 +50,14 @@ class Cost:
     peak_bytes: int
 
 
-_DEPTHS = 3, 4  # layers of the two models that stand for a deeper one
-
-
-def step_cost(config, make_task, batch_size: int) -> Cost:
-    """Returns the cost of a step of one replica.
-
-    Layers are alike, so that every cost is a straight line over their number: a deep model's is drawn through those of two
-    shallow ones, which take a fraction of the time to build.
+def step_cost(config, task, batch_size: int) -> Cost:
+    """Builds the training step of one replica and reads its cost.
 
     Args:
       config: the configuration; the mixed-precision policy must be that of its dtype.
-      make_task: config -> Task.
+      task: the task.
       batch_size: sequences of one step of a replica, all micro batches.
     """
-    layers = config.model.num_hidden_layers
-    if layers <= max(_DEPTHS):
-        return built_cost(config, make_task(config), batch_size)
-    low, high = (built_cost(shallow, make_task(shallow), batch_size) for shallow in (_with_depth(config, depth) for depth in _DEPTHS))
-    line = zip(dataclasses.astuple(low), dataclasses.astuple(high))
-    return Cost(*(first + (second - first) * (layers - _DEPTHS[0]) for first, second in line))
-
-
-def _with_depth(config, layers: int):
-    """Returns the configuration with another number of layers."""
-    changed = ml_collections.ConfigDict(config)
-    changed.model = dataclasses.replace(config.model, num_hidden_layers=layers)
-    return ml_collections.FrozenConfigDict(changed)
-
-
-def built_cost(config, task, batch_size: int) -> Cost:
-    """Builds the training step of one replica, all layers of it, and reads its cost."""
     spec = task.synthetic_dataset(1).element_spec  # shapes are all that is wanted of it: one sequence is enough
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
         batch = {name: tf.compat.v1.placeholder(feature.dtype, [batch_size, *feature.shape[1:]]) for name, feature in spec.items()}

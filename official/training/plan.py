@@ -51,10 +51,10 @@ def make_plan(config, make_task) -> dict:
         raise ConfigError("do_train=false: --plan plans a training. Drop --plan, or set --do_train.")
     batches = batch_plan.make_batch_plan(config, num_replicas(config))
     with _precision(config):
-        cost = graph_cost.step_cost(config, make_task, batches.replica_batch_size)
+        cost = graph_cost.step_cost(config, make_task(config), batches.replica_batch_size)
     steps = config_lib.train_steps(config)
     plan = {
-        "task": config.task, "strategy": config.distribution_strategy, "dtype": config.dtype,
+        "task": config.task, "strategy": config.distribution_strategy, "dtype": config.dtype, "enable_xla": config.enable_xla,
         "parameters": cost.parameters, "tensors": cost.tensors,
         "num_replicas": batches.num_replicas, "num_accumulation_steps": batches.num_accumulation_steps,
         "micro_batch_size": batches.micro_batch_size, "replica_batch_size": batches.replica_batch_size,
@@ -102,7 +102,7 @@ def _num_workers(config) -> int:
 def _precision(config):
     """Sets the precision of the run for the time of a block."""
     before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(strategy_lib._POLICIES[config.dtype])  # pylint: disable=protected-access
+    tf.keras.mixed_precision.set_global_policy(strategy_lib.POLICIES[config.dtype])
     try:
         yield
     finally:
@@ -181,7 +181,7 @@ def _step_lines(plan: dict) -> list[tuple[str, str]]:
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
     lines = [(name.replace("_", " "), _size(value)) for name, value in plan["bytes"].items()]
-    return lines + [("at once", _size(plan["total_bytes"]))]
+    return lines + [("at once", _size(plan["total_bytes"]) + (" at most: XLA fuses operations, which is not counted" if plan["enable_xla"] else ""))]
 
 
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
