@@ -64,10 +64,6 @@ def measure_steps(config, steps: int) -> list[int]:
     from official.tasks import TASKS
     from official.training import step as step_lib
 
-    if config.num_accumulation_steps > 1:
-        # TensorFlow 2.15 merges additions and then lets them share a temporary variable, which fails in a loop within a loop of
-        # this size: AlreadyExistsError ... AddOpsRewrite_Add/tmp_var. Recorded with the result.
-        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     strategy, task = strategy_lib.make_strategy(config), TASKS[config.task](config)
     state = step_lib.make_state(config, task, strategy)
     iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(config.train_batch_size)))
@@ -95,7 +91,7 @@ def measure(case: tuple, model: str, steps: int) -> dict:
     # All error is put on the activations: the gradients are known exactly.
     error = sizes["activations"] / (measured - sizes["gradients"]) - 1
     names = ("max_seq_length", "max_predictions_per_seq", "train_batch_size", "dtype", "optimizer_type", "num_accumulation_steps")
-    return {**dict(zip(names, case)), "measured_bytes": peaks, "planned_bytes": expected, "planned": sizes, "arithmetic_optimization": config.num_accumulation_steps == 1,
+    return {**dict(zip(names, case)), "measured_bytes": peaks, "planned_bytes": expected, "planned": sizes,
             "error": round(expected / measured - 1, 4), "activations_error": round(error, 4)}
 
 
@@ -138,7 +134,7 @@ def write_results(flags, results: list[dict]) -> None:
 
     values = {"command": " ".join(["python", os.path.relpath(__file__, ROOT), *sys.argv[1:]]), "environment": environment(),
               "allocation": ALLOCATION, "model": flags.model, "results": results}
-    command_line.write_text(flags.output, json.dumps(values, indent=1) + "\n")
+    command_line.write_file(flags.output, json.dumps(values, indent=1) + "\n")
 
 
 if __name__ == "__main__":

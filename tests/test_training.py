@@ -186,6 +186,13 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
 
 
+def test_accumulation_of_a_model_of_some_size(make_config):
+    """TensorFlow's optimizer of graphs breaks the sum of gradients of a model like this one, not of smaller ones."""
+    model = dict(vocab_size=30522, hidden_size=128, max_position_embeddings=128)
+    assert run(make_config(model=model, num_accumulation_steps=4, train_batch_size=16, max_seq_length=128, max_predictions_per_seq=20,
+                           num_steps_per_epoch=1)).status == "finished"
+
+
 @pytest.mark.parametrize("threshold,status,code", [(0.0, "success", 0), (1.0, "aborted", 1)])
 def test_threshold(make_config, threshold, status, code):
     config = make_config(do_eval=True, steps_between_eval=5, stop_threshold=threshold, num_steps_per_epoch=12, num_eval_samples=16)

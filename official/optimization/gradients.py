@@ -25,13 +25,23 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
-        return index + 1, tf.nest.map_structure(tf.add, total, new)
+        return index + 1, tf.nest.map_structure(_add, total, new)
 
     zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
     _, total = tf.while_loop(
         lambda index, _: index < num_micro_batches, body, (tf.constant(0), zeros), parallel_iterations=1,
         maximum_iterations=num_micro_batches)
     return total
+
+
+def _add(total, new):
+    """Returns the sum, by an addition that stays one.
+
+    TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable that it makes for
+    them breaks in a loop ("AlreadyExistsError: .../AddOpsRewrite_Add/tmp_var"). It does not look behind a Snapshot, which copies
+    nothing where nobody else needs its input.
+    """
+    return total + tf.raw_ops.Snapshot(input=new)
 
 
 def unscale(gradients, factor):

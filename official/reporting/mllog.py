@@ -12,6 +12,7 @@ import os
 import re
 import sys
 
+from absl import logging as absl_logging
 import tensorflow as tf
 
 from official import config as config_lib
@@ -43,7 +44,10 @@ def _parse(line: bytes) -> dict | None:
         event = json.loads(text)
     except ValueError:
         return None
-    whole = isinstance(event, dict) and isinstance(event.get("metadata"), dict) and isinstance(event.get("key"), str) and "value" in event
+    if not isinstance(event, dict) or not isinstance(event.get("metadata"), dict):
+        return None
+    types = {"key": str, "time_ms": int}
+    whole = "value" in event and all(isinstance(event.get(name), kind) for name, kind in types.items())
     return event if whole and isinstance(event["metadata"].get("samples_count", 0), int) else None
 
 
@@ -83,25 +87,26 @@ class MLPerfLog:
     Nothing is touched before there is something new to write: a finished run that is started again keeps its log.
 
     Args:
-      path: the file. Where it tells of another run (other settings, or this one starts from nothing) it is renamed.
+      path: the file. Where it tells of another run (other settings, or not `goes_on`) it is renamed.
       settings: of `run_settings`.
       samples: sequences that earlier processes of this run have trained on; what the file holds beyond is taken back.
+      goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
     """
 
-    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, evaluated: bool):
+    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool):
         with _one_line_errors(path):
             lines = read_lines(path)
-        self._kept = _kept(lines, samples, evaluated) if samples else []
+        self._kept = _kept(lines, samples, evaluated) if goes_on else []
         events = [_parse(line) for line in self._kept]
         if not set(map(repr, settings)) <= {repr((event["key"], event["value"])) for event in events}:
             self._kept, events = [], []
-        self._path, self._settings = path, settings
+        self._path, self._settings, self._samples = path, settings, samples
         self._seen = {event["key"] for event in events}
         self._end = _end_after(self._kept, lines)
         self._block = _open_block(events)
         self._file = None
-        self._echo = None if sys.stdout.isatty() else sys.stdout
+        self._echo = sys.stdout if sys.stdout and not sys.stdout.isatty() else None
         self._logger = _make_logger(self._write)
 
     @property
@@ -169,21 +174,33 @@ class MLPerfLog:
 
     def run_stop(self, success: bool, reason: str, samples: int, step: int) -> None:
         """Ends the run. `success`: the target was reached; `reason`: how it ended otherwise."""
-        if self._end:
-            self._print([*self._kept, self._end])
-            return
+        status, time_ms = "success" if success else "aborted", None
+        if self._end:  # nothing was done since: the end is that of the earlier process
+            event = _parse(self._end)
+            if event["metadata"].get("status") == status:
+                self._print([*self._kept, self._end])
+                return
+            time_ms = event["time_ms"]  # only the target has changed
         self._close_block(samples, step)
-        self._logger.end("run_stop", metadata={"status": "success" if success else "aborted", "reason": reason, **_point(samples, step)})
+        self._logger.end("run_stop", metadata={"status": status, "reason": reason, **_point(samples, step)}, time_ms=time_ms)
+
+    def flush(self) -> None:
+        """Writes out what is still in memory, on file systems that cannot append."""
+        if self._file:
+            with _one_line_errors(self._path):
+                self._file.flush()
 
     def close(self) -> None:
         if self._file:
-            self._file.close()
+            with _one_line_errors(self._path):
+                self._file.close()
 
     def _write(self, text: str) -> None:
         line = text.encode() + b"\n"
         if self._file is None:
             self._open()
-        self._file.write(line)
+        with _one_line_errors(self._path):
+            self._file.write(line)
         self._print([line])
 
     def _open(self) -> None:
@@ -193,12 +210,19 @@ class MLPerfLog:
             if not self._kept and read_lines(self._path):
                 _set_aside(self._path)
             self._file = LineFile(self._path, self._kept)
+        if self._samples and not self._kept:
+            absl_logging.warning("%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples)
         self._print(self._kept)  # so that the output of every process is a whole log, too
 
     def _print(self, lines: list[bytes]) -> None:
-        if self._echo:
-            self._echo.write(b"".join(lines).decode())
+        if not self._echo:
+            return
+        try:
+            self._echo.write(b"".join(lines).decode(errors="replace"))
             self._echo.flush()
+        except (OSError, ValueError) as error:  # whoever read it has gone away; the run has not
+            self._echo = None
+            absl_logging.warning("stdout is closed (%s): the MLPerf log goes on in %s only.", error, self._path)
 
 
 def _point(samples: int, step: int) -> dict:
@@ -281,4 +305,4 @@ class SilentLog:
         """Does nothing."""
 
     evaluation = staticmethod(lambda *_, **__: contextlib.nullcontext())
-    initialize = cache_clear = run_start = accuracy = run_stop = close = train
+    initialize = cache_clear = run_start = accuracy = run_stop = flush = close = train

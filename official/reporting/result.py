@@ -108,6 +108,15 @@ def remove_result(model_dir: str) -> None:
         tf.io.gfile.remove(path)
 
 
+def keep_training_result(model_dir: str) -> None:
+    """Renames result.json and report.html of a training to train_result.json and train_report.html: an evaluation writes its own."""
+    if read_result(model_dir).get("config", {}).get("do_train"):
+        for name in (FILE_NAME, "report.html"):
+            path = os.path.join(model_dir, name)
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.rename(path, os.path.join(model_dir, f"train_{name}"), overwrite=True)
+
+
 def write_result(model_dir: str, result: TrainResult) -> str:
     """Writes model_dir/result.json, whole or not at all. Returns its path."""
     path = os.path.join(model_dir, FILE_NAME)

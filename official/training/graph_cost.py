@@ -16,7 +16,7 @@ from official.optimization import optimizers
 from official.training import step as step_lib
 
 # Outputs that share the memory of the first input.
-_ALIASES = {"Reshape", "Identity", "IdentityN", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "EnsureShape", "Bitcast"}
+_ALIASES = {"Reshape", "Identity", "IdentityN", "ExpandDims", "Squeeze", "Snapshot", "StopGradient", "PreventGradient", "EnsureShape", "Bitcast"}
 # Outputs that are not the step's own: variables, constants, inputs.
 _RESIDENT = {"Const", "Placeholder", "VarHandleOp", "ReadVariableOp"}
 # Kernels that write into an input of the same size and type where nobody else needs that input any more.

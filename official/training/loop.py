@@ -101,13 +101,18 @@ class Loop:
                 self._save()
         finally:
             progress.close()
-            self.metrics.flush()
+            self._flush()
 
     def _save(self) -> None:
         """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
         if not self.weights_are_finite():
             raise NonFiniteError(f"weights not finite after step {self.state.step}")
+        self._flush()  # first: what a resumed process knows of the run must reach to its checkpoint
         self.manager.save(self.state.step)
+
+    def _flush(self) -> None:
+        self.metrics.flush()
+        self.log.flush()
 
     def check_same_state(self) -> None:
         """Raises ConfigError where processes start from different steps, because they do not see the same folder."""
@@ -211,6 +216,7 @@ class Loop:
         if math.isfinite(values[self.task.target_metric]):
             self.log.accuracy(values[self.task.target_metric], round(examples), *at)
         self.metrics.write("eval", self.state.step, values)
+        self._flush()
         bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
         if bad:
             raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")

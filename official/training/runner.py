@@ -25,7 +25,7 @@ from official.reporting import mllog
 from official.reporting import report
 from official.reporting import summary
 from official.reporting.files import replace_file
-from official.reporting.result import TrainResult, read_json_object, read_result, remove_result, result_dict, write_result
+from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
 from official.training import page_cache
 from official.training import step as step_lib
@@ -78,13 +78,15 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         if chief:
             _save_settings(config, command or sys.argv)
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
-        log = _open_log(config, strategy, state, writes=chief, evaluated=same_evaluation and state.step in earlier.evaluations(state.step))
+        log = _open_log(config, strategy, state, chief, earlier)
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
                     earlier.evaluations(state.step) if same_evaluation and config.do_train else {})
         result = _train(loop, data_files, started, earlier if same_evaluation else None)
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
         result.environment, result.data = surroundings, task.data_digest()
         if chief:
+            if not config.do_train:
+                keep_training_result(config.model_dir)
             write_result(config.model_dir, result)
             report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
         if wandb:
@@ -204,12 +206,15 @@ def _open_metrics(config, state, writes: bool, others):
     return metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step, others=others)
 
 
-def _open_log(config, strategy, state, writes: bool, evaluated: bool):
+def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
     if not (writes and config.do_train):
         return mllog.SilentLog()
     kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
     settings = mllog.run_settings(config, f"{kind}-{strategy.num_replicas_in_sync}")
-    log = mllog.MLPerfLog(mllog.log_path(config), settings, int(state.samples.numpy()), evaluated)
+    # Evaluations of another set do not belong into one log, and their cost not into its time.
+    samples = int(state.samples.numpy())
+    log = mllog.MLPerfLog(mllog.log_path(config), settings, samples, goes_on=samples > 0 and earlier.evaluates_like(config),
+                          evaluated=state.step in earlier.evaluations(state.step))
     return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
 
 
@@ -258,15 +263,14 @@ def _prepare(loop: Loop, data_files: list[str], started: float) -> None:
 def _run_loop(loop: Loop) -> tuple[str, str]:
     """Runs the loop and returns status and reason; the log has its end whatever happens."""
     status, reason = "failed", ""
-    try:
-        loop.run()
-        status, reason = _judge(loop.config, loop.task, loop.outcome, loop.state, loop.interruption)
-    except NonFiniteError as error:
-        reason = f"{error}; the newest checkpoint is from before it"
-    finally:
-        loop.log.run_stop(status == "success", status, int(loop.state.samples.numpy()), loop.state.step)
-        loop.log.close()
-        loop.metrics.close()
+    with contextlib.closing(loop.metrics), contextlib.closing(loop.log):
+        try:
+            loop.run()
+            status, reason = _judge(loop.config, loop.task, loop.outcome, loop.state, loop.interruption)
+        except NonFiniteError as error:
+            reason = f"{error}; the newest checkpoint is from before it"
+        finally:
+            loop.log.run_stop(status == "success", status, int(loop.state.samples.numpy()), loop.state.step)
     return status, reason
 
 
