@@ -10,6 +10,8 @@ checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for hug
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """
 
+import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -27,25 +29,31 @@ _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graph
             **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
 # The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
 _GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
+# {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
+_CONCERNS = {
+    **dict.fromkeys(("use_cls_layer", "use_qkv_bias", "use_attention_bias"), (("graphcore", "research"), True)),
+    "num_embeddings_splits": (("graphcore", "research"), 1), "fused_qkv": (("graphcore", "research"), False),
+    "baseline": (("research",), False),
+}
 
 
 def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+    parser = _Parser(__doc__.splitlines()[0])
     parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
     parser.add_argument("--vocab_size", type=int, help="Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an "
                         "earlier conversion cut off comes back; 30400 for graphcore.")
-    parser.add_argument("--num_embeddings_splits", type=int, default=1, help="graphcore: parts of the word embeddings.")
+    parser.add_argument("--num_embeddings_splits", type=int, help="graphcore: parts of the word embeddings (unset: 1).")
     add_bool(parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no).")
-    add_bool(parser, "use_qkv_bias", True, "graphcore: keep the biases of query, key and value.")
-    add_bool(parser, "use_attention_bias", True, "graphcore: keep the bias of the attention's projection.")
-    add_bool(parser, "fused_qkv", False, "graphcore: one kernel for query, key and value.")
-    add_bool(parser, "baseline", False, "research: BERT and not GroupBERT.")
+    add_bool(parser, "use_qkv_bias", None, "graphcore: keep the biases of query, key and value (unset: yes).")
+    add_bool(parser, "use_attention_bias", None, "graphcore: keep the bias of the attention's projection (unset: yes).")
+    add_bool(parser, "fused_qkv", None, "graphcore: one kernel for query, key and value.")
+    add_bool(parser, "baseline", None, "research: BERT and not GroupBERT.")
     parser.add_argument("--precision", type=int, choices=(16, 32), help="Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from graphcore.")
     parser.add_argument("--num_attention_heads", type=int, help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.")
     add_bool(parser, "hf_prefix", None, "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).")
-    parser.add_argument("--vocab_file", help="huggingface: vocabulary to put into the folder.")
+    parser.add_argument("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
     add_bool(parser, "with_optimizer", False, "Carry optimizer slots where both formats have them.")
     parser.add_argument("--report", help="Write the report of the conversion to this JSON file.")
     add_bool(parser, "verify", False, "Build the model from both checkpoints and compare its outputs on a random batch.")
@@ -53,16 +61,24 @@ def parse_flags():
     return check(parser.parse())
 
 
+class _Parser(command_line.Parser):
+    """Takes --name=true and --name=false for --name and --no-name: a flag that may have a value would swallow ACTION or PATH."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        return super().parse_known_args([self._plain(text) for text in (sys.argv[1:] if args is None else args)], namespace)
+
+    def _plain(self, text: str) -> str:
+        name, equals, value = text.partition("=")
+        if not equals or not isinstance(self._option_string_actions.get(name), argparse.BooleanOptionalAction):
+            return text
+        if value.lower() not in ("true", "1", "yes", "false", "0", "no"):
+            raise ConfigError(f"{text}, expected {name}=true or {name}=false.")
+        return name if value.lower() in ("true", "1", "yes") else f"--no-{name.removeprefix('--')}"
+
+
 def add_bool(parser, name: str, default, text: str) -> None:
     """Adds a flag that is given as --name, --no-name or --name=true|false."""
-    parser.add_argument(f"--{name}", nargs="?", const=True, default=default, type=read_bool, help=text, metavar="true|false")
-    parser.add_argument(f"--no-{name}", dest=name, action="store_false", default=default, help="The opposite.")
-
-
-def read_bool(text: str) -> bool:
-    if text.lower() in ("true", "1", "yes", "false", "0", "no"):
-        return text.lower() in ("true", "1", "yes")
-    raise ValueError(text)
+    parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
 
 
 def check(flags):
@@ -72,7 +88,17 @@ def check(flags):
     for name in ("vocab_size", "num_embeddings_splits", "num_attention_heads"):
         if getattr(flags, name) is not None and getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number above 0.")
+    check_concerned(flags, _ACTIONS[flags.action])
     return flags
+
+
+def check_concerned(flags, ends: tuple[str, str]) -> None:
+    """Raises ConfigError for a flag that asks for what this conversion cannot do."""
+    for name, (formats, anyway) in _CONCERNS.items():
+        if getattr(flags, name) not in (None, anyway) and not set(formats) & set(ends):
+            raise ConfigError(f"--{name} concerns only {' and '.join(formats)}, and {flags.action} has none of them. Drop the flag.")
+    if flags.hf_prefix is not None and ends[1] != "huggingface":
+        raise ConfigError(f"--hf_prefix concerns only what is written for huggingface, not {flags.action}. Drop the flag.")
 
 
 def options_of(flags):
@@ -102,17 +128,22 @@ def main() -> int:
 
     source, target = _ACTIONS[flags.action]
     options = options_of(flags)
+    if flags.verify:
+        verification.check(flags.path, source, options)
     try:
         report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action))
-        if flags.verify:
-            report["verification"] = verification.verify(report["source"], report["target"], options)
     except convert_lib.MismatchError as error:
         print(f"convert_ckpt.py: {error}", file=sys.stderr)
         return 1
+    try:
+        if flags.verify:
+            found = dataclasses.replace(options, num_attention_heads=report["num_attention_heads"])
+            report["verification"] = verification.verify(report["source"], report["target"], found)
+    finally:
+        if flags.report:
+            command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     print(convert_lib.describe(report))
     print_published_line(flags.action, report)
-    if flags.report:
-        command_line.write_text(flags.report, json.dumps(report, indent=1) + "\n")
     if flags.verify:
         print(verification.describe(report["verification"]))
         return 0 if report["verification"]["passed"] else 1

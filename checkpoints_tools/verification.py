@@ -3,7 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint.formats import companions, registry, table, tensors as tensors_lib
+from official.checkpoint import convert as convert_lib, reading
+from official.checkpoint.formats import companions, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
@@ -13,46 +14,60 @@ _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
 _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
 
 
+def check(path: str, format_name: str, options: Options) -> None:
+    """Raises ConfigError where a source is no model that `verify` can build."""
+    checkpoint = registry.open_checkpoint(path, "PATH", format_name)
+    options = convert_lib.with_companions(options, checkpoint)
+    try:
+        model_config([checkpoint.to_canonical(options).tensors], options)
+    except reading.DamagedError as error:
+        raise ConfigError(f"PATH={path}: unreadable checkpoint ({error}).") from None
+
+
 def verify(source: dict, target: dict, options: Options) -> dict:
     """Compares the outputs of two checkpoints.
 
     Args:
       source, target: {format, path, ...} of a conversion's report.
-      options: of the conversion.
+      options: of the conversion, with the number of heads where it is known.
 
     Returns:
-      {differences: {output: largest absolute difference}, tolerance, passed}.
+      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, passed}.
     """
     ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
     weights = [end.to_canonical(options).tensors for end in ends]
-    if any("/convolution/" in name for name in weights[0]):
-        raise ConfigError("--verify builds BERT; GroupBERT's model is not there yet. Drop --verify.")
-    config = model_config(weights, [end.location for end in ends], options)
+    config = model_config(weights, options)
     outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for tensors in weights]
-    differences = {name: float(np.abs(outputs[0][name] - outputs[1][name]).max()) for name in outputs[0]}
+    differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
     tolerance = _TOLERANCES[min(tensor.dtype.itemsize for end in weights for tensor in end.values() if tensors_lib.is_float(tensor))]
-    return {"differences": differences, "tolerance": tolerance, "passed": max(differences.values()) <= tolerance}
+    return {"differences": differences, "tolerance": tolerance,
+            "passed": all(difference is not None and difference <= tolerance for difference in differences.values())}
+
+
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
+    """Returns the largest difference; the same infinity or NaN at both ends is none, and None is one that is not finite."""
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = float(np.where(same, 0, np.abs(ours - theirs)).max())
+    return largest if np.isfinite(largest) else None
 
 
 def describe(result: dict) -> str:
-    shown = ", ".join(f"{name} {difference:.2g}" for name, difference in result["differences"].items())
+    shown = ", ".join(f"{name} {'not finite' if difference is None else format(difference, '.2g')}" for name, difference in result["differences"].items())
     return f"verified: {'same' if result['passed'] else 'DIFFERENT'} outputs on a random batch; largest differences: {shown} (tolerance {result['tolerance']:g})"
 
 
-def model_config(weights: list[Tensors], locations: list[str], options: Options) -> BertConfig:
-    """Returns the sizes of the model; of the vocabulary, the words that both have."""
+def model_config(weights: list[Tensors], options: Options) -> BertConfig:
+    """Returns the sizes of the model; of the vocabulary, the words that all have. Raises ConfigError where it cannot be built."""
     first = weights[0]
-    words = min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
-    hidden = first["bert/embeddings/word_embeddings"].shape[1]
-    beside = next(filter(None, map(companions.sizes_beside, locations)), {})
-    heads = options.num_attention_heads or beside.get("num_attention_heads") or max(hidden // 64, 1)
+    if any("/convolution/" in name for name in first):
+        raise ConfigError("--verify builds BERT; GroupBERT's model is not there yet. Drop --verify.")
+    sizes = companions.sizes_of(first) | {"vocab_size": min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)}
+    hidden = sizes["hidden_size"]
+    heads = options.num_attention_heads or max(hidden // 64, 1)
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
-    return BertConfig(
-        vocab_size=words, hidden_size=hidden, num_hidden_layers=table.layers_of(first), num_attention_heads=heads,
-        intermediate_size=first["bert/encoder/layer_0/intermediate/dense/bias"].shape[0],
-        max_position_embeddings=first["bert/embeddings/position_embeddings"].shape[0],
-        type_vocab_size=first["bert/embeddings/token_type_embeddings"].shape[0], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return BertConfig(**sizes, num_attention_heads=heads, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:

@@ -42,6 +42,8 @@ def write_random(config_file: str, prefix: str) -> int:
     from official.config import bert_config_from_dict, read_json
 
     model = bert_config_from_dict(read_json(config_file, "bert_config_file"), config_file)
+    sizes = canonical.Sizes(words=model.vocab_size, hidden=model.hidden_size, inner=model.intermediate_size,
+                            positions=model.max_position_embeddings, types=model.type_vocab_size)
     generator = np.random.default_rng(1)
 
     def random(name, shape):
@@ -49,22 +51,9 @@ def write_random(config_file: str, prefix: str) -> int:
 
     tensors = {name.replace("{layer}", str(layer)): None for name in (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)
                for layer in range(model.num_hidden_layers)}
-    tensors = {name: random(name, shape_of(name, model)) for name in tensors}
+    tensors = {name: random(name, canonical.shape_of(name, sizes)) for name in tensors}
     bundle.write(tensors, prefix)
     return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def shape_of(name: str, model) -> tuple[int, ...]:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    rows = {"bert/embeddings/word_embeddings": model.vocab_size, "bert/embeddings/token_type_embeddings": model.type_vocab_size,
-            "bert/embeddings/position_embeddings": model.max_position_embeddings, "cls/seq_relationship/output_weights": 2}
-    if name in rows:
-        return rows[name], hidden
-    if name in ("cls/predictions/output_bias", "cls/seq_relationship/output_bias"):
-        return (model.vocab_size if "predictions" in name else 2,)
-    wide_in, wide_out = "/output/dense" in name and "attention" not in name, "intermediate" in name
-    out = inner if wide_out else hidden
-    return (inner if wide_in else hidden, out) if name.endswith("kernel") else (out,)
 
 
 def run_measured(command: list[str]) -> tuple[float, int]:
@@ -114,7 +103,7 @@ def main() -> None:
         from official.reporting import environment
 
         record = {"command": " ".join(["python", "scripts/benchmark_conversion.py", *sys.argv[1:]]), **measured, "environment": environment.environment()}
-        command_line.write_text(flags.output, json.dumps(record, indent=1) + "\n")
+        command_line.write_file(flags.output, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

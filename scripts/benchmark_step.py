@@ -34,6 +34,9 @@ def parse_flags():
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
     flags = parser.parse()
+    for name in ("rounds", "steps"):
+        if getattr(flags, name) < 1:
+            raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
     flags.shapes, flags.dtypes = read_shapes(flags.shapes), read_dtypes(flags.dtypes)
     return flags
 
@@ -111,7 +114,7 @@ def main() -> None:
     if flags.output:
         for ending in (".json", ".png"):
             command_line.check_output_file(flags.output + ending, "output", flags.overwrite)
-    from official.reporting import environment, files
+    from official.reporting import environment
 
     measured = measure(flags)
     print(table(measured))
@@ -120,8 +123,8 @@ def main() -> None:
         model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
         record = {"command": command, "model": model, "optimizer_type": flags.optimizer_type, "rounds": flags.rounds, "seed": 12345, **measured,
                   "environment": environment.environment()}
-        files.replace_file(flags.output + ".json", json.dumps(record, indent=1) + "\n")
-        files.replace_file(flags.output + ".png", chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"))
+        command_line.write_file(flags.output + ".json", json.dumps(record, indent=1) + "\n")
+        command_line.write_file(flags.output + ".png", chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"))
         print(f"{flags.output}.json and {flags.output}.png")
 
 

@@ -39,7 +39,7 @@ def parse_flags():
 def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
     """Writes one sentence per line with blank lines between documents; returns the numbers of what was written."""
     text = "\n\n".join("\n".join(document) for document in documents) + "\n"
-    command_line.write_text(path, text)
+    command_line.write_file(path, text)
     return {"documents": len(documents), "sentences": sum(map(len, documents)), "bytes": len(text.encode())}
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     summary = {"sources": flags.sources, "eval_share": flags.eval_share}
     summary["train"] = write_documents(os.path.join(flags.output_dir, "train.txt"), train)
     summary["eval"] = write_documents(os.path.join(flags.output_dir, "eval.txt"), evaluation)
-    command_line.write_text(os.path.join(flags.output_dir, _SUMMARY), json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n")
+    command_line.write_file(os.path.join(flags.output_dir, _SUMMARY), json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n")
     for name in ("train", "eval"):
         print("{name}.txt: {documents:,} documents, {sentences:,} sentences, {bytes:,} bytes.".format(name=name, **summary[name]))
 

@@ -49,7 +49,7 @@ def main() -> None:
     sentences = read_sentences(flags.input_files, flags.max_sentences)
     from official.data import tokenization  # after the flags are checked: it loads TensorFlow
     built = tokenization.build_vocabulary(sentences, flags.vocab_size)
-    command_line.write_text(flags.output_file, "\n".join(built.words) + "\n")
+    command_line.write_file(flags.output_file, "\n".join(built.words) + "\n")
     print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, the {built.dropped:,} least "
           f"frequent of them left out, {built.unused:,} [unusedN] entries added.")
 

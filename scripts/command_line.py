@@ -29,20 +29,25 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:
-    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already."""
+    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already, or cannot be written."""
+    if os.path.isdir(path):
+        raise ConfigError(f"--{flag}={path} is a folder. Give the name of a file.")
     if os.path.exists(path) and not overwrite:
         raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path + ".tmp", "wb"):  # the permissions alone do not tell: not for root, not on /proc
+            pass
+        os.remove(path + ".tmp")
     except OSError as error:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
 
 
-def write_text(path: str, text: str) -> None:
-    """Writes a text file under a temporary name first, so that it is there whole or not at all. Raises ConfigError."""
+def write_file(path: str, data: str | bytes) -> None:
+    """Writes a file under a temporary name first, so that it is there whole or not at all. Raises ConfigError."""
     try:
-        with open(path + ".tmp", "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(path + ".tmp", "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
         os.replace(path + ".tmp", path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None

@@ -45,7 +45,6 @@ def _ending(path: str) -> str:
 def main() -> None:
     flags = parse_flags()
     from official.reporting import comparison, convergence, plots  # after the flags are checked: these load TensorFlow
-    from official.reporting.files import replace_file
 
     if flags.mlperf and flags.ruleset not in convergence.RULESETS:
         raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
@@ -57,10 +56,10 @@ def main() -> None:
         texts.append(convergence.format_score(values["mlperf"]))
     print("\n\n".join(texts))
     if flags.output:
-        replace_file(flags.output, plots.render(comparison.plot_comparison(runs, flags.target), _ending(flags.output)))
+        command_line.write_file(flags.output, plots.render(comparison.plot_comparison(runs, flags.target), _ending(flags.output)))
         print(f"\n{flags.output}")
     if flags.json:
-        command_line.write_text(flags.json, json.dumps(values, indent=1) + "\n")
+        command_line.write_file(flags.json, json.dumps(values, indent=1) + "\n")
 
 
 if __name__ == "__main__":

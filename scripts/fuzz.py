@@ -192,7 +192,7 @@ def main() -> None:
     for failure in report["failures"]:
         print(f"case {failure['number']} ({failure['kind']}): {failure['argv']}\n{failure['line']}")
     if flags.output:
-        command_line.write_text(flags.output, json.dumps(report, indent=1) + "\n")
+        command_line.write_file(flags.output, json.dumps(report, indent=1) + "\n")
     sys.exit(1 if report["failures"] else 0)
 
 

@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
+
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--model_dir", required=True, help="Folder of the run.")
@@ -38,18 +39,17 @@ def record(model_dir: str) -> dict:
 
 def main() -> None:
     flags = parse_flags()
-    from official.config import ConfigError
-    from official.reporting.files import replace_file
-    from official.reporting.plots import save_picture
+    from official.reporting import plots
+    from official.reporting.metrics import read_metrics
 
     json_path, picture_path = flags.output + ".json", flags.output + ".png"
-    present = [path for path in (json_path, picture_path) if os.path.exists(path)]
-    if present and not flags.overwrite:
-        raise ConfigError(f"{present[0]} exists. Add --overwrite to replace it.")
+    for path in (json_path, picture_path):
+        command_line.check_output_file(path, "output", flags.overwrite)
     values = record(flags.model_dir)
-    os.makedirs(os.path.dirname(json_path) or ".", exist_ok=True)
-    replace_file(json_path, json.dumps(values, indent=1) + "\n")
-    save_picture(flags.model_dir, picture_path)
+    result = values["result"]
+    figure = plots.plot_run(read_metrics(flags.model_dir), result.get("target"), result.get("majority_accuracy"))
+    command_line.write_file(json_path, json.dumps(values, indent=1) + "\n")
+    command_line.write_file(picture_path, plots.render(figure, "png"))
     print(f"{json_path} and {picture_path}")
 
 

@@ -55,6 +55,28 @@ if __name__ == "__main__":
 '''
 
 
+# Where several methods are asked for by a pattern, the driver imports their module to list them, and only then forks a child for each.
+FORKING_DRIVER = '''
+import os, sys, time
+
+repository, output_dir, arguments = sys.argv[1:]
+sys.path.append(repository)
+from tf2_bert import bert_benchmark
+import json, official
+
+official.STARTED -= 1000
+forked = time.time()
+for number in range(2):
+    child = os.fork()
+    if child == 0:
+        os.environ["TEST_REPORT_FILE_PREFIX"] = os.path.join(output_dir, f"proto_{number}_")
+        bert_benchmark.BertPretrainingBenchmark(output_dir, json.loads(arguments)).benchmark_cpu()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print("SECS", time.time() - forked)
+'''
+
+
 def drive(output_dir, **default_flags):
     """Runs benchmark_cpu as the driver does, from a working directory elsewhere. Returns (entry of the report, stderr)."""
     script = output_dir / "driver.py"
@@ -116,6 +138,20 @@ def test_as_the_driver_runs_it(tmp_path):
     assert {"--train_batch_size=8", "--use_synthetic_data=true", "--optimizer_type=lamb", "--learning_rate=0.005"} <= set(given)
     assert read_result(str(tmp_path / "benchmark_cpu"))["status"] == "success"
     assert "Traceback" not in errors and "error" not in entry.extras
+
+
+def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(FORKING_DRIVER)
+    done = subprocess.run([sys.executable, script, ROOT, tmp_path, json.dumps(QUICK | {"stop_threshold": 0.0})], cwd=tmp_path, capture_output=True,
+                          text=True, check=False, timeout=590, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stderr
+    since_fork = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SECS")]
+    for number, secs in enumerate(since_fork):
+        entries = test_log_pb2.BenchmarkEntries.FromString((tmp_path / f"proto_{number}_BertPretrainingBenchmark.benchmark_cpu").read_bytes())
+        metrics = metrics_of(entries.entry[0])
+        assert not failing(entries.entry[0]) and 0 < metrics["startup_secs"].value < secs
+    assert len(since_fork) == 2
 
 
 @pytest.mark.slow

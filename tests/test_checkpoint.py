@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.formats import google, tensors
+from official.checkpoint.formats import bundle, garden, google, object_bundle, onnx_file, popart, research, tensors
 from official.checkpoint.formats.options import Options
 from official.checkpoint.manager import CheckpointManager
 from official.config import BertConfig, ConfigError
@@ -191,3 +191,42 @@ def test_optimizer_slots_are_recognised():
     for slot in ("adam_m", "lamb_v", "LAMB", "LAMB_1", "lamb_step_counter", "Momentum", "AdamW_1"):
         assert is_known(f"{weight}/{slot}"), slot
     assert is_known(weight) and not is_known("bert/adam/kernel") and not is_known(f"{weight}/other")
+
+
+def canonical_tensors(model) -> dict:
+    return {name: tensors.of_array(variable.numpy(), name) for name, variable in named(model).items()}
+
+
+def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
+    location = object_bundle.target(str(tmp_path), "model")
+    mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
+    object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
+    for heads in (None, 4):
+        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, heads).fresh
+    with pytest.raises(ConfigError, match="has 4 attention heads, the model has num_attention_heads=2. Change --init_checkpoint"):
+        initialize.initialize(named(model), location, 2)
+
+
+def test_popart_names_are_strict_too(tmp_path, model):
+    mapped = popart.from_canonical(canonical_tensors(model), Options())
+    strange = {name: tensors.zeros((2,), np.float32) for name in ("Layer1/FF/3/W", "Embedding/Other")}
+    onnx_file.write(mapped.tensors | strange, str(tmp_path / "model.onnx"))
+    with pytest.raises(ConfigError, match="unexpected: Embedding/Other, Layer1/FF/3/W"):
+        initialize.initialize(named(model), str(tmp_path / "model.onnx"))
+
+
+def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model):
+    bundle.write(research.from_canonical(canonical_tensors(model), Options(baseline=True)).tensors, str(tmp_path / "model"))
+    report = initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), str(tmp_path))
+    assert not report.fresh and report.title == "Graphcore's GroupBERT research"
+
+
+def test_a_step_that_cannot_be_read_is_said(tmp_path, model, monkeypatch):
+    def fail():
+        raise initialize.reading.DamagedError("global_step: checksum")
+
+    monkeypatch.setattr(initialize.registry.bundle, "read", lambda prefix: {
+        "bert/encoder/layer_0/attention/self/qkv_bias": tensors.zeros((96,), np.float32),
+        "global_step": tensors.Tensor((), np.dtype(np.float16), fail)})
+    with pytest.raises(ConfigError, match=r"unreadable checkpoint \(global_step: checksum\)"):
+        initialize.initialize(named(model), google_checkpoint(tmp_path, model))

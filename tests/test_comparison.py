@@ -128,6 +128,32 @@ def test_the_log_may_lie_elsewhere(tmp_path):
     assert comparison_lib.summarize(read(folder)[0])["target_secs"] == 6.5
 
 
+def test_a_log_of_several_runs_is_left_out(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    folders = [write_run(tmp_path / "a", events=EVENTS, mllog_file=str(tmp_path / "log")),
+               write_run(tmp_path / "b", mllog_file=str(tmp_path / "link")), write_run(tmp_path / "c", events=EVENTS)]
+    os.rename(tmp_path / "a" / "mllog.txt", tmp_path / "log")
+    found = comparison_lib.compare(read(*folders), target=0.3)
+    assert [run["target_secs"] for run in found["runs"]] == [None, None, 6.5]
+    assert found["notes"] == [f"a, b have the same --mllog_file, {tmp_path}/log, which tells of the last of them only: left out."]
+    assert comparison_lib.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
+    with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own"):
+        convergence_lib.score(read(*folders), "1.0.0")
+
+
+@pytest.mark.parametrize("change", [{"time_ms": None}, {"value": None}, {"metadata": None}, {"metadata": {}}, {"key": None}])
+@pytest.mark.parametrize("number", range(3))
+def test_damaged_events(tmp_path, number, change):
+    events = [*EVENTS, event("run_stop", 17_000, status="success"), event("global_batch_size", 1, 64)]
+    events[number] = {**events[number], **change}
+    (run,) = read(write_run(tmp_path / "a", events=events, stop_threshold=0.3))
+    assert comparison_lib.summarize(run)["target_step"] == 200
+    try:
+        assert len(convergence_lib.score([run], "1.0.0")["runs"]) == 1
+    except ConfigError as error:
+        assert str(tmp_path / "a") in str(error) and "\n" not in str(error)
+
+
 def test_table(tmp_path):
     runs = read(write_run(tmp_path / "small", events=EVENTS, result={"status": "success", "sequences_per_sec": 400}, stop_threshold=0.3),
                 write_run(tmp_path / "large", train_batch_size=256, stop_threshold=0.3, evaluations=[(1000, 2.5, 0.25)]))
@@ -218,10 +244,11 @@ def test_picture_of_odd_runs(tmp_path, evaluations):
 # MLPerf score
 
 
-def write_seed(folder, minutes, samples, success=True, batch_size=448, stopped=True, **settings):
+def write_seed(folder, minutes, samples, success=True, batch_size=448, stopped=True, first=0, **settings):
     start = 1_700_000_000_000
     stop = start + round(minutes * 60_000)
     events = [event("submission_benchmark", start, "bert"), event("global_batch_size", start, batch_size), event("run_start", start),
+              event("block_start", start, first_epoch_num=first, epoch_count=samples - first, samples_count=first, step_num=first // batch_size),
               evaluation(stop - 10, samples, 0.73, samples // batch_size)]
     events += [event("run_stop", stop, status="success" if success else "aborted")] * stopped
     return write_run(folder, events=events, **{"train_batch_size": batch_size, "stop_threshold": 0.72, **settings})
@@ -281,6 +308,26 @@ def test_one_failure_is_the_slowest_run_and_two_leave_no_score(tmp_path):
     assert "aborted, killed did not reach the target" in convergence_lib.format_score(found)
 
 
+def test_a_log_that_begins_in_the_middle_of_a_run_is_left_out(tmp_path):
+    runs = seeds(tmp_path, [1, 2, 3], 3_000_000)
+    whole, rest = (read(write_seed(tmp_path / name, 0.5, 3_000_000, first=first))[0] for name, first in (("whole", 0), ("rest", 448_000)))
+    found = convergence_lib.score([*runs, rest], "1.0.0")
+    assert found["notes"] == ["left out of the score, because the log begins in the middle of the run: rest.", "MLPerf asks for 10 runs of BERT; these are 3."]
+    assert {name: value for name, value in found.items() if name not in ("runs", "notes")} == {
+        name: value for name, value in convergence_lib.score(runs, "1.0.0").items() if name not in ("runs", "notes")}
+    assert [(row["whole"], row["minutes"], row["samples"]) for row in found["runs"]][2:] == [(True, 3, 3_000_000), (False, None, None)]
+    assert "rest" in convergence_lib.format_score(found)
+    assert convergence_lib.score([*runs, whole], "1.0.0")["score_minutes"] == 1.5
+    assert convergence_lib.score([rest], "1.0.0")["score_minutes"] is None
+
+
+def test_the_log_of_a_killed_run_ends_in_half_a_line(tmp_path):
+    runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + read(write_seed(tmp_path / "killed", 0.5, 10, stopped=False))
+    with open(runs[-1].log_path, "a", encoding="utf-8") as file:
+        file.write(':::MLLOG {"key": "eval_accuracy", "val')
+    assert not convergence_lib.score([*runs[:-1], *read(runs[-1].folder)], "1.0.0")["runs"][-1]["success"]
+
+
 def test_what_is_in_doubt_is_said(tmp_path):
     runs = read(write_seed(tmp_path / "a", 1, 3_000_000), write_seed(tmp_path / "b", 2, 3_000_000, batch_size=512, learning_rate=1e-3))
     found = convergence_lib.score(runs, "1.0.0")
@@ -304,7 +351,7 @@ def test_the_library_is_kept_quiet(tmp_path, capfd):
 
 
 def test_a_run_without_a_usable_log_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"/a has no MLPerf log with a run_start: .*/a/mllog.txt"):
+    with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own with a run_start: .*/a/mllog.txt"):
         convergence_lib.score(read(write_run(tmp_path / "a")), "1.0.0")
     events = [event("run_start", 1), event("run_stop", 2, status="success")]
     with pytest.raises(ConfigError, match=r"/b/mllog.txt is not a whole MLPerf log"):
@@ -343,9 +390,16 @@ def test_command(tmp_path):
         f"compare_runs.py: --output={picture} exists. Give another --output, or replace it with --overwrite.")
 
 
+@pytest.mark.parametrize("flag", ["--output=/proc/x.png", "--json=/proc/x.json"])
+def test_an_unwritable_place_is_one_line(tmp_path, flag):
+    done = command(write_run(tmp_path / "a"), flag)
+    assert done.returncode == 2 and done.stderr == f"compare_runs.py: {flag}: No such file or directory.\n" and not done.stdout
+
+
 @pytest.mark.parametrize("arguments, message", [
     ([], "the following arguments are required: DIR"), (["x", "--target=72"], "--target=72.0 is out of range"),
     (["x", "--output=a.jpg"], "--output=a.jpg does not end with one of .png, .svg, .pdf"),
+    (["x", f"--json={ROOT}", "--overwrite"], "is a folder. Give the name of a file"),
     (["x", "--mlperf", "--ruleset=0.7.0"], "--ruleset=0.7.0 is not one of 1.0.0,")])
 def test_bad_flags(monkeypatch, arguments, message):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

@@ -1,6 +1,7 @@
 """The configuration: every flagfile builds, precedence, messages for what is wrong."""
 
 import json
+import re
 
 import pytest
 
@@ -114,8 +115,13 @@ def test_configuration_is_locked():
     (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"], "expected host:port"),
     (["--worker_hosts=a:1"], "multi_worker_mirrored"),
     (["--all_reduce_alg=ring"], "nccl or hierarchical_copy"),
-    (["--eval_rule=mlperf_0.7", "--stop_threshold=0.5"], "means stop_threshold=0.712, received 0.5. Drop --stop_threshold or --eval_rule"),
-    (["--eval_rule=mlperf_0.7", "--do_eval=false"], "means do_eval=True, received False"),
+    (["--eval_rule=mlperf_0.7", "--stop_threshold=0.5"], "means stop_threshold=0.712; received 0.5. Give these values, or drop --eval_rule."),
+    (["--eval_rule=mlperf_0.7", "--do_eval", "--eval_files=x", "--steps_between_eval=50", "--num_eval_samples=9"],
+     'means steps_between_eval=15625, eval_files="", num_eval_samples=10000; received 50, x, 9. Give'),
+    (["--eval_rule=mlperf_0.7", "--train_batch_size=440", "--steps_per_loop=7"],
+     "means steps_per_loop=3; received 7. Give these values (steps_per_loop may be any divisor of 1137), or drop --eval_rule."),
+    (["--eval_rule=mlperf_1.0", "--train_batch_size=440", "--checkpoint_every_steps=500"],
+     "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527"),
     (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
     (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
     (["--wandb_name=x"], "needs --wandb"),
@@ -162,13 +168,13 @@ def test_step_budget_is_exact():
     assert loop_length(1500, 1137, 8103) == 2274 - 1500  # resumed inside a loop: aligned again after it
 
 
-@pytest.mark.parametrize("batch,every,start,target", [(440, 1137, 6819, 0.712), (448, 1117, 6697, 0.712), (760, 658, 3948, 0.712), (768, 652, 3907, 0.712),
-                                                      (8192, 62, 367, 0.706)])
-def test_eval_rule_of_mlperf_0_7(batch, every, start, target):
+@pytest.mark.parametrize("batch,every,start,target,loop", [
+    (440, 1137, 6819, 0.712, 3), (448, 1117, 6697, 0.712, 1), (760, 658, 3948, 0.712, 94), (768, 652, 3907, 0.712, 163), (8192, 62, 367, 0.706, 62)])
+def test_eval_rule_of_mlperf_0_7(batch, every, start, target, loop):
     """The published flagfiles have these numbers."""
     config = flags.parse([*GOOD, "--eval_rule=mlperf_0.7", f"--train_batch_size={batch}", "--num_steps_per_epoch=9000"])
     assert (config.steps_between_eval, config.steps_before_eval_start, config.stop_threshold) == (every, start, target)
-    assert config.do_eval and config.num_eval_samples == 10000 and config.steps_per_loop == every
+    assert config.do_eval and config.num_eval_samples == 10000 and config.steps_per_loop == loop
 
 
 @pytest.mark.parametrize("batch,samples", [(256, 150_000), (448, 150_000), (1536, 150_000), (3072, 175_000), (8192, 225_000)])
@@ -182,6 +188,34 @@ def test_eval_rule_of_a_saved_configuration_reads_back(tmp_path):
     config = flags.parse([*GOOD, "--eval_rule=mlperf_0.7", "--train_batch_size=440"])
     (tmp_path / "c.json").write_text(config_lib.to_json(config))
     assert flags.parse([f"--config={tmp_path}/c.json"]) == config
+
+
+def test_eval_rule_over_a_saved_configuration_without_one(tmp_path):
+    (tmp_path / "c.json").write_text(config_lib.to_json(flags.parse([*GOOD, "--train_batch_size=440"])))
+    config = flags.parse([f"--config={tmp_path}/c.json", "--eval_rule=mlperf_1.0"])
+    assert (config.do_eval, config.steps_between_eval, config.steps_per_loop, config.stop_threshold) == (True, 341, 31, 0.72)
+
+
+MLPERF = [path for path in FLAGFILES if path.stem.startswith("mlperf_")]
+
+
+@pytest.mark.parametrize("path", MLPERF, ids=lambda path: path.stem)
+def test_mlperf_flagfiles_are_what_the_rule_of_0_7_means(path):
+    plain, ruled = flags.parse([f"--flagfile={path}"]), flags.parse([f"--flagfile={path}", "--eval_rule=mlperf_0.7"])
+    assert {name for name in config_lib.FIELDS if plain[name] != ruled[name]} == {"eval_rule"}
+
+
+@pytest.mark.parametrize("path", MLPERF, ids=lambda path: path.stem)
+def test_mlperf_flagfiles_take_the_rule_of_1_0_with_the_values_it_names(path):
+    arguments = [f"--flagfile={path}", "--eval_rule=mlperf_1.0", "--eval_files=x"]
+    with pytest.raises(ConfigError) as error:
+        flags.parse(arguments)
+    listed = str(error.value).split(" means ")[1].split(";")[0]
+    given = re.findall(r"(\w+)=(\S+?)(?:, |$)", listed)
+    assert [name for name, _ in given] == ["steps_between_eval", "steps_before_eval_start", "stop_threshold", "steps_per_loop"]
+    config = flags.parse([*arguments, *(f"--{name}={value}" for name, value in given)])
+    assert all(str(config[name]) == value for name, value in given)
+    assert config.steps_per_loop <= 200 and config.steps_between_eval % config.steps_per_loop == 0
 
 
 def test_next_evaluation_is_the_first_that_is_due():

@@ -1,5 +1,6 @@
 """The converter: round trips through every pair of formats, a real encoder through all of them, and what is refused."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from checkpoints_tools import verification
 from official.checkpoint import convert as convert_lib, initialize
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
@@ -222,8 +224,181 @@ def test_a_difference_is_exit_1(tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "read", lambda prefix: {
         name: tensors_lib.zeros(tensor.shape, tensor.dtype) if "/b/" in prefix and name.endswith("gamma") else tensor
         for name, tensor in real(prefix).items()})
-    with pytest.raises(convert_lib.MismatchError, match="gamma"):
+    with pytest.raises(convert_lib.MismatchError, match="gamma.* was removed"):
         convert(start, "keras", str(tmp_path / "b"))
+    assert not os.listdir(tmp_path / "b")
+
+
+def put(folder, **sizes) -> None:
+    (folder / "bert_config.json").write_text(json.dumps(sizes))
+
+
+@pytest.mark.parametrize("beside", [{}, {"num_attention_heads": 2, "hidden_size": HIDDEN}])
+def test_heads_come_from_the_shapes_and_are_handed_on(beside, tmp_path):
+    start = write(random_checkpoint(), "garden", tmp_path / "a", Options(num_attention_heads=4))
+    if beside:  # which the shapes overrule
+        put(tmp_path / "a", **beside)
+    there = convert(start, "google", str(tmp_path / "b"))
+    assert there["num_attention_heads"] == 4 and there["companions"] == [str(tmp_path / "b/bert_config.json")]
+    config = json.loads((tmp_path / "b/bert_config.json").read_text())
+    assert (config["num_attention_heads"], config["hidden_size"], config["num_hidden_layers"], config["vocab_size"]) == (4, HIDDEN, LAYERS, WORDS)
+    back = convert(there["target"]["path"], "garden", str(tmp_path / "c"))
+    assert_same(arrays_of(back["target"]["path"], "garden"), arrays_of(start, "garden"))
+
+
+def test_companions_of_another_model_are_refused_before_anything_is_written(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    put(tmp_path / "a", num_attention_heads=4)
+    (tmp_path / "a/vocab.txt").write_text("new\n")
+    (tmp_path / "b").mkdir()
+    for name in ("bert_config.json", "vocab.txt"):
+        (tmp_path / "b" / name).write_text("{}")
+        with pytest.raises(ConfigError, match=f"{name} is there"):
+            convert(start, "keras", str(tmp_path / "b"))
+        assert os.listdir(tmp_path / "b") == [name]
+        (tmp_path / "b" / name).unlink()
+    (tmp_path / "b/vocab.txt").write_text("old\n")
+    convert(start, "keras", str(tmp_path / "b"), overwrite=True)
+    assert (tmp_path / "b/vocab.txt").read_text() == "new\n"
+
+
+def test_a_config_that_contradicts_the_tensors_is_refused(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    put(tmp_path / "a", hidden_size=64, num_hidden_layers=3, type_vocab_size=2)
+    with pytest.raises(ConfigError, match="hidden_size=64, the tensors have 128, num_hidden_layers=3, the tensors have 2"):
+        convert(start, "keras", str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("target", ["keras", "huggingface", "popart"])
+def test_a_vocabulary_that_is_not_there_is_refused(target, tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    with pytest.raises(ConfigError, match="--vocab_file=.*No such file"):
+        convert(start, target, str(tmp_path / "b"), options=Options(vocab_file=str(tmp_path / "no.txt")))
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_vocabulary_beside_that_is_too_long_is_left_out(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    (tmp_path / "a/vocab.txt").write_text("word\n" * WORDS)
+    report = convert(start, "huggingface", str(tmp_path / "b"), options=Options(vocab_size=50))
+    assert report["dropped"][str(tmp_path / "a/vocab.txt")] == "it has 60 words, the result 50" and not (tmp_path / "b/vocab.txt").exists()
+    convert(start, "keras", str(tmp_path / "c"), options=Options(vocab_size=50))
+    assert (tmp_path / "c/vocab.txt").read_text() == "word\n" * WORDS
+
+
+def test_tensors_of_another_vocabulary_are_refused(tmp_path):
+    start = changed(tmp_path, lambda tensors: tensors.update({"cls/predictions/output_bias/adam_m": tensors_lib.zeros((WORDS + 1,), np.float32)}))
+    with pytest.raises(ConfigError, match="60 words, and another number have cls/predictions/output_bias/adam_m"):
+        convert(start, "keras", str(tmp_path / "out"), options=OPTIONS)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/model.safetensors"])
+def test_cut_words_come_back_from_a_folder_however_it_is_named(form, tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    convert(start, "huggingface", f"{tmp_path}/b/", options=Options(vocab_size=50))
+    assert (tmp_path / "b/vocab_rows.safetensors").exists()
+    back = convert(form.format(tmp_path / "b"), "google", str(tmp_path / "c"))
+    assert back["vocabulary"]["restored"] == 10 and back["added"].keys() == {"bert/embeddings/word_embeddings", "cls/predictions/output_bias"}
+    assert_same(arrays_of(back["target"]["path"]), arrays_of(start))
+
+
+def test_cut_words_keep_their_precision(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    half = convert(start, "graphcore", str(tmp_path / "b"), options=Options(vocab_size=50, precision=16))["target"]["path"]
+    back = convert(half, "google", str(tmp_path / "c"), options=Options(precision=32))
+    name = "bert/embeddings/word_embeddings"
+    assert np.array_equal(arrays_of(back["target"]["path"])[name][50:], arrays_of(start)[name][50:])
+    assert back["cast"][name] == {"from": "float16", "to": "float32"}
+    assert arrays_of(convert(half, "google", str(tmp_path / "d"))["target"]["path"])[name].dtype == np.float16
+
+
+@pytest.mark.parametrize("damage,message", [
+    (lambda path: path.write_bytes(b"no"), "cannot be read"),
+    (lambda path: safetensors.numpy.save_file({"bert/embeddings/word_embeddings": np.zeros((10, 3), np.float32)}, path), "does not belong"),
+])
+def test_a_sidecar_that_does_not_fit_is_refused(damage, message, tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    cut = convert(start, "keras", str(tmp_path / "b"), options=Options(vocab_size=50))["target"]["path"]
+    damage(tmp_path / "b/model.ckpt-7.vocab_rows.safetensors")
+    with pytest.raises(ConfigError, match=message):
+        convert(cut, "google", str(tmp_path / "c"))
+
+
+def test_the_same_place_under_another_name_is_refused(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(ConfigError, match="is where the source is"):
+        convert(start, "keras", str(tmp_path / "link"), overwrite=True)
+    folder = write(random_checkpoint(), "huggingface", tmp_path / "hf")
+    for source in (folder, f"{folder}/model.safetensors"):
+        with pytest.raises(ConfigError, match="is where the source is"):
+            convert(source, "huggingface", folder, overwrite=True)
+
+
+def test_half_precision_becomes_float32_where_the_format_keeps_it(tmp_path):
+    tensors = random_checkpoint(canonical.SQUAD_HEAD)
+    start = write({name: tensors_lib.cast(tensor, np.float16) for name, tensor in tensors.items()}, "google", tmp_path / "a")
+    report = convert(start, "graphcore", str(tmp_path / "b"), options=Options(precision=16))
+    assert report["cast"]["cls/squad/output_weights"] == {"from": "float16", "to": "float32"} and len(report["cast"]) == 2
+    report = convert(start, "graphcore", str(tmp_path / "c"), options=Options(precision=32))
+    assert "bert/encoder/layer_0/attention/self/qkv_bias" in report["cast"]  # which is joined from three
+
+
+@pytest.mark.parametrize("arguments,expected", [
+    (("google2graphcore", "--use_cls_layer", "PATH"), {"use_cls_layer": True}),
+    (("--use_cls_layer", "--verify", "google2graphcore", "PATH"), {"use_cls_layer": True, "verify": True}),
+    (("google2graphcore", "PATH", "--use_qkv_bias=false", "--no-use_attention_bias"), {"use_qkv_bias": False, "use_attention_bias": False}),
+    (("graphcore2google", "--use_cls_layer", "--use_qkv_bias", "--use_attention_bias", "--vocab_size", "30400", "--num_embeddings_splits", "2",
+      "--precision", "32", "PATH"), {"use_qkv_bias": True, "num_embeddings_splits": 2}),
+    (("huggingface2keras", "PATH", "--use_cls_layer"), {"use_cls_layer": True}),
+])
+def test_flags_take_no_arguments_from_others(arguments, expected, monkeypatch):
+    flags = parse(monkeypatch, *arguments)
+    assert flags.path == "PATH" and expected.items() <= vars(flags).items()
+
+
+def parse(monkeypatch, *arguments):
+    monkeypatch.syspath_prepend(os.path.join(ROOT, "scripts"))
+    from checkpoints_tools import convert_ckpt
+
+    monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *arguments])
+    return convert_ckpt.parse_flags()
+
+
+@pytest.mark.parametrize("action,flag", [
+    ("google2keras", "--num_embeddings_splits=2"), ("google2keras", "--fused_qkv"), ("google2keras", "--no-use_cls_layer"),
+    ("google2graphcore", "--baseline"), ("huggingface2google", "--hf_prefix"), ("google2keras", "--verify=maybe")])
+def test_flags_that_do_nothing_are_refused(action, flag, monkeypatch):
+    with pytest.raises(ConfigError, match=flag.split("=")[0].replace("no-", "")):
+        parse(monkeypatch, action, "PATH", flag)
+
+
+def test_verification_fails_on_nan_and_takes_the_same_at_both_ends(tmp_path):
+    good, bad = random_checkpoint(), random_checkpoint()
+    bad["bert/pooler/dense/bias"] = tensors_lib.of_array(np.full(HIDDEN, np.nan, np.float32), "")
+    good, bad = ({"path": write(tensors, "keras", tmp_path / name), "format": "keras"} for tensors, name in ((good, "a"), (bad, "b")))
+    result = verification.verify(good, bad, Options())
+    assert not result["passed"] and result["differences"]["pooled"] is None and "not finite" in verification.describe(result)
+    json.dumps(result, allow_nan=False)
+    assert verification.verify(bad, bad, Options())["passed"]
+
+
+def test_what_cannot_be_verified_is_refused_before_it_is_written(tmp_path):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    with pytest.raises(ConfigError, match="does not divide"):
+        verification.check(start, "google", dataclasses.replace(OPTIONS, num_attention_heads=3))
+
+
+@pytest.mark.parametrize("output_dir", ["", "."])
+def test_the_working_folder_is_a_folder_too(output_dir, tmp_path, monkeypatch):
+    write(random_checkpoint(), "google", tmp_path / "a")
+    folder = tmp_path / "named"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    convert("../a", "huggingface", output_dir)
+    assert (folder / "model.safetensors").exists()
+    report = convert(".", "keras", output_dir)
+    assert os.path.basename(report["target"]["path"]) == "named" and (folder / "named.index").exists()
 
 
 def test_the_real_encoder_goes_through_all_formats(tmp_path):

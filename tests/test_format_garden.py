@@ -348,3 +348,18 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     with pytest.raises(OSError):
         write(tensors, tmp_path / "ckpt")
     assert not os.listdir(tmp_path)
+
+
+def test_the_number_of_heads_is_in_the_kernels(tmp_path):
+    names = garden.from_canonical(random_canonical(canonical.ENCODER), OPTIONS).tensors
+    assert garden.heads_of(names) == HEADS
+    assert garden.heads_of({}) is None and garden.heads_of({name: names[name] for name in names if "query" not in name}) is None
+    prefix = str(tmp_path / "model")
+    tf.train.Checkpoint(model=make_pretrainer()).write(prefix)
+    assert garden.heads_of(object_bundle.read(prefix)) == HEADS
+
+
+@pytest.mark.parametrize("number", ["3", 3.0, True])
+def test_a_number_of_heads_that_is_no_integer(number):
+    with pytest.raises(ConfigError, match="--num_attention_heads="):
+        garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=number))

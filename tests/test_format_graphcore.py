@@ -1,9 +1,10 @@
 """Graphcore's names: every form there and back bit by bit, and the published layout name by name."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from official.checkpoint.formats import bundle, canonical, google, graphcore, tensors as tensors_lib
+from official.checkpoint.formats import bundle, canonical, google, graphcore, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
 
@@ -276,3 +277,52 @@ def test_groupbert_has_the_same_names(fused):
 def test_groupbert_in_a_format_without_it_is_unmatched():
     name = "bert/encoder/layer_0/convolution/dwconv/weight"
     assert google.from_canonical(random_tensors({name: (2, 2)}), Options()).unmatched == [name]
+
+
+def published(words, step) -> dict:
+    """A file of the published converter: words cut, the output bias as long as it was, the step cast with the weights."""
+    tensors = random_tensors(with_slots(GOOGLE))
+    written = to_graphcore(tensors).tensors | of_arrays({"global_step": step})
+    table = "bert/embeddings/word_embeddings"
+    return written | {name: tensors_lib.with_rows(written[name], words) for name in (table, f"{table}/lamb_m", f"{table}/lamb_v")}
+
+
+def test_the_published_converters_output_bias_is_cut_to_the_words():
+    source = published(40, np.int64(7))
+    mapped = to_canonical(source)
+    assert not registry.encoder_problems(mapped.tensors) and not mapped.added
+    for slot in ("", "/lamb_m", "/lamb_v"):
+        name = f"cls/predictions/output_bias{slot}"
+        assert mapped.tensors[name].shape == (40,) and mapped.tensors[name].sources == (name,)
+        assert (mapped.tensors[name].read() == source[name].read()[:40]).all()
+        assert "the published converter cuts the word embeddings alone" in mapped.dropped[f"{name}[40:]"]
+
+
+def test_an_output_bias_that_is_too_short_is_no_published_file():
+    mapped = to_canonical(random_tensors(PUBLISHED | {"bert/embeddings/word_embeddings": (V + 8, H)}))
+    assert mapped.tensors["cls/predictions/output_bias"].shape == (V,) and not mapped.dropped
+    assert registry.encoder_problems(mapped.tensors)
+
+
+@pytest.mark.parametrize("dtype, exact", [(np.float16, 2048), (np.float32, 2**24), (ml_dtypes.bfloat16, 256)])
+def test_a_float_step_is_an_integer_again(dtype, exact):
+    mapped = to_canonical(published(V, np.asarray(1800, dtype)))
+    step = mapped.tensors["global_step"]
+    assert step.dtype == step.read().dtype == np.int64 and step.read() == np.asarray(1800, dtype).astype(np.int64) and step.shape == ()
+    assert mapped.added == {"global_step": f"was {np.dtype(dtype).name}, which rounds above {exact}; made an integer again"}
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -np.inf])
+def test_a_step_that_float16_lost_is_dropped(value):
+    mapped = to_canonical(published(V, np.float16(value)))
+    assert "global_step" not in mapped.tensors and mapped.dropped["global_step"] == "float16 could not hold it"
+    assert not mapped.added
+
+
+def test_wrong_dimensions_are_said():
+    for name in ("bert/encoder/layer_0/attention/self/qkv_bias", "bert/encoder/layer_0/attention/self/kernel/qkv_weight"):
+        with pytest.raises(ConfigError, match=r"qkv_\w+ has the shape \[\]: its last dimension must be a multiple of 3"):
+            to_canonical(random_tensors({name: ()}))
+    for shape in ((), (4,)):
+        with pytest.raises(ConfigError, match="not rows: s1"):
+            to_canonical(random_tensors({"bert/embeddings/s0/word_embeddings": (4, H), "bert/embeddings/s1/word_embeddings": shape}))

@@ -292,3 +292,56 @@ def test_another_model_is_refused_by_its_config(tmp_path):
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
         hf_folder.sizes(str(tmp_path))
+
+
+@pytest.mark.parametrize("values, key", [
+    ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05 is not supported, only 1e-12"), ({"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12'"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported, only 'absolute'"),
+    ({"model_type": "roberta"}, "model_type='roberta'")])
+def test_what_another_model_computes_is_refused_on_reading(tmp_path, values, key):
+    folder = write_folder(tmp_path, weights())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | values))
+    for location in (folder, os.path.join(folder, "model.safetensors")):
+        with pytest.raises(ConfigError, match=key):
+            hf_folder.read(location)
+    (tmp_path / "config.json").write_text("{}")
+    assert hf_folder.read(folder)
+    (tmp_path / "config.json").unlink()
+    assert hf_folder.read(folder)
+
+
+@pytest.mark.parametrize("copy, original", [("decoder.weight", "bert.embeddings.word_embeddings.weight"), ("decoder.bias", "cls.predictions.bias")])
+@pytest.mark.parametrize("prefix", ["bert.", ""])
+def test_an_untied_output_layer_is_refused(copy, original, prefix):
+    tensors = huggingface.from_canonical(lazy(weights()), Options(hf_prefix=bool(prefix))).tensors
+    name, values = f"cls.predictions.{copy}", tensors[original if prefix else original.removeprefix("bert.")].read()
+    mapped = huggingface.to_canonical(tensors | lazy({name: values.copy()}), Options())
+    assert list(mapped.dropped) == [name] and not mapped.unmatched
+    for other in (values + 1, values[:-1]):
+        with pytest.raises(ConfigError, match=f"{name} is no copy of {original}"):
+            huggingface.to_canonical(tensors | lazy({name: other}), Options())
+
+
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
+    strangers = ("model.ckpt-7.vocab_rows.safetensors", "model2.safetensors", "model-1.safetensors", "model.safetensors.vocab_rows.safetensors")
+    for name in strangers:
+        (tmp_path / name).touch()
+    assert not hf_folder.files(str(tmp_path))
+    write_folder(tmp_path, weights())
+    assert [os.path.basename(path) for path in hf_folder.files(str(tmp_path))] == ["config.json", "model.safetensors"]
+    assert set(strangers) < set(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("heads", ["4", 4.0, True, [4]])
+def test_a_number_of_heads_that_is_no_integer(tmp_path, heads):
+    with pytest.raises(ConfigError, match="--num_attention_heads=.* must be an integer"):
+        write_folder(tmp_path / "hf", weights(), Options(num_attention_heads=heads))
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("ours, theirs", [(None, "gelu_new"), ("gelu", "gelu_new"), ("relu", "relu")])
+def test_the_activation_is_written(tmp_path, ours, theirs):
+    folder = write_folder(tmp_path, weights(), Options(num_attention_heads=4, hidden_act=ours))
+    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == theirs
+    assert hf_folder.sizes(folder)["hidden_act"] == (ours or "gelu")

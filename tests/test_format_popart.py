@@ -277,3 +277,8 @@ def test_without_the_package(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=r"onnx package, which is not installed: pip install 'bert-tf2\[onnx\]'"):
             action()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_gamma_is_left_to_the_check_of_shapes():
+    arrays = popart_arrays() | {"Embedding/Gamma": np.zeros([], np.float32)}
+    assert to_arrays(lazy(arrays))["bert/embeddings/LayerNorm/gamma"].shape == ()

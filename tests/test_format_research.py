@@ -196,3 +196,20 @@ def test_options_drop_what_they_say():
 def test_what_stays_float32():
     assert research.keeps_float32("all/cls/predictions/output_bias")
     assert not research.keeps_float32("all/bert/pooler/dense/bias")
+
+
+def test_reading_tells_the_baseline_by_its_names():
+    tensors = random_tensors(GOOGLE)
+    written = research.from_canonical(tensors, Options(baseline=True)).tensors
+    mapped = research.to_canonical(written, Options())
+    assert_same(mapped.tensors, tensors)
+    assert not mapped.unmatched
+    with pytest.raises(ConfigError, match="Leave out --baseline"):
+        research.to_canonical(random_tensors(RESEARCH), Options(baseline=True))
+
+
+def test_reading_never_asks_for_the_option():
+    mixed = dict.fromkeys(("all/bert/encoder/layer_0/boom/up/bias", "all/bert/encoder/layer_0/conv/post/bias"), (H,))
+    assert research.to_canonical(random_tensors(mixed), Options()).unmatched == ["all/bert/encoder/layer_0/boom/up/bias"]
+    spam = {"all/bert/encoder/layer_0/spam": (H,)}
+    assert research.to_canonical(random_tensors(spam), Options()).unmatched == list(spam)

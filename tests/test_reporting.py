@@ -70,6 +70,18 @@ def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path, resume_step, 
     assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == steps
 
 
+@pytest.mark.parametrize("line", ["{}", "[]", "null", "\\xff", '{"step": 2}', '{"split": "train"}', '{"split": "test", "step": 2}',
+                                  '{"split": ["train"], "step": 2}', '{"split": "eval", "step": "2"}', '{"split": "eval", "step": null}',
+                                  '{"split": "eval", "step": true}'])
+def test_damaged_lines_are_skipped(tmp_path, line):
+    write_steps(tmp_path, [1])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(line.encode("latin-1") + b"\n")
+    assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == [1]
+    write_steps(tmp_path, [3], resume_step=2)
+    assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
+
+
 def test_an_untouched_file_is_not_rewritten(tmp_path):
     write_steps(tmp_path, [1, 2])
     before = (tmp_path / "metrics.jsonl").stat()

@@ -37,6 +37,7 @@ FLAGFILES = {
     "benchmark_cpu": "configs/benchmark_cpu.flags",
 }
 _DATA_FLAGS = ("input_files", "eval_files", "init_checkpoint", "vocab_file")
+_process = os.getpid()
 _runs_of_this_process = itertools.count()
 
 
@@ -165,7 +166,8 @@ def _train(config, started: float) -> tuple[list[dict], str | None]:
       ConfigError: where the run cannot be made.
     """
     configure_logging(config.verbosity)
-    first = next(_runs_of_this_process) == 0  # its start-up is that of the process, too
+    # The first run's start-up is that of the process, too; a driver may import this module and then fork for every method.
+    first = os.getpid() == _process and next(_runs_of_this_process) == 0
     result = runner.run(config, TASKS[config.task], command=["train.py", *_non_default_flags(config)],
                         started=official.STARTED if first else started)
     values = {"exp_per_second": result.sequences_per_sec, "eval_accuracy": result.eval_accuracy, "eval_loss": result.eval_loss,

@@ -3,19 +3,21 @@
     report = convert("uncased_L-12_H-768_A-12/bert_model.ckpt", "huggingface", "bert_hf")
 """
 
+import contextlib
+import dataclasses
 import os
 
 import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import reading
-from official.checkpoint.formats import canonical, companions, registry, tensors as tensors_lib
+from official.checkpoint.formats import canonical, companions, hf_folder, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
 
-SIDECAR = ".vocab_rows.safetensors"  # beside a checkpoint whose vocabulary was cut: the words that were cut off
+SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
+_WORDS = "bert/embeddings/word_embeddings"
 
 
 class MismatchError(Exception):
@@ -37,7 +39,8 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name: reason}, reshaped,
-      cast, vocabulary, compared (number of tensors read back and found equal).
+      cast, vocabulary, num_attention_heads (None: not known), companions (paths of files beside the result), compared (number of
+      tensors read back and found equal).
 
     Raises:
       ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the target does not know,
@@ -46,35 +49,69 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
     """
     names, container = registry.get_format(target_format)
     checkpoint = registry.open_checkpoint(source, "PATH", source_format)
-    location = container.target(output_dir, checkpoint.location)
-    _check_free(container, location, checkpoint.location, overwrite)
-    options = companions.with_companions(options, checkpoint.location)
+    source, location = checkpoint.location, container.target(output_dir or ".", checkpoint.location)
+    _check_free(container, location, checkpoint, overwrite)
+    given_vocabulary = options.vocab_file
+    options = with_companions(options, checkpoint)
     try:
         read = checkpoint.to_canonical(options)
+        companions.check_source(source, read.tensors)
         dropped = dict(read.dropped)
         kept = _without_slots(read.tensors, options, dropped)
-        kept, vocabulary = _with_vocabulary(kept, checkpoint.location, options)
+        kept, vocabulary, rows = _with_vocabulary(kept, source, options)
+        if target_format == "huggingface" and not given_vocabulary:
+            options = _without_long_vocabulary(options, vocabulary["to"], dropped)
         mapped = names.from_canonical(kept, options)
         if mapped.unmatched:
-            raise ConfigError(f"{checkpoint.location}: the {names.TITLE} format has no place for {', '.join(sorted(mapped.unmatched))}.")
+            raise ConfigError(f"{source}: the {names.TITLE} format has no place for {', '.join(sorted(mapped.unmatched))}.")
         result = _with_precision(mapped.tensors, options, getattr(names, "keeps_float32", lambda name: False))
+        beside = _plan_companions(target_format, source, location, kept, options, overwrite)
         _write(container, result, location, options, progress)
-        _write_sidecar(vocabulary.pop("rows"), location)
-        compared = _compare(container.read(location), result)
-        if target_format != "huggingface":  # which has its own
-            companions.hand_on(checkpoint.location, location, kept, options)
+        compared = _compare_or_remove(container, result, location)
+        _write_sidecar(rows, location)
+        companions.hand_on(beside)
     except reading.DamagedError as error:
-        raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
+        raise ConfigError(f"{source}: unreadable checkpoint ({error}).") from None
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
-    return _report(checkpoint, target_format, location, result, dropped, {**read.added, **mapped.added}, vocabulary, compared)
+    added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
+    report = _report(checkpoint, target_format, location, result, dropped, added, vocabulary, compared)
+    return {**report, "num_attention_heads": options.num_attention_heads,
+            "companions": [path for path, content in beside.items() if content is not None]}
 
 
-def _check_free(container, location: str, source: str, overwrite: bool) -> None:
-    there = container.files(location)
-    if os.path.abspath(location) == os.path.abspath(source):
-        raise ConfigError(f"--output_dir={os.path.dirname(location) or '.'} is where the source is. Give another --output_dir.")
+def with_companions(options: Options, checkpoint: registry.Checkpoint) -> Options:
+    """Returns the options with what the checkpoint's shapes and the files beside it say about heads, activation and vocabulary."""
+    heads_of = getattr(registry.get_format(checkpoint.format)[0], "heads_of", lambda tensors: None)
+    return companions.with_companions(options, checkpoint.location, heads_of(checkpoint.tensors))
+
+
+def _check_free(container, location: str, checkpoint: registry.Checkpoint, overwrite: bool) -> None:
+    there, source = container.files(location), os.path.realpath(checkpoint.location)
+    places = {source, os.path.dirname(source)} if checkpoint.format == "huggingface" and os.path.isfile(source) else {source}
+    if os.path.realpath(location) in places:
+        folder = location if os.path.isdir(location) else os.path.dirname(location)
+        raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
     if there and not overwrite:
         raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
+
+
+def _without_long_vocabulary(options: Options, words: int, dropped: dict[str, str]) -> Options:
+    """Leaves out a vocabulary, found and not given, that has words which the result does not have."""
+    path = options.vocab_file
+    count = companions.count_words(path) if path else 0
+    if count <= words:
+        return options
+    dropped[path] = f"it has {count} words, the result {words}"
+    return dataclasses.replace(options, vocab_file=None)
+
+
+def _plan_companions(target_format: str, source: str, location: str, kept: Tensors, options: Options, overwrite: bool) -> dict:
+    if target_format != "huggingface":
+        return companions.plan(source, location, kept, options, overwrite)
+    if options.vocab_file:  # which the folder's writer copies, as it writes config.json
+        with open(options.vocab_file, "rb") as file:
+            companions.check_free({os.path.join(location, hf_folder.VOCABULARY): file.read()}, overwrite)
+    return {}
 
 
 def _without_slots(tensors: Tensors, options: Options, dropped: dict[str, str]) -> Tensors:
@@ -89,46 +126,89 @@ def _source_names(tensor: Tensor) -> str:
     return ", ".join(tensor.sources)
 
 
-def _with_vocabulary(tensors: Tensors, source: str, options: Options) -> tuple[Tensors, dict]:
-    """Cuts or fills up the vocabulary, word embeddings and output bias together.
+def _with_vocabulary(tensors: Tensors, source: str, options: Options) -> tuple[Tensors, dict, Tensors]:
+    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together.
 
     Returns:
-      The tensors, and {from, to, restored: words from the sidecar file of the source, filled: words of zeros, cut: words cut off,
-      rows: {name: tensor of what was cut off}}.
+      The tensors; {from, to, restored: words from the sidecar file of the source, filled: words of zeros, cut: words cut off}; and
+      {name: tensor of what was cut off}.
+
+    Raises:
+      ConfigError: where one of these tensors has another number of words than the embeddings, or the sidecar does not fit.
     """
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
-    have = tensors["bert/embeddings/word_embeddings"].shape[0]
-    rows = _read_sidecar(source + SIDECAR) if options.vocab_size is None or options.vocab_size > have else {}
-    restored = rows["bert/embeddings/word_embeddings"].shape[0] if rows else 0
+    have = tensors[_WORDS].shape[0]
+    other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
+    if other:
+        raise ConfigError(f"{source}: the word embeddings have {have} words, and another number have {', '.join(other)}.")
+    rows = _read_sidecar(sidecar_path(source)) if options.vocab_size is None or options.vocab_size > have else {}
+    restored = rows[_WORDS].shape[0] if rows else 0
     changed = dict(tensors)
     for name in rows.keys() & set(by_word):
-        changed[name] = tensors_lib.joined([tensors[name], tensors_lib.cast(rows[name], tensors[name].dtype)], 0)
+        changed[name] = _with_rows_of_sidecar(name, tensors[name], rows[name], restored, sidecar_path(source), options)
     want = options.vocab_size or have + restored
     cut = {name: tensors_lib.rows_from(changed[name], want) for name in by_word if changed[name].shape[0] > want}
     for name in by_word:
         changed[name] = tensors_lib.with_rows(changed[name], want)
     return changed, {"from": have, "to": want, "restored": min(restored, want - have) if rows else 0,
-                     "filled": max(want - have - restored, 0), "cut": max(have - want, 0), "rows": cut}
+                     "filled": max(want - have - restored, 0), "cut": max(have - want, 0)}, cut
+
+
+def _with_rows_of_sidecar(name: str, tensor: Tensor, rows: Tensor, words: int, path: str, options: Options) -> Tensor:
+    """Joins in the wider type, so that nothing is lost where the result is float32; else the result has the tensor's type."""
+    if rows.shape != (words, *tensor.shape[1:]):
+        raise ConfigError(f"{path} does not belong to this checkpoint: {name} {list(rows.shape)} there, {list(tensor.shape)} here. Remove it.")
+    wide = np.result_type(np.float32, *(one.dtype for one in (tensor, rows) if one.dtype.kind == "f"))
+    joined = tensors_lib.joined([tensors_lib.cast(tensor, wide), tensors_lib.cast(rows, wide)], 0)
+    return joined if options.precision else _checked_cast(name, joined, tensor.dtype)
+
+
+def sidecar_path(location: str) -> str:
+    """Returns where the words are that were cut off a checkpoint: in a Hugging Face folder, or beside a bundle or file."""
+    location = location.rstrip("/") or location
+    if os.path.basename(location) == hf_folder.WEIGHTS:
+        location = os.path.dirname(location) or "."
+    if os.path.isdir(location) and not os.path.exists(location + ".index"):
+        return os.path.join(location, SIDECAR)
+    return f"{location}.{SIDECAR}"
+
+
+def _source_in_sidecar(name: str) -> str:
+    return f"{SIDECAR}:{name}"
 
 
 def _read_sidecar(path: str) -> Tensors:
+    """Raises ConfigError for a damaged file."""
     if not os.path.exists(path):
         return {}
-    from safetensors.numpy import load_file
-
-    return {name: tensors_lib.of_array(array, name) for name, array in load_file(path).items()}
+    try:
+        rows = hf_folder.read(path)
+        rows = {name: tensors_lib.of_array(tensor.read(), _source_in_sidecar(name)) for name, tensor in rows.items()}
+        if _WORDS not in rows:
+            raise reading.DamagedError(f"it has no {_WORDS}")
+    except (reading.DamagedError, OSError) as error:
+        raise ConfigError(f"{path}, with the words that were cut off, cannot be read ({error}). Restore it, or remove it to do without.") from None
+    return rows
 
 
 def _write_sidecar(rows: Tensors, location: str) -> None:
-    path = location.rstrip("/") + SIDECAR
-    if not rows:
-        if os.path.exists(path):
-            os.remove(path)  # of an older result that was replaced
-        return
-    from safetensors.numpy import save_file
+    path = sidecar_path(location)
+    with _writing(path):
+        if rows:
+            from safetensors.numpy import save_file
 
-    save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, path + ".tmp")
-    os.replace(path + ".tmp", path)
+            save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, path + ".tmp")
+            os.replace(path + ".tmp", path)
+        elif os.path.exists(path):
+            os.remove(path)  # of an older result that was replaced
+
+
+@contextlib.contextmanager
+def _writing(path: str):
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise ConfigError(f"{path} cannot be written: {getattr(error, 'strerror', None) or (str(error).splitlines() or [error])[0]}.") from None
 
 
 def _with_precision(tensors: Tensors, options: Options, keeps_float32) -> Tensors:
@@ -137,20 +217,23 @@ def _with_precision(tensors: Tensors, options: Options, keeps_float32) -> Tensor
     wanted = np.dtype({16: np.float16, 32: np.float32}[options.precision])
 
     def converted(name, tensor):
-        if not tensors_lib.is_float(tensor) or keeps_float32(name) or tensor.dtype == wanted:
-            return tensor
-        return _checked_cast(name, tensor, wanted)
+        dtype = np.dtype(np.float32) if keeps_float32(name) else wanted
+        return _checked_cast(name, tensor, dtype) if tensors_lib.is_float(tensor) else tensor
 
     return {name: converted(name, tensor) for name, tensor in tensors.items()}
 
 
-def _checked_cast(name: str, tensor: Tensor, dtype) -> Tensor:
+def _checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
+    if tensor.dtype == dtype:
+        return tensor
+
     def read():
         values = tensor.read()
         with np.errstate(over="ignore"):
             result = values.astype(dtype)
         if np.isfinite(values).all() and not np.isfinite(result).all():
-            raise ConfigError(f"{name} holds values up to {np.abs(values).max():g}, beyond what float16 can hold. Use --precision=32.")
+            advice = " Use --precision=32." if dtype.itemsize == 2 else ""
+            raise ConfigError(f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}")
         return result
 
     return Tensor(tensor.shape, dtype, read, tensor.sources)
@@ -164,18 +247,33 @@ def _write(container, tensors: Tensors, location: str, options: Options, progres
         done += size
         progress(done, total)
 
-    try:
+    with _writing(location):
         tf.io.gfile.makedirs(os.path.dirname(location) or ".")
         container.write(tensors, location, options, count)
-    except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(f"{location} cannot be written: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}.") from None
+
+
+def _compare_or_remove(container, wanted: Tensors, location: str) -> int:
+    """Compares the result with what was to be written; one that differs, or was not compared to the end, is removed."""
+    try:
+        try:
+            written = container.read(location)
+        except reading.DamagedError as error:
+            raise MismatchError(f"read back, the result is damaged ({error}).") from None
+        return _compare(written, wanted)
+    except BaseException as error:
+        for path in container.files(location):
+            with contextlib.suppress(OSError):
+                os.remove(path)
+        if isinstance(error, MismatchError):
+            raise MismatchError(f"{error} The result, {location}, was removed.") from None
+        raise
 
 
 def _compare(written: Tensors, wanted: Tensors) -> int:
     """Reads the result back and compares it bit by bit. Returns the number of tensors."""
     problems = [name for name in written.keys() ^ wanted.keys() if name not in _BOOKKEEPING]
     for name in written.keys() & wanted.keys():
-        ours, theirs = wanted[name].read(), written[name].read()
+        ours, theirs = wanted[name].read(), _read_back(name, written[name])
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
             problems.append(name)
     if problems:
@@ -183,7 +281,29 @@ def _compare(written: Tensors, wanted: Tensors) -> int:
     return len(wanted)
 
 
+def _read_back(name: str, tensor: Tensor) -> np.ndarray:
+    try:
+        return tensor.read()
+    except reading.DamagedError as error:
+        raise MismatchError(f"read back, {name} is damaged ({error}).") from None
+
+
 _BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
+
+
+def _restored(result: Tensors, vocabulary: dict) -> dict[str, str]:
+    reason = f"{vocabulary['restored']} words of it come from {SIDECAR}, with those that an earlier conversion cut off"
+    return {name: reason for name, tensor in result.items() if vocabulary["restored"] and any(one.startswith(f"{SIDECAR}:") for one in tensor.sources)}
+
+
+def _casts(checkpoint, result: Tensors) -> dict[str, dict]:
+    """Returns {name: {from, to}} where one of the source's tensors has another type; words that come back were of the type that they had."""
+    casts = {}
+    for name, tensor in sorted(result.items()):
+        types = sorted({checkpoint.tensors[one].dtype.name for one in tensor.sources if one in checkpoint.tensors})
+        if types and types != [tensor.dtype.name]:
+            casts[name] = {"from": ", ".join(types), "to": tensor.dtype.name}
+    return casts
 
 
 def _report(checkpoint, target_format: str, location: str, result: Tensors, dropped: dict, added: dict, vocabulary: dict, compared: int) -> dict:
@@ -197,7 +317,7 @@ def _report(checkpoint, target_format: str, location: str, result: Tensors, drop
         "dropped": dict(sorted(dropped.items())),
         "added": dict(sorted(added.items())),
         "reshaped": {name: {"from": list(old.shape), "to": list(new.shape)} for name, (old, new) in sorted(single.items()) if old.shape != new.shape},
-        "cast": {name: {"from": old.dtype.name, "to": new.dtype.name} for name, (old, new) in sorted(single.items()) if old.dtype != new.dtype},
+        "cast": _casts(checkpoint, result),
         "vocabulary": vocabulary,
         "compared": compared,
     }

@@ -11,7 +11,7 @@ from official.checkpoint.formats.options import Options
 from official.config import ConfigError
 
 ENCODER_SCOPE = "bert/"
-_ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]")  # in any format
+_ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^(Layer\d+|Embedding)/")  # in any format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,31 +33,45 @@ class InitReport:
         return text
 
 
-def initialize(variables: dict[str, tf.Variable], path: str) -> InitReport:
+def initialize(variables: dict[str, tf.Variable], path: str, num_attention_heads: int | None = None) -> InitReport:
     """Assigns the model's variables from a checkpoint.
 
     Args:
       variables: {name: variable} of the model.
       path: prefix, file or folder, of any format of `registry.FORMATS`.
+      num_attention_heads: of the model; compared with the checkpoint's where that tells them, as Model Garden's does.
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are listed.
-        Also where a head is there with another shape, or the file is unreadable.
+        Also where a head is there with another shape, the attention heads differ in number, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
-    mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
+    try:
+        return _assign(variables, checkpoint, num_attention_heads)
+    except reading.DamagedError as error:
+        raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
+
+
+def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, num_attention_heads: int | None) -> InitReport:
+    names = registry.FORMATS[checkpoint.format][0]
+    _check_heads(getattr(names, "heads_of", lambda tensors: None)(checkpoint.tensors), num_attention_heads, checkpoint.location)
+    mapped = names.to_canonical(checkpoint.tensors, Options())
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)}
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
     fresh = _check(wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location)
     read = sorted(set(wanted) - fresh)
-    try:
-        for name in read:
-            variables[name].assign(tf.cast(found[name].read(), variables[name].dtype))
-    except reading.DamagedError as error:
-        raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
+    for name in read:
+        variables[name].assign(tf.cast(found[name].read(), variables[name].dtype))
     unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
     return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused))
+
+
+def _check_heads(found: int | None, wanted: int | None, location: str) -> None:
+    """Raises where the attention is split otherwise: the shapes would fit, and the model would compute something else."""
+    if found is not None and wanted is not None and found != wanted:
+        raise ConfigError(f"init_checkpoint {location} has {found} attention heads, the model has num_attention_heads={wanted}. Change "
+                          "--init_checkpoint or --bert_config_file.")
 
 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:

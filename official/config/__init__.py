@@ -40,7 +40,7 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
     Raises:
       ConfigError: for an unknown name, a value of the wrong type or range, or settings that exclude each other.
     """
-    config, given = default_config(), set()
+    config = default_config()
     for source, values in layers:
         for name, value in values.items():
             if name == "model":
@@ -51,10 +51,9 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
                 config[name] = _checked_value(FIELDS[name], value, source)
-                given.add(name)
                 if name == "bert_config_file" and value and "model" not in values:
                     config.model = bert_config_from_dict(read_json(value, name), value)
-    apply_eval_rule(config, given)
+    apply_eval_rule(config)
     validate(config)
     return ml_collections.FrozenConfigDict(config)
 

@@ -1,27 +1,47 @@
 """The evaluation rules of MLPerf, by name: how often, on what and to which accuracy."""
 
 from official.config.errors import ConfigError
+from official.config.fields import FIELDS
 
 
-def apply_eval_rule(config, given: set[str]) -> None:
+def apply_eval_rule(config) -> None:
     """Fills in what --eval_rule decides.
+
+    A setting at its default counts as not given: a saved config.json holds all of them.
 
     Args:
       config: the configuration, changed in place.
-      given: names of the settings that were given.
 
     Raises:
-      ConfigError: where a setting that was given contradicts the rule.
+      ConfigError: naming every setting that contradicts the rule, and the values that do not.
     """
     if config.eval_rule is None:
         return
-    for name, value in _RULES[config.eval_rule](config.train_batch_size).items():
-        if name in given and config[name] != value:
-            raise ConfigError(f"eval_rule={config.eval_rule} with train_batch_size={config.train_batch_size} means {name}={value}, received "
-                              f"{config[name]}. Drop --{name} or --eval_rule.")
-        config[name] = value
-    if "steps_per_loop" not in given:
-        config.steps_per_loop = config.steps_between_eval
+    values = _RULES[config.eval_rule](config.train_batch_size)
+    values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
+    wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
+    if wrong:
+        loops = f" (steps_per_loop may be any divisor of {values['steps_between_eval']})" if "steps_per_loop" in wrong else ""
+        raise ConfigError(f"eval_rule={config.eval_rule} with train_batch_size={config.train_batch_size} means "
+                          f"{', '.join(f'{name}={_text(values[name])}' for name in wrong)}; "
+                          f"received {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop --eval_rule.")
+    config.update(values)
+
+
+def _steps_per_loop(given: int, every: int) -> int:
+    """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no more than the default.
+
+    A loop of all steps between two evaluations would answer no signal for as long, hours on a small machine.
+    """
+    default = FIELDS["steps_per_loop"].default
+    if given != default and every % given == 0:
+        return given
+    return max(steps for steps in range(1, default + 1) if every % steps == 0)
+
+
+def _text(value) -> str:
+    """Returns a value as a command line takes it."""
+    return '""' if value is None else str(value)
 
 
 def _mlperf_0_7(batch_size: int) -> dict:

@@ -40,7 +40,8 @@ class Run:
       metrics: lines of metrics.jsonl.
       result: of result.json; empty while the run goes on or where it was killed.
       log_path: where its MLPerf log is.
-      events: of the MLPerf log; empty where there is none.
+      events: of the MLPerf log; empty where there is none, or where another run has the same.
+      notes: what is in doubt, a sentence each.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Run:
     result: dict
     log_path: str
     events: list[dict]
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 def read_runs(folders: list[str]) -> list[Run]:
@@ -58,7 +60,26 @@ def read_runs(folders: list[str]) -> list[Run]:
     Raises:
       ConfigError: naming a folder that is missing, holds no metrics or is given twice.
     """
-    return [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
+    runs = [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
+    _drop_shared_logs(runs)
+    return runs
+
+
+def _drop_shared_logs(runs: list[Run]) -> None:
+    """Takes the events away from runs with one and the same log: it tells of the last of them only, and not which that is."""
+    by_path = {}
+    for run in runs:
+        by_path.setdefault(_real(run.log_path), []).append(run)
+    for path, sharing in by_path.items():
+        if len(sharing) > 1:
+            for run in sharing:
+                run.events = []
+            sharing[0].notes.append(f"{', '.join(run.name for run in sharing)} have the same --mllog_file, {path}, which tells of the last of "
+                                    "them only: left out.")
+
+
+def _real(path: str) -> str:
+    return path if "://" in path else os.path.realpath(path)
 
 
 def _read_run(folder: str, name: str) -> Run:
@@ -68,14 +89,15 @@ def _read_run(folder: str, name: str) -> Run:
     if not metrics:
         raise ConfigError(f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run.")
     settings = read_json_object(os.path.join(folder, "config.json"))
-    settings |= {f"model.{key}": value for key, value in (settings.pop("model", None) or {}).items()}
+    model = settings.pop("model", None)
+    settings |= {f"model.{key}": value for key, value in model.items()} if isinstance(model, dict) else {}
     log_path = settings.get("mllog_file") or os.path.join(folder, mllog.FILE_NAME)
     return Run(name, folder, settings, metrics, read_result(folder), log_path, mllog.read_events(log_path))
 
 
 def short_names(folders: list[str]) -> list[str]:
     """Returns the shortest ends of the paths that differ, without what all of them end with: a/1/run, a/2/run -> 1, 2."""
-    paths = [folder if "://" in folder else os.path.realpath(folder) for folder in folders]
+    paths = [_real(folder) for folder in folders]
     for number, path in enumerate(paths):
         if path in paths[:number]:
             raise ConfigError(f"{folders[number]} is given twice.")
@@ -98,12 +120,12 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
       target: masked-LM accuracy to reach; None for each run's own stop_threshold.
 
     Returns:
-      {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`}.
+      {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes": of all runs}.
     """
     names = differing_settings(runs)
     return {"settings": names, "runs": [
         {"run": run.name, "folder": run.folder, "settings": {name: _setting(run, name) for name in names}, **summarize(run, target)}
-        for run in runs]}
+        for run in runs], "notes": [note for run in runs for note in run.notes]}
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
@@ -148,7 +170,9 @@ def run_target(run: Run, target: float | None) -> float | None:
 
 
 def _secs_until(events: list[dict], samples: int | None) -> float | None:
-    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`."""
+    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of them is not known."""
+    if samples is None:
+        return None
     started = next((event["time_ms"] for event in events if event["key"] == "run_start"), None)
     reached = next((event["time_ms"] for event in events if event["key"] == "eval_accuracy"
                     and event["metadata"].get("samples_count", event["metadata"].get("epoch_num")) == samples), None)
@@ -166,16 +190,19 @@ def _median_speed(metrics: list[dict]) -> float | None:
 
 def format_comparison(comparison: dict) -> str:
     """Returns what `compare` found as text: a row for each run; settings in a table of their own where many differ."""
-    runs, names = comparison["runs"], comparison["settings"]
+    return "\n\n".join([*_tables(comparison["runs"], comparison["settings"]), *map("Note: {}".format, comparison["notes"])])
+
+
+def _tables(runs: list[dict], names: list[str]) -> list[str]:
     settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
     columns = [("run", [run["run"] for run in runs])]
     if len(names) <= _MOST_SETTINGS:
         columns += settings
     table = format_table(columns + _result_columns(runs))
     if len(names) <= _MOST_SETTINGS:
-        return table
+        return [table]
     listed = [("setting", names)] + [(run["run"], [values[number] for _, values in settings]) for number, run in enumerate(runs)]
-    return f"{table}\n\n{format_table(listed)}"
+    return [table, format_table(listed)]
 
 
 def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:

@@ -1,8 +1,10 @@
 """Several runs of one recipe as MLPerf scores them: time to target, and sequences to target against the reference's."""
 
 import contextlib
+import json
 import logging
 import math
+import tempfile
 import warnings
 
 from official.config import ConfigError
@@ -25,7 +27,8 @@ def score(runs: list[Run], ruleset: str) -> dict:
       ruleset: of RULESETS.
 
     Returns:
-      runs: [{run, minutes, samples, batch_size, success}], minutes and samples None where they do not count;
+      runs: [{run, minutes, samples, batch_size, success, whole}], minutes and samples None where they do not count; whole: the log
+        has the run from its first sequence on, others are left out of all that follows;
       score_minutes and mean_samples: the mean without the best and the worst, None where there are too few runs of one batch size;
       references: see `_references`; notes: what is missing or in doubt, a sentence each.
 
@@ -34,9 +37,10 @@ def score(runs: list[Run], ruleset: str) -> dict:
     """
     with _quiet():
         rows = [_read_run(run, ruleset) for run in runs]
-        successes = [row for row in rows if row["success"]]
-        failures = len(rows) - len(successes)
-        batches = {row["batch_size"] for row in rows}
+        scored = [row for row in rows if row["whole"]]
+        successes = [row for row in scored if row["success"]]
+        failures = len(scored) - len(successes)
+        batches = {row["batch_size"] for row in scored}
         minutes = samples = None
         if len(successes) >= _FEWEST_RUNS and failures <= _MOST_FAILURES and len(batches) == 1:
             minutes = _olympic_mean([row["minutes"] for row in successes], failures)
@@ -62,17 +66,35 @@ def _quiet():
 
 
 def _read_run(run: Run, ruleset: str) -> dict:
-    from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
-
     times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in ("run_start", "run_stop")}
     if "run_start" not in times:
-        raise ConfigError(f"{run.folder} has no MLPerf log with a run_start: {run.log_path}.")
-    try:
-        failed, samples, batch_size, _ = rcp_checker.read_submission_file(run.log_path, ruleset, use_train_samples=False)
-    except (KeyError, OSError, UnboundLocalError, ValueError) as error:
-        raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
-    minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times else None
-    return {"run": run.name, "minutes": minutes, "samples": None if failed else samples, "batch_size": batch_size, "success": not failed}
+        raise ConfigError(f"{run.folder} has no MLPerf log of its own with a run_start: {run.log_path}.")
+    failed, samples, batch_size = _read_log(run, ruleset)
+    whole = _first_samples(run) == 0
+    minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times and whole else None
+    return {"run": run.name, "minutes": minutes, "samples": None if failed or not whole else samples, "batch_size": batch_size,
+            "success": not failed, "whole": whole}
+
+
+def _read_log(run: Run, ruleset: str) -> tuple[bool, float, int]:
+    """Returns (whether the target was missed, sequences to it, batch size), as the library reads them from the whole lines."""
+    from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
+
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.writelines(f":::MLLOG {json.dumps(event)}\n" for event in run.events)
+        file.flush()
+        try:
+            failed, samples, batch_size, _ = rcp_checker.read_submission_file(file.name, ruleset, use_train_samples=False)
+        except (KeyError, TypeError, UnboundLocalError, ValueError) as error:
+            raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigError(f"{run.log_path} is not a whole MLPerf log: global_batch_size is {batch_size!r}, expected a number.")
+    return bool(failed), samples, batch_size
+
+
+def _first_samples(run: Run) -> int:
+    """Returns the sequences that the run had seen where its log begins."""
+    return next((event["metadata"].get("first_epoch_num") or 0 for event in run.events if event["key"] == "block_start"), 0)
 
 
 def _olympic_mean(values: list[float], failures: int) -> float:
@@ -116,11 +138,14 @@ def _reference(checker, batch_size: int, points: str) -> tuple[dict | None, list
 
 
 def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[str]:
+    partial = {row["run"] for row in rows if not row["whole"]}
+    runs, rows = [run for run in runs if run.name not in partial], [row for row in rows if row["whole"]]
     failed = [row["run"] for row in rows if not row["success"]]
     batches = sorted({row["batch_size"] for row in rows})
     names = [name for name in differing_settings(runs) if name not in ("seed", "init_checkpoint", "train_batch_size")]
     targets = {run.settings.get("stop_threshold") for run in runs} - {None}
     notes = {
+        f"left out of the score, because the log begins in the middle of the run: {', '.join(sorted(partial))}.": partial,
         f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no score.": failed,
         f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {len(rows) - len(failed)}.":
             len(rows) - len(failed) < _FEWEST_RUNS,

@@ -30,13 +30,13 @@ def plain_value(value):
 
 
 def read_metrics(path: str) -> list[dict]:
-    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete are skipped.
+    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete, or that something else damaged, are skipped.
 
     Args:
       path: the file, or the run's folder. A file that does not exist holds no lines.
 
     Returns:
-      One dict a line, in the order of the file.
+      One dict a line, in the order of the file, with at least a split (train or eval) and a step (int).
     """
     if tf.io.gfile.isdir(path):
         path = os.path.join(path, FILE_NAME)
@@ -49,7 +49,9 @@ def _parse(line: bytes) -> dict | None:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and line.endswith(b"\n") else None
+    if not isinstance(record, dict) or not line.endswith(b"\n"):
+        return None
+    return record if record.get("split") in ("train", "eval") and type(record.get("step")) is int else None  # true is no step
 
 
 def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
@@ -57,7 +59,7 @@ def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
     kept = []
     for line in lines:
         record = _parse(line)
-        if record is not None and (resume_step is None or (record.get("step") or 0) <= resume_step):
+        if record is not None and (resume_step is None or record["step"] <= resume_step):
             kept.append(line)
     return kept
 

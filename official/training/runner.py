@@ -186,7 +186,7 @@ def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, ear
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
-        made = initialize.initialize(state.model_variables(), config.init_checkpoint)
+        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model.num_attention_heads)
         logging.info("%s", made.describe())
         return made.fresh
     if not config.do_train:

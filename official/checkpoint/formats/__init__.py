@@ -1,7 +1,7 @@
 """Checkpoint formats: one file a format with a literal table of names, one file a kind of container.
 
 A format module has
-  NAME, TITLE                                  its name in actions, and for people
+  TITLE                                        its name for people
   TABLE                                        {canonical name: its name | Transposed(its name) | None}, see `table`
   to_canonical(tensors, options) -> Mapped     its tensors under canonical names (`canonical`)
   from_canonical(tensors, options) -> Mapped   and back

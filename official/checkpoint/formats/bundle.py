@@ -44,7 +44,7 @@ def locate(path: str) -> str | None:
 
 def target(output_dir: str, source: str) -> str:
     """Returns the prefix OUTPUT_DIR/<basename of the source>."""
-    name = os.path.basename(source.rstrip("/"))
+    name = os.path.basename(os.path.abspath(source))
     return os.path.join(output_dir, name.removesuffix(".onnx").removesuffix(".safetensors"))
 
 

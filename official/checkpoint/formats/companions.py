@@ -3,14 +3,20 @@
 import dataclasses
 import json
 import os
-import shutil
 
-from official.checkpoint.formats import hf_folder
+from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
-from official.config import BertConfig
+from official.config import BertConfig, ConfigError
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
+_OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
+    "vocab_size": ("bert/embeddings/word_embeddings", 0),
+    "hidden_size": ("bert/embeddings/word_embeddings", 1),
+    "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
+    "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
+    "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0),
+}
 
 
 def sizes_beside(location: str) -> dict:
@@ -18,48 +24,132 @@ def sizes_beside(location: str) -> dict:
 
     Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. Raises ConfigError for damaged ones.
     """
+    path = config_beside(location)
+    if path is None:
+        return {}
+    values = hf_folder.read_config(path)
+    if isinstance(values.get("model"), dict):
+        values = values["model"]
+    elif os.path.basename(path) == hf_folder.CONFIG:
+        values = hf_folder.sizes(path)
+    return {field.name: values[field.name] for field in dataclasses.fields(BertConfig) if field.name in values}
+
+
+def config_beside(location: str) -> str | None:
+    """Returns the path of the configuration beside a checkpoint."""
     folder = location if os.path.isdir(location) else os.path.dirname(location)
-    keys = [field.name for field in dataclasses.fields(BertConfig)]
-    for name in (CONFIG, hf_folder.CONFIG):
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            values = hf_folder.read_config(path)
-            values = values["model"] if isinstance(values.get("model"), dict) else hf_folder.sizes(path) if name == hf_folder.CONFIG else values
-            return {key: values[key] for key in keys if key in values}
-    return {}
+    paths = [os.path.join(folder, name) for name in (CONFIG, hf_folder.CONFIG)]
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
-def with_companions(options: Options, location: str) -> Options:
-    """Returns the options with heads and vocabulary from beside a checkpoint, where they are not given."""
-    return dataclasses.replace(
-        options, num_attention_heads=options.num_attention_heads or sizes_beside(location).get("num_attention_heads"),
-        vocab_file=options.vocab_file or hf_folder.vocabulary_beside(location))
+def with_companions(options: Options, location: str, heads: int | None) -> Options:
+    """Returns the options with heads, activation and vocabulary, where they are not given.
+
+    Args:
+      options: of the conversion.
+      location: of the source. What is given counts first, then what the source's shapes say, then a configuration beside it.
+      heads: what the source's shapes say; None where they do not.
+
+    Raises:
+      ConfigError: where the vocabulary is given and cannot be read.
+    """
+    if options.vocab_file is not None:
+        _read(options.vocab_file, "--vocab_file=")
+    beside = sizes_beside(location)
+    found = {"num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
+             "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
+             "hidden_act": options.hidden_act or beside.get("hidden_act")}
+    return dataclasses.replace(options, **found)
 
 
-def hand_on(source: str, target: str, tensors: Tensors, options: Options) -> list[str]:
-    """Puts bert_config.json and vocab.txt beside a result, where the source has them and the result's folder does not.
+def sizes_of(tensors: Tensors) -> dict:
+    """Returns the keys of bert_config.json that canonical tensors give."""
+    sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    return {**sizes, "num_hidden_layers": table.layers_of(tensors)}
+
+
+def check_source(location: str, tensors: Tensors) -> None:
+    """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical tensors."""
+    wrong = _contradictions(sizes_beside(location), tensors)
+    if wrong:
+        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {', '.join(wrong)}. Remove or correct it.")
+
+
+def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
+    """Leaves out the number of words, which conversions change."""
+    return [f"{key}={sizes[key]}, the tensors have {value}" for key, value in sizes_of(tensors).items()
+            if key != "vocab_size" and sizes.get(key, value) != value]
+
+
+def count_words(path: str) -> int:
+    words = _read(path, "")
+    return words.count(b"\n") + bool(words and not words.endswith(b"\n"))
+
+
+def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite: bool) -> dict[str, bytes | None]:
+    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are known, and vocab.txt.
 
     Args:
       source, target: locations.
       tensors: canonical, as written: the vocabulary may have been cut.
-      options: of the conversion.
+      options: of the conversion, with companions.
+      overwrite: what is there may be replaced.
 
     Returns:
-      The files made.
+      {path: content, or None for a file that is to go: an older configuration of another model}.
+
+    Raises:
+      ConfigError: where a file of other content is there and may not be replaced.
     """
-    folder, made = os.path.dirname(target), []
-    sizes = sizes_beside(source)
+    folder, files = os.path.dirname(target) or ".", {}
     path = os.path.join(folder, CONFIG)
-    if sizes and not os.path.exists(path):
-        sizes["vocab_size"] = tensors["bert/embeddings/word_embeddings"].shape[0]
-        with open(path + ".tmp", "w", encoding="utf-8") as file:
-            json.dump(sizes, file, indent=2, sort_keys=True)
-            file.write("\n")
-        os.replace(path + ".tmp", path)
-        made.append(path)
-    path = os.path.join(folder, VOCABULARY)
-    if options.vocab_file and not os.path.exists(path):
-        shutil.copyfile(options.vocab_file, path + ".tmp")
-        os.replace(path + ".tmp", path)
-        made.append(path)
-    return made
+    sizes = sizes_beside(source)
+    if sizes or options.num_attention_heads:
+        heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
+        files[path] = (json.dumps({**sizes, **sizes_of(tensors), **heads}, indent=2, sort_keys=True) + "\n").encode()
+    elif os.path.exists(path) and _contradictions(sizes_beside(path), tensors):
+        files[path] = None
+    if options.vocab_file:
+        files[os.path.join(folder, VOCABULARY)] = _read(options.vocab_file, "--vocab_file=")
+    check_free(files, overwrite)
+    return files
+
+
+def check_free(files: dict[str, bytes | None], overwrite: bool) -> None:
+    """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
+    other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
+    if other and not overwrite:
+        raise ConfigError(f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace it with --overwrite.")
+
+
+def _same(path: str, content: bytes | None) -> bool:
+    there = _read(path, "")
+    if content is None or not path.endswith(".json"):
+        return there == content
+    try:
+        return json.loads(there) == json.loads(content)
+    except ValueError:
+        return False
+
+
+def hand_on(files: dict[str, bytes | None]) -> list[str]:
+    """Writes what `plan` says and returns the paths. Raises ConfigError where one cannot be written."""
+    for path, content in files.items():
+        try:
+            if content is None:
+                os.remove(path)
+            else:
+                with open(path + ".tmp", "wb") as file:
+                    file.write(content)
+                os.replace(path + ".tmp", path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
+    return [path for path, content in files.items() if content is not None]
+
+
+def _read(path: str, flag: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{flag}{path}: {error.strerror or error}.") from None

@@ -13,7 +13,6 @@ from official.checkpoint.formats.table import Mapped, Transposed
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
 
-NAME = "garden"
 TITLE = "Model Garden TF2"
 
 _HEAD_SIZE = 64  # of every published BERT
@@ -123,6 +122,14 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapped
 
 
+def heads_of(tensors: Tensors) -> int | None:
+    """Returns the number of attention heads that a query kernel [H, A, K] tells; None where there is none. Names are the format's."""
+    for name, tensor in _with_plain_names(tensors).items():
+        if re.fullmatch(r"transformer/layer_\d+/self_attention/query/kernel", name) and len(tensor.shape) == 3:
+            return tensor.shape[1]
+    return None
+
+
 def _with_plain_names(tensors: Tensors) -> Tensors:
     """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as it is."""
     plain = {}
@@ -179,7 +186,7 @@ def _num_heads(hidden_size: int, options: Options) -> int:
             raise ConfigError(f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE}, the size of a "
                               "head of the published models. Give --num_attention_heads.")
         return hidden_size // _HEAD_SIZE
-    if heads < 1 or hidden_size % heads:
+    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change --num_attention_heads.")
     return heads
 

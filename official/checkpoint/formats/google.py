@@ -1,14 +1,16 @@
 """Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles. Their names are the canonical ones.
 
-Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`).
+Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`). The names of the other
+formats for these, `lamb_m` and `lamb_v`, are read too.
 """
+
+import re
 
 from official.checkpoint.formats import canonical, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensors
 
-NAME = "google"
 TITLE = "Google TF1"
 
 _WEIGHTS = {name: name for name in canonical.WEIGHTS}
@@ -24,8 +26,16 @@ DROPPED = {r"beta[12]_power": "a counter of Adam's that the step gives",
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    return table.to_canonical(TABLE, tensors, DROPPED)
+    """Gives the canonical names; of two names for the same slot, the second is unmatched."""
+    names, doubled = table.common_names(tensors, _common_name)
+    mapped = table.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, DROPPED)
+    table.restore_names(mapped, names, doubled)
+    return mapped
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return table.from_canonical(TABLE, tensors, "a counter of this project's trainer")
+
+
+def _common_name(name: str) -> str:
+    return re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))

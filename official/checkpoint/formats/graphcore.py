@@ -17,11 +17,14 @@ optimizer slots are cut and joined with their weights:
                     alone the model would start from a random pooler.
   Step counters     one for each weight, `lamb_step_counter` or `adam_step_counter`, int32 [1], one more than the steps done
                     (it starts at 1). `global_step` gives them: left out on reading, made on writing.
+  Published defects The published converter to Graphcore leaves the masked-LM head's bias as long as it was where it cuts the words,
+                    and casts `global_step` with the weights. On reading, such a bias is cut and such a step made an integer.
 """
 
 import dataclasses
 import re
 
+import ml_dtypes
 import numpy as np
 
 from official.checkpoint.formats import canonical, table
@@ -31,7 +34,6 @@ from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError, nearest_multiples
 
-NAME = "graphcore"
 TITLE = "Graphcore TF1"
 
 _LAYER = {
@@ -104,12 +106,19 @@ _FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", QKV_BI
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names. Raises ConfigError for parts that do not make a whole, or a whole that cannot be parted."""
+    """Gives the canonical names. Reads `global_step` where it is a float.
+
+    Raises:
+      ConfigError: for parts that do not make a whole, or a whole that cannot be parted.
+      DamagedError: where `global_step` cannot be read.
+    """
     rest, words = join_rows(tensors)
     rest, parts = unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
     names, dropped = with_classifier_pooler(GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest)
     mapped = table.to_canonical(names, rest, dropped)
     mapped.tensors |= {**words, **parts}
+    _cut_output_bias(mapped)
+    _make_step_an_integer(mapped)
     add_zero_biases(mapped)
     return mapped
 
@@ -128,13 +137,39 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor stays float32 where the others become float16: the SQuAD head and optimizer slots."""
+    """Returns whether a tensor is always float32, also where the source has float16: the SQuAD head and optimizer slots."""
     return name.startswith("cls/squad/") or name.rpartition("/")[2] in canonical.SLOTS
 
 
 def is_groupbert(tensors: Tensors) -> bool:
     """Tells GroupBERT from BERT by its convolutions, in Graphcore's or canonical names."""
     return any(re.match(r"bert/encoder/layer_\d+/convolution/", name) for name in tensors)
+
+
+def _cut_output_bias(mapped: Mapped) -> None:
+    """Cuts the masked-LM head's bias, and its slots, to the words: the published converter cuts the word embeddings alone."""
+    words = mapped.tensors.get("bert/embeddings/word_embeddings")
+    if words is None or len(words.shape) != 2:
+        return
+    for name, tensor in mapped.tensors.items():
+        if name.startswith(canonical.OUTPUT_BIAS) and len(tensor.shape) == 1 and tensor.shape[0] > words.shape[0]:
+            mapped.tensors[name] = tensors_lib.with_rows(tensor, words.shape[0])
+            mapped.dropped[f"{name}[{words.shape[0]}:]"] = "values beyond the last word: the published converter cuts the word embeddings alone"
+
+
+def _make_step_an_integer(mapped: Mapped) -> None:
+    """Makes a float `global_step` an integer: the published converter casts it with the weights. One that it lost is dropped."""
+    step = mapped.tensors.get("global_step")
+    if step is None or not tensors_lib.is_float(step):
+        return
+    value = np.asarray(step.read(), np.float64)
+    if not (np.abs(value) < 2.0**63).all():  # infinite, or no number
+        del mapped.tensors["global_step"]
+        mapped.dropped["global_step"] = f"{step.dtype.name} could not hold it"
+    else:
+        mapped.tensors["global_step"] = tensors_lib.cast(step, np.int64)
+        exact = 2 ** (ml_dtypes.finfo(step.dtype).nmant + 1)
+        mapped.added["global_step"] = f"was {step.dtype.name}, which rounds above {exact}; made an integer again"
 
 
 def _stacks(options: Options, groupbert: bool) -> list[Stack]:
@@ -174,7 +209,7 @@ def unstack(tensors: Tensors, stacks: tuple[Stack, ...]) -> tuple[Tensors, Tenso
         names = next((found for one in stacks if (found := _fill(name, one.whole, one.parts))), [])
         if not names or any(part in tensors for part in names):
             rest[name] = tensor
-        elif tensor.shape[-1] % len(names):
+        elif not tensor.shape or tensor.shape[-1] % len(names):
             raise ConfigError(f"{name} has the shape {list(tensor.shape)}: its last dimension must be a multiple of {len(names)}, "
                               f"for {', '.join(names)}. Is the checkpoint damaged?")
         else:
@@ -210,7 +245,7 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
       The other tensors, and the joined ones under canonical names. Blocks beside the whole are left as they are.
 
     Raises:
-      ConfigError: where a block is missing or of another width.
+      ConfigError: where a block is missing, not of two dimensions, or of another width.
     """
     rest, blocks = {}, {}
     for name, tensor in tensors.items():
@@ -228,6 +263,9 @@ def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     if missing:
         raise ConfigError(f"{name} is in blocks s0 to s{numbers[-1]}, of which are missing: "
                           f"{', '.join(f's{number}' for number in missing)}. The checkpoint must have all of them.")
+    flat = [f"s{number} {list(blocks[number].shape)}" for number in numbers if len(blocks[number].shape) != 2]
+    if flat:
+        raise ConfigError(f"{name} is in blocks, of which some are not rows: {', '.join(flat)}. Is the checkpoint damaged?")
     widths = {blocks[number].shape[1:] for number in numbers}
     if len(widths) > 1:
         raise ConfigError(f"{name} is in blocks of different widths {sorted(widths)}; they must be the same. Is the checkpoint damaged?")

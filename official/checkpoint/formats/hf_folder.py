@@ -12,6 +12,7 @@ says `gelu` was trained with the exact form; its weights are read as they are, a
 import dataclasses
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -26,8 +27,13 @@ from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
 
 WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+# The files of a checkpoint; others in its folder, whatever they end in, are not its own.
+_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, VOCABULARY))))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
+
+# What config.json may say, and what it means where it does not say it.
+_FIXED = {"model_type": "bert", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
 
 _DTYPES = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -75,7 +81,13 @@ def _refuse_pickle(path: str) -> None:
 
 
 def read(location: str) -> Tensors:
-    """Returns the tensors of a folder or file. Raises DamagedError, also when one of them is read."""
+    """Returns the tensors of a folder or file.
+
+    Raises:
+      DamagedError: also when one of them is read.
+      ConfigError: where config.json, if there is one, is of a model that this project does not compute.
+    """
+    sizes(location)
     if not os.path.isdir(location):
         return _read_file(location)
     whole = os.path.join(location, WEIGHTS)
@@ -149,8 +161,7 @@ def files(location: str) -> list[str]:
     if os.path.isfile(location):
         return [location]
     names = sorted(os.listdir(location)) if os.path.isdir(location) else []
-    return [os.path.join(location, name) for name in names
-            if name in (CONFIG, VOCABULARY, INDEX) or (name.startswith("model") and name.endswith(".safetensors"))]
+    return [os.path.join(location, name) for name in names if _FILES.fullmatch(name)]
 
 
 def write(tensors: Tensors, folder: str, options: Options | None = None, progress=lambda size: None) -> None:
@@ -159,7 +170,7 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
     Args:
       tensors: {Hugging Face's name: tensor}, read here one after the other.
       folder: made where it is not there. Files of the same names are replaced, older parts removed.
-      options: num_attention_heads, vocab_file.
+      options: num_attention_heads, hidden_act, vocab_file.
       progress: called with the bytes written since the last call.
 
     Raises:
@@ -238,14 +249,21 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-        "hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+        "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
         "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
     }
 
 
+def _written_activation(hidden_act: str | None) -> str:
+    """Returns transformers' name of this project's activation."""
+    return "gelu_new" if hidden_act in (None, "gelu") else hidden_act
+
+
 def _number_of_heads(hidden: int, options: Options) -> int:
     heads = options.num_attention_heads
+    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int)):
+        raise ConfigError(f"--num_attention_heads={heads!r} must be an integer. Give a divisor of hidden_size={hidden}.")
     if heads is None and hidden % 64 == 0:
         logging.warning("%d attention heads of size 64 are assumed; the weights do not tell. --num_attention_heads changes it.", hidden // 64)
         return hidden // 64
@@ -290,18 +308,19 @@ def sizes(location: str) -> dict:
       location: folder, or .safetensors file in one.
 
     Returns:
-      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type, which must be BERT's. hidden_act is
-      `gelu` for all forms of it (see above). Empty where there is no config.json.
+      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type. hidden_act is `gelu` for all forms of it
+      (see above). Empty where there is no config.json.
 
     Raises:
-      ConfigError: where config.json is not JSON or another model's.
+      ConfigError: where config.json is not JSON or another model's, which layer_norm_eps and position_embedding_type tell too.
     """
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
     values = read_config(path)
-    if values.get("model_type", "bert") != "bert":
-        raise ConfigError(f"{path}: model_type={values['model_type']!r} is not supported, only 'bert'.")
+    for key, allowed in _FIXED.items():
+        if values.get(key, allowed) != allowed:
+            raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
     if values.get("hidden_act") in _TANH_GELUS:
         values["hidden_act"] = "gelu"
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")

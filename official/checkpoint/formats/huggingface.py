@@ -2,18 +2,20 @@
 
 Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the LayerNorm names `gamma`
 and `beta` of files that were made from TensorFlow's long ago. The output matrix of the masked-LM head is the word embedding table:
-`cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`, which are left out on reading and not written, as
-transformers itself does not write them and ties them when it loads.
+`cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`, which are compared and left out on reading and not
+written, as transformers itself does not write them and ties them when it loads. A model in which they differ (untied) is refused.
 """
 
 import re
+
+import numpy as np
 
 from official.checkpoint.formats import canonical, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped, Transposed
 from official.checkpoint.formats.tensors import Tensors
+from official.config import ConfigError
 
-NAME = "huggingface"
 TITLE = "Hugging Face"
 PREFIX = "bert."
 
@@ -60,21 +62,23 @@ _DROPPED = {
     r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
     r"cls\.predictions\.decoder\.bias": "a copy of cls.predictions.bias, tied",
 }
+_TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+         "cls.predictions.decoder.bias": "cls.predictions.bias"}
 _COUNTER, _SLOT = "a counter of this project's trainer", "optimizer slot: the format has weights only"
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names; of two names for the same weight, the second is unmatched."""
-    names, doubled = {}, []
-    for name in tensors:
-        common = _common_name(name, tensors)
-        if common in names:
-            doubled.append(name)
-        else:
-            names[common] = name
-    mapped = table.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, _DROPPED)
-    mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
-    mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+    """Gives the canonical names; of two names for the same weight, the second is unmatched. Reads copies of tied weights.
+
+    Raises:
+      ConfigError: where the masked-LM head's output matrix or bias is no copy.
+      DamagedError: where a copy cannot be read.
+    """
+    names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
+    spelled = {common: tensors[name] for common, name in names.items()}
+    _check_tied(spelled)
+    mapped = table.to_canonical(TABLE, spelled, _DROPPED)
+    table.restore_names(mapped, names, doubled)
     return mapped
 
 
@@ -86,6 +90,16 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     if not (has_head if options.hf_prefix is None else options.hf_prefix):
         mapped.tensors = {name.removeprefix(PREFIX): tensor for name, tensor in mapped.tensors.items()}
     return mapped
+
+
+def _check_tied(tensors: Tensors) -> None:
+    for copy, original in _TIED.items():
+        one, other = tensors.get(copy), tensors.get(original)
+        if one is None or other is None or one is other:
+            continue
+        if one.shape != other.shape or not np.array_equal(one.read(), other.read()):
+            raise ConfigError(f"{copy} is no copy of {original}: the model's output matrix is not tied to its word embeddings, which no "
+                              "other format can hold. Save a model with tie_word_embeddings=true.")
 
 
 def _common_name(name: str, tensors: Tensors) -> str:

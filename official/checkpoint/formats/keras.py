@@ -5,7 +5,6 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensors
 
-NAME = "keras"
 TITLE = "this project"
 
 TABLE = {

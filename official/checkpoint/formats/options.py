@@ -17,6 +17,7 @@ class Options:
       fused_qkv: graphcore: one kernel [H, 3H] for query, key and value.
       num_attention_heads: garden: splits the attention kernels; None: hidden size / 64, or as a config file says.
       baseline: research: BERT and not GroupBERT.
+      hidden_act: huggingface: activation that config.json names, by this project's name; None: gelu.
       hf_prefix: huggingface: names begin with `bert.`, as in models with heads.
       vocab_file: huggingface: vocabulary that is put into the folder.
     """
@@ -31,5 +32,6 @@ class Options:
     fused_qkv: bool = False
     num_attention_heads: int | None = None
     baseline: bool = False
+    hidden_act: str | None = None
     hf_prefix: bool | None = None
     vocab_file: str | None = None

@@ -21,7 +21,6 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped, Transposed
 from official.checkpoint.formats.tensors import Tensor, Tensors
 
-NAME = "popart"
 TITLE = "Graphcore PopART"
 
 _WEIGHTS = {
@@ -80,19 +79,12 @@ _DROPPED = {
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives the canonical names. Raises ConfigError for blocks of words that do not make a whole, or a whole that cannot be parted."""
-    names, doubled = {}, []
-    for name in tensors:
-        common = _common_name(name, tensors)
-        if common in names:
-            doubled.append(name)
-        else:
-            names[common] = name
+    names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
     rest, words = graphcore.join_rows(upright)
     rest, parts = graphcore.unstack(rest, _STACKS)
     mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
-    mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
-    mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+    table.restore_names(mapped, names, doubled)
     mapped.tensors |= words
     graphcore.add_zero_biases(mapped)
     return mapped
@@ -108,7 +100,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor stays float32 where the others become float16: the optimizer's moments."""
+    """Returns whether a tensor is always float32, also where the source has float16: the optimizer's moments."""
     return name.startswith(tuple(_SLOT_PREFIXES.values()))
 
 
@@ -126,7 +118,7 @@ def _common_name(name: str, tensors: Tensors) -> str:
 def _upright(common: str, tensor: Tensor, tensors: Tensors) -> Tensor:
     """Returns an embedding table as rows of the hidden size."""
     gamma = tensors.get("Embedding/Gamma")
-    if gamma is None or not re.match(_ROWS, common) or len(tensor.shape) != 2:
+    if gamma is None or len(gamma.shape) != 1 or not re.match(_ROWS, common) or len(tensor.shape) != 2:
         return tensor
     hidden = gamma.shape[0]
     return tensors_lib.transposed(tensor) if tensor.shape[0] == hidden != tensor.shape[1] else tensor

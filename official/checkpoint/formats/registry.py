@@ -46,8 +46,8 @@ class Checkpoint:
         """Returns the tensors under canonical names.
 
         Raises:
-          ConfigError: listing all names that the format does not have, or all tensors that an encoder needs and that are missing
-            or of the wrong shape.
+          ConfigError: listing all names that the format does not have, or all tensors that an encoder, or a head that is
+            there in part, needs and that are missing or of the wrong shape.
         """
         mapped = FORMATS[self.format][0].to_canonical(self.tensors, options)
         if mapped.unmatched:
@@ -118,35 +118,49 @@ def size_of(tensors: Tensors) -> dict:
 
 
 def encoder_problems(tensors: Tensors) -> list[str]:
-    """Returns what is missing or of the wrong shape in the encoder, one phrase each; BERT only, GroupBERT's layers are not checked."""
+    """Returns what is missing or of the wrong shape, one phrase each: in the encoder, and in heads that are there in part.
+
+    Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions are checked.
+    """
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     layers = table.layers_of(tensors)
-    missing = [name for name in canonical.EMBEDDINGS if name not in tensors]
-    if missing or any("/convolution/" in name for name in tensors):
-        return [f"Missing: {', '.join(missing)}"] if missing else []
-    expected = _expected_shapes(tensors, layers)
-    found = {name: tensor.shape for name, tensor in tensors.items() if name in expected}
-    if not any(name in tensors for name in canonical.POOLER):  # Hugging Face's masked-LM models have none
-        expected = {name: shape for name, shape in expected.items() if name not in canonical.POOLER}
-    return reading.compare_names(expected, found) if layers else ["No layer"]
+    expected = _expected_shapes(shapes, layers)
+    gone = [name for name in canonical.EMBEDDINGS if name not in shapes]
+    bent = [name for name in expected if len(shapes.get(name, expected[name])) != canonical.rank_of(name)]
+    problems = [f"Missing: {', '.join(gone)}"] if gone else []
+    problems += [] if layers else ["No layer"]
+    if bent:
+        described = (f"{name} {list(shapes[name])} must have {canonical.rank_of(name)}" for name in sorted(bent))
+        problems.append(f"of another number of dimensions: {', '.join(described)}")
+    compared = {name: shape for name, shape in expected.items() if name not in gone and name not in bent}
+    return problems + reading.compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
-def _expected_shapes(tensors: Tensors, layers: int) -> dict[str, tuple[int, ...]]:
-    words, hidden = tensors["bert/embeddings/word_embeddings"].shape
-    inner_name = "bert/encoder/layer_0/intermediate/dense/bias"
-    inner = tensors[inner_name].shape[0] if inner_name in tensors else 4 * hidden
-    shapes = {
-        "bert/embeddings/word_embeddings": (words, hidden),
-        "bert/embeddings/token_type_embeddings": (tensors["bert/embeddings/token_type_embeddings"].shape[0], hidden),
-        "bert/embeddings/position_embeddings": (tensors["bert/embeddings/position_embeddings"].shape[0], hidden),
-        "bert/pooler/dense/kernel": (hidden, hidden),
-    }
-    for name in canonical.ENCODER:
-        if "intermediate/dense" in name:
-            shape = (inner,) if name.endswith("bias") else (hidden, inner)
-        elif "/output/dense/kernel" in name:
-            shape = (hidden, hidden) if "attention" in name else (inner, hidden)
-        else:
-            shape = (hidden, hidden) if name.endswith("kernel") else (hidden,)
-        for layer in range(layers) if "{layer}" in name else (0,):
-            shapes.setdefault(name.replace("{layer}", str(layer)), shape)
-    return shapes
+def _expected_shapes(shapes: dict[str, tuple], layers: int) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of what must be there; where a shape cannot be known, it is the one that the checkpoint has."""
+    groupbert = any("/convolution/" in name for name in shapes)
+    has_pooler = any(name in shapes for name in canonical.POOLER)  # Hugging Face's masked-LM models have none
+    encoder = [name for name in (canonical.GROUPBERT if groupbert else canonical.ENCODER) if has_pooler or name not in canonical.POOLER]
+    names = [name.replace("{layer}", str(layer)) for name in encoder for layer in (range(layers) if "{layer}" in name else (0,))]
+    names += [name for some, group in canonical.HEAD_GROUPS if any(member in shapes for member in some) for name in group]
+    sizes = _sizes(shapes)
+
+    def is_known(name: str) -> bool:
+        return sizes is not None and not (groupbert and name.startswith("bert/encoder/"))
+
+    return {name: canonical.shape_of(name, sizes) if is_known(name) else shapes.get(name, (0,) * canonical.rank_of(name)) for name in names}
+
+
+def _sizes(shapes: dict[str, tuple]) -> canonical.Sizes | None:
+    """Returns the sizes that the tensors tell; None where the word embeddings tell none."""
+    if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
+        return None
+    words, hidden = shapes["bert/embeddings/word_embeddings"]
+
+    def rows(name: str, default: int) -> int:
+        return (*shapes.get(name, ()), default)[0]
+
+    return canonical.Sizes(
+        words, hidden, inner=rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden),
+        positions=rows("bert/embeddings/position_embeddings", 0), types=rows("bert/embeddings/token_type_embeddings", 0),
+        classes=rows("output_weights", rows("output_bias", 2)))

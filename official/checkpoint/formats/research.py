@@ -26,7 +26,6 @@ from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensors
 from official.config import ConfigError
 
-NAME = "research"
 TITLE = "Graphcore's GroupBERT research"
 
 _SCOPE = "all/"
@@ -125,13 +124,13 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives the canonical names.
 
     Raises:
-      ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is not what the file has.
+      ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is on for GroupBERT's names.
     """
     weights, dropped = graphcore.without(tensors, _STATE)
     inside = _strip_scope(weights)
     rest, words = graphcore.join_rows(inside)
     rest, parts = graphcore.unstack(rest, _STACKS)
-    names, patterns = graphcore.with_classifier_pooler(_names(inside, options), graphcore.METRICS, rest)
+    names, patterns = graphcore.with_classifier_pooler(_names_in_file(inside, options), graphcore.METRICS, rest)
     mapped = table.to_canonical(names, rest, patterns)
     _restore_scope(mapped, weights)
     mapped.tensors |= {**words, **parts}
@@ -158,15 +157,26 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor stays float32 where the others become float16: the masked-LM head's bias, as published."""
+    """Returns whether a tensor is always float32, also where the source has float16: the masked-LM head's bias, as published."""
     return name == f"{_SCOPE}cls/predictions/output_bias"
+
+
+def _names_in_file(tensors: Tensors, options: Options) -> table.Table:
+    """Returns the table to read with. The names tell the baseline, so that reading needs no option. Raises ConfigError as `_names`."""
+    baseline = options.baseline or any(re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors)
+    if baseline and not _has_convolutions(tensors):
+        return BASELINE_TABLE
+    return _names(tensors, options) if options.baseline else TABLE
+
+
+def _has_convolutions(tensors: Tensors) -> bool:
+    return any(re.match(r"bert/encoder/layer_\d+/conv(olution)?/", name) for name in tensors)
 
 
 def _names(tensors: Tensors, options: Options) -> table.Table:
     """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the layers are the other's."""
-    layers = [name for name in tensors if name.startswith("bert/encoder/layer_")]
-    groupbert = any(re.search(r"/conv(olution)?/", name) for name in layers)
-    if layers and groupbert == options.baseline:
+    groupbert = _has_convolutions(tensors)
+    if table.layers_of(tensors) and groupbert == options.baseline:
         found, advice = ("convolutions: it is GroupBERT", "Leave out") if groupbert else ("no convolutions: it is BERT", "Add")
         raise ConfigError(f"The checkpoint's layers have {found}, and --baseline is {'on' if options.baseline else 'off'}. "
                           f"{advice} --baseline.")

@@ -10,6 +10,7 @@ What is in no table is an error, on either side.
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 from official.checkpoint.formats import tensors as tensors_lib
 from official.checkpoint.formats.tensors import Tensor, Tensors
@@ -110,3 +111,26 @@ def layers_of(tensors: Tensors) -> int:
     """Returns one more than the highest layer number in canonical names."""
     numbers = [int(match.group(1)) for name in tensors if (match := re.match(r"bert/encoder/layer_(\d+)/", name))]
     return max(numbers, default=-1) + 1
+
+
+def common_names(source: Tensors, common_name: Callable[[str], str]) -> tuple[dict[str, str], list[str]]:
+    """Returns {name in a table: name in the file} for a format with several spellings, and names whose place another has taken.
+
+    Args:
+      source: {name in the file: tensor}; of two spellings, the first counts.
+      common_name: gives the spelling of the table.
+    """
+    names, doubled = {}, []
+    for name in source:
+        common = common_name(name)
+        if common in names:
+            doubled.append(name)
+        else:
+            names[common] = name
+    return names, doubled
+
+
+def restore_names(mapped: Mapped, names: dict[str, str], doubled: list[str]) -> None:
+    """Names what found no place as the file does, with what `common_names` gave."""
+    mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
+    mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
