@@ -19,6 +19,8 @@ setup(
         "tqdm>=4.66,<5",
         "matplotlib>=3.8,<4",
         "safetensors>=0.4.3,<1",
+        "scikit-learn>=1.3,<2",
+        "scipy>=1.10,<2",
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={
@@ -26,6 +28,7 @@ setup(
         "wandb": ["wandb>=0.28,<1"],
         # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
         "onnx": ["onnx>=1.14,<1.19"],
+        "wikipedia": ["wikiextractor>=3.1,<4"],
         "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7"],
     },
 )

@@ -12,14 +12,15 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 from official.config import ConfigError
-from official.data.documents import ReadCounts, expand_globs, read_documents
+from official.data import files, vocabulary
+from official.data.documents import ReadCounts, read_documents
 
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between "
-                                             "documents, or WikiExtractor output.")
+    add("--input_files", required=True, help="Text: comma-separated files, folders or globs. Plain text with blank lines between "
+                                             "documents, WikiExtractor's output (text or JSON) or WikiText, also compressed.")
     add("--output_file", required=True, help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.")
     add("--vocab_size", type=int, default=30522, help="Lines of the vocabulary.")
     add("--max_sentences", type=int, default=1_000_000, help="Learn from this many sentences at most, evenly spread.")
@@ -35,7 +36,7 @@ def parse_flags():
 def read_sentences(patterns: str, most: int) -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth .. one."""
     step, kept = 1, []
-    documents = read_documents(expand_globs(patterns, "input_files"), ReadCounts())
+    documents = read_documents(files.find_files(patterns, "input_files"), ReadCounts())
     for number, sentence in enumerate(itertools.chain.from_iterable(documents)):
         if number % step == 0:
             kept.append(sentence)
@@ -47,8 +48,7 @@ def read_sentences(patterns: str, most: int) -> list[str]:
 def main() -> None:
     flags = parse_flags()
     sentences = read_sentences(flags.input_files, flags.max_sentences)
-    from official.data import tokenization  # after the flags are checked: it loads TensorFlow
-    built = tokenization.build_vocabulary(sentences, flags.vocab_size)
+    built = vocabulary.build_vocabulary(sentences, flags.vocab_size)
     command_line.write_file(flags.output_file, "\n".join(built.words) + "\n")
     print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, the {built.dropped:,} least "
           f"frequent of them left out, {built.unused:,} [unusedN] entries added.")

@@ -19,13 +19,18 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
-        """Parses the command line. Raises ConfigError for unknown, missing and malformed flags."""
-        flags, unknown = self.parse_known_args()
+        """Parses the command line; hyphens in names are underscores. Raises ConfigError for unknown, missing and malformed flags."""
+        flags, unknown = self.parse_known_args([_with_underscores(argument) for argument in sys.argv[1:]])
         if unknown:
             name = unknown[0].split("=")[0]
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name}{suggest(name, self._option_string_actions)}. See --help.")
         return flags
+
+
+def _with_underscores(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:

@@ -10,13 +10,14 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+from official.config import ConfigError
 
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files or globs. One sentence per line with blank lines between "
-                                             "documents, or WikiExtractor output.")
+    add("--input_files", required=True, help="Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with "
+                                             "blank lines between documents, WikiExtractor output (text or JSON), WikiText.")
     add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
     add("--vocab_file", required=True, help="WordPiece vocabulary, one word piece per line.")
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
@@ -26,20 +27,33 @@ def parse_flags():
     add("--short_seq_prob", type=float, default=0.1, help="Share of the documents cut into shorter examples.")
     add("--do_whole_word_mask", action="store_true", help="Mask all pieces of a word or none.")
     add("--random_seed", type=int, default=12345, help="Seed of every random choice.")
-    add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes. The records do not depend on it.")
-    add("--num_shards", type=int, help="Output files. Unset: 8, or one per document where there are fewer.")
-    add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
-    return parser.parse()
+    add("--sentence_splitting", choices=("auto", "always", "never"), default="auto",
+        help="Split lines into sentences. auto: those of WikiExtractor and WikiText, and of plain text whose lines are paragraphs.")
+    add("--record_format", choices=("plain", "compact"), default="plain",
+        help="plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size; train.py reads both.")
+    add("--remask", action="store_true", help="Write Graphcore's static-mask records: the masked tokens first.")
+    add("--pad_position_value", type=int, help="With --remask: position of the padding. Unset: --max_seq_length.")
+    add("--num_workers", type=int, help="Processes; the records do not depend on it. Unset: one per core, fewer for little text.")
+    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
+    add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir, and an unfinished one of other flags.")
+    flags = parser.parse()
+    if flags.remask and flags.record_format != "plain":
+        raise ConfigError(f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two.")
+    if flags.pad_position_value is not None and not flags.remask:
+        raise ConfigError(f"pad_position_value={flags.pad_position_value} needs --remask.")
+    return flags
 
 
 def main() -> None:
     flags = vars(parse_flags())
-    from official.data import creation, pretraining  # after the flags are checked: these load TensorFlow
-    rules = pretraining.Rules(**{name: flags.pop(name) for name in pretraining.Rules.__dataclass_fields__})
+    if flags["remask"]:
+        flags["record_format"] = "remask"
+    from official.data import creation, pairs  # after the flags are checked: these load TensorFlow
+    rules = pairs.Rules(**{name: flags.pop(name) for name in pairs.Rules.__dataclass_fields__})
     manifest = creation.create_pretraining_data(creation.Job(rules=rules, **flags))
     print("{instances:,} examples in {files} files from {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens.".format(
         **manifest | {"files": len(manifest["files"])}))
-    for name in ("skipped_lines", "skipped_sentences", "undecodable_bytes"):
+    for name in ("skipped_lines", "skipped_sentences", "undecodable_bytes", "cut_documents"):
         if manifest[name]:
             print(f"{name}: {manifest[name]:,}")
 

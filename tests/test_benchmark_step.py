@@ -36,6 +36,7 @@ def benchmark(*arguments):
     return subprocess.run([sys.executable, "scripts/benchmark_step.py", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_whole_way(tmp_path):
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
     arguments = [f"--bert_config_file={tmp_path}/bert.json", "--shapes=16x4", "--dtypes=fp32,bf16", "--rounds=2", f"--output={tmp_path}/out"]

@@ -101,6 +101,7 @@ def wait_for(condition, process) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
     """Five kills: some while a checkpoint is being written, some between two."""
     generator = random.Random(7)
@@ -128,6 +129,7 @@ def _names(folder) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
 
+@pytest.mark.slow
 def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path):
     other = {**DETERMINED, "steps_per_loop": 6, "checkpoint_every_steps": 12}
     finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))

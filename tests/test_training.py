@@ -61,7 +61,8 @@ def replicas(count, all_reduce_alg="hierarchical_copy"):
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
-@pytest.mark.parametrize("count,accumulation", [(1, 8), (2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize("count,accumulation", [
+    (1, 8), (2, 4), pytest.param(4, 2, marks=pytest.mark.slow), pytest.param(8, 1, marks=pytest.mark.slow)])
 def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record_files, count, accumulation, optimizer):
     shared = dict(input_files=record_files(), learning_rate=1e-3, optimizer_type=optimizer)
     expected = train(make_config(**shared))

@@ -1,32 +1,39 @@
-"""Text files -> TFRecords of pre-training examples and a manifest: the I/O around `official.data.pretraining`.
+"""Text files -> TFRecords of pre-training examples and a manifest.
 
-Documents are tokenised once, into memory. Document d belongs to shard d % num_shards; shards are written by forked
-processes that share the tokens. A shard's bytes depend on the input, the flags and its number, not on the processes.
+Two rounds of independent tasks, each in as many processes as asked for:
+  1. Every split of the text is tokenised and written to the job's work folder in blocks (`official.data.corpus`).
+  2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
+     segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
+Memory holds a block or a pool per process, never the text. What a task writes depends on the input, the flags and the task's
+number, not on the processes; a task that is done is not done again when the job is started once more.
 """
 
 import collections
 import dataclasses
+import functools
 import glob
-import json
-import multiprocessing
+import itertools
 import os
-import signal
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from official.config import ConfigError
-from official.data import documents as documents_lib
-from official.data import pretraining, schema, tokenization
+from official.data import corpus, documents, files, masking, pairs, records, text_files, tokenization, unfinished, vocabulary, workers
 
 MANIFEST = "manifest.json"
-_MOST_SHARDS_UNASKED = 8
-_BATCH_EXAMPLES = 1024  # are laid out and masked at once
-_TEMPORARY = ".tmp"
+_VERSION = 2  # of what the same flags make of the same text
+_SPLIT_BYTES = 8 << 20
+_BYTES_PER_WORKER = 16 << 20  # of text, where the number of workers is not asked for: starting one costs seconds
+_BLOCK_TOKENS = 1 << 22
+_POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
+_FEWEST_POOL_DOCUMENTS = 32  # on average
+_FEWEST_SHARDS_UNASKED = 8
+_BATCH_SENTENCES = 4096  # of one call of the tokenizer
+_BATCH_EXAMPLES = 1024  # are laid out, masked and encoded at once
+_PLAN, _MASKS, _KEYS = range(3)  # kinds of random streams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +43,47 @@ class Job:
     input_files: str
     output_dir: str
     vocab_file: str
-    rules: pretraining.Rules
+    rules: pairs.Rules
+    sentence_splitting: str = "auto"
+    record_format: str = "plain"  # with `rules.remask`: "remask"
+    pad_position_value: int | None = None
     random_seed: int = 12345
-    num_workers: int = 1
+    num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
 
+    def flags(self) -> dict:
+        """Returns the flags on which the records depend."""
+        flags = dataclasses.asdict(self)
+        for name in ("output_dir", "num_workers", "overwrite"):
+            del flags[name]
+        return flags | flags.pop("rules")
+
 
 @dataclasses.dataclass(frozen=True)
-class Corpus:
-    """What all shards share."""
+class Layout:
+    """How the pools are dealt out to the shards: one of `shards_per_pool` and `pools_per_shard` is 1."""
 
-    documents: tokenization.TokenizedDocuments
-    vocabulary: tokenization.Vocabulary
+    num_pools: int
+    num_shards: int
+
+    @property
+    def shards_per_pool(self) -> int:
+        return max(1, self.num_shards // self.num_pools)
+
+    def parts(self, shard: int) -> list[tuple[int, int]]:
+        """Returns (pool, part) of which the shard is made; a part is every `shards_per_pool`-th example of a pool."""
+        if self.num_pools <= self.num_shards:
+            return [divmod(shard, self.shards_per_pool)]
+        pools_per_shard = self.num_pools // self.num_shards
+        return [(pool, 0) for pool in range(shard * pools_per_shard, (shard + 1) * pools_per_shard)]
+
+    def file(self, shard: int) -> str:
+        return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
 def create_pretraining_data(job: Job) -> dict:
-    """Writes the TFRecords and the manifest of a job.
+    """Writes the TFRecords and the manifest of a job, or what an interrupted call has left to do.
 
     Returns:
       The manifest.
@@ -61,27 +92,39 @@ def create_pretraining_data(job: Job) -> dict:
       ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be written to.
     """
     _check_job(job)
-    paths = documents_lib.expand_globs(job.input_files, "input_files")
-    vocabulary = tokenization.load_vocabulary(job.vocab_file)
+    paths = files.find_files(job.input_files, "input_files")
+    words = vocabulary.load_vocabulary(job.vocab_file)
+    records.check_vocabulary(words, job.record_format)
     _check_output(job)
-    corpus, counts = _read_corpus(paths, vocabulary)
-    pretraining.check_documents(corpus.documents)
-    num_shards = _num_shards(job, corpus.documents.num_documents)
+    splits = text_files.plan_splits(paths, _SPLIT_BYTES)
+    inputs = [[split.path, split.start, split.end] for split in splits]
+    identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": inputs, "text_bytes": files.sizes(paths)}
     try:
-        shards = _write_shards(job, corpus, num_shards)
-        manifest = _manifest(job, num_shards, corpus, counts, shards)
-        _write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+        with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
+            manifest = _make(job, folder, splits, words, sum(files.sizes(paths)))
+            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}.") from None
+        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}. The same command "
+                          "goes on with what is not done.") from None
     return manifest
 
 
-def _write_json(path: str, values: dict) -> None:
-    """Writes the file under a temporary name first, so that it is there whole or not at all."""
-    with open(path + _TEMPORARY, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
-    os.replace(path + _TEMPORARY, path)
+def _make(job: Job, folder: str, splits: list, words: vocabulary.Vocabulary, num_bytes: int) -> dict:
+    """Runs both rounds and returns the manifest."""
+    for path in glob.glob(os.path.join(glob.escape(job.output_dir), "*.tmp-*")):
+        os.remove(path)
+    run = functools.partial(workers.run_all, num_workers=_num_workers(job, num_bytes), total_bytes=num_bytes, preload=__name__)
+    run([(_tokenize_split, job, folder, number, split) for number, split in enumerate(splits)], doing="Tokenising", items="documents")
+    text = _sum_of(unfinished.read_json(_split_path(folder, number)) for number in range(len(splits)))
+    layout = _plan_layout(job, text)
+    share = num_bytes / layout.num_shards
+    run([(_write_shard, job, folder, layout, number, share) for number in range(layout.num_shards)], doing="Writing", items="examples")
+    shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
+    return _manifest(job, layout, words, text, shards)
+
+
+def _sum_of(counts: Iterator[dict]) -> collections.Counter:
+    return sum(map(collections.Counter, counts), collections.Counter())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -95,166 +138,199 @@ def _check_job(job: Job) -> None:
             raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
     if job.random_seed < 0:
         raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
-
-
-def _existing_output(folder: str) -> list[str]:
-    return sorted(path for pattern in ("part-*-of-*.tfrecord*", MANIFEST) for path in glob.glob(os.path.join(glob.escape(folder), pattern)))
+    if "://" in job.output_dir:
+        raise ConfigError(f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files.")
 
 
 def _check_output(job: Job) -> None:
-    existing = _existing_output(job.output_dir)
-    if existing and not job.overwrite:
-        raise ConfigError(f"--output_dir={job.output_dir} holds {len(existing)} files of an earlier run "
-                          f"({os.path.basename(existing[0])}, ..). Give another --output_dir, or replace them with --overwrite.")
-    try:
-        os.makedirs(job.output_dir, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output_dir={job.output_dir}: {error.strerror or error}.") from None
-
-
-def _num_shards(job: Job, num_documents: int) -> int:
-    if job.num_shards is None:
-        return min(_MOST_SHARDS_UNASKED, num_documents)
-    if job.num_shards > num_documents:
-        raise ConfigError(f"--num_shards={job.num_shards} is more than the {num_documents} documents with text, and a document is not "
-                          f"split. Allowed: 1 to {num_documents}.")
-    return job.num_shards
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-
-
-def _read_corpus(paths: list[str], vocabulary: tokenization.Vocabulary) -> tuple[Corpus, documents_lib.ReadCounts]:
-    """Reads and tokenises all documents."""
-    counts = documents_lib.ReadCounts()
-    with tqdm(total=sum(map(os.path.getsize, paths)), desc="Tokenising", unit="B", unit_scale=True, disable=None) as bar:
-        documents = _with_progress(documents_lib.read_documents(paths, counts), counts, bar)
-        tokenized = tokenization.Tokenizer(vocabulary).tokenize_documents(documents)
-    return Corpus(tokenized, vocabulary), counts
-
-
-def _with_progress(documents: Iterable[list[str]], counts: documents_lib.ReadCounts, bar: tqdm) -> Iterator[list[str]]:
-    for document in documents:
-        bar.update(counts.bytes - bar.n)
-        yield document
-    bar.update(counts.bytes - bar.n)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A written shard: what the manifest says about it."""
-
-    file: str
-    instances: int
-    random_next: int
-    masked_tokens: int
-    lengths: np.ndarray  # [L + 1], how many examples have that many tokens
-
-
-def _write_shards(job: Job, corpus: Corpus, num_shards: int) -> list[Shard]:
-    """Writes all shards under temporary names, in parallel, and renames them when the last one is written."""
-    for path in _existing_output(job.output_dir):
+    """Removes the files of an earlier finished job where that is asked for. Raises ConfigError where it is not."""
+    manifest = os.path.join(job.output_dir, MANIFEST)
+    if not os.path.exists(manifest):
+        return
+    if not job.overwrite:
+        raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run ({MANIFEST}, ..). Give another --output_dir, or "
+                          "replace them with --overwrite.")
+    for path in [manifest, *glob.glob(os.path.join(glob.escape(job.output_dir), "part-*-of-*.tfrecord"))]:
         os.remove(path)
-    jobs = [(job, corpus, shard, num_shards) for shard in range(num_shards)]
-    workers = min(job.num_workers, num_shards)
+
+
+def _num_workers(job: Job, num_bytes: int) -> int:
+    return job.num_workers or min(len(os.sched_getaffinity(0)), 1 + num_bytes // _BYTES_PER_WORKER)
+
+
+def _plan_layout(job: Job, text: collections.Counter) -> Layout:
+    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as memory allows."""
+    num_documents = text["kept_documents"]
+    if num_documents < 2:
+        raise ConfigError(f"--input_files hold {num_documents} documents with text, expected at least 2: a random next segment "
+                          "comes from another document. Documents are separated by blank lines.")
+    fewest = -(-text["tokens"] // _POOL_TOKENS)
+    most_shards = num_documents * job.rules.dupe_factor
+    num_shards = job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, fewest), most_shards)
+    if num_shards > most_shards:
+        raise ConfigError(f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents} documents make at least. "
+                          f"Allowed: 1 to {most_shards}.")
+    most = max(1, num_documents // _FEWEST_POOL_DOCUMENTS)
+    divisors = [count for count in range(1, num_shards + 1) if num_shards % count == 0]
+    multiples = range(num_shards, most + num_shards, num_shards)
+    allowed = [count for count in itertools.chain(divisors, multiples) if count <= most]
+    return Layout(next((count for count in allowed if count >= fewest), allowed[-1]), num_shards)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# First round: splits of the text -> blocks of tokenised documents
+
+
+def _split_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"split-{number:05d}.json")
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(vocab_file: str) -> tokenization.Tokenizer:
+    return tokenization.Tokenizer(vocabulary.load_vocabulary(vocab_file))
+
+
+def _tokenize_split(job: Job, folder: str, number: int, split: text_files.Split) -> None:
+    """Writes the blocks of a split and, last, what was counted."""
+    if os.path.exists(_split_path(folder, number)):
+        return
+    counts, kept = documents.ReadCounts(), collections.Counter()
+    keys = np.random.default_rng([job.random_seed, _KEYS, number])
+    tokenize = _tokenizer(job.vocab_file).tokenize
+    batches = _ahead(_batches(documents.read_split(split, job.sentence_splitting, counts), counts))
+    for block_number, block in enumerate(_blocks(_tokenized(batch, tokenize) for batch in batches)):
+        prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
+        corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
+        kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens))
+    unfinished.write_json(_split_path(folder, number), {**dataclasses.asdict(counts), **kept})
+
+
+def _batches(texts: Iterator[list[str]], counts: documents.ReadCounts) -> Iterator[list[list[str]]]:
+    """Groups documents to at least _BATCH_SENTENCES sentences."""
+    batch, sentences, done = [], 0, 0
+    for text in itertools.chain(texts, [None]):
+        if text is not None:
+            batch.append(text)
+            sentences += len(text)
+        if sentences >= _BATCH_SENTENCES or text is None:
+            workers.report(counts.bytes - done, len(batch))
+            done = counts.bytes
+            if batch:
+                yield batch
+            batch, sentences = [], 0
+
+
+def _ahead(items: Iterator) -> Iterator:
+    """Yields the items, each made in a second thread while the one before it is worked on: both run compiled code."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
+
+
+def _tokenized(batch: list[list[str]], tokenize) -> corpus.TokenizedDocuments:
+    tokens, lengths = tokenize([sentence for text in batch for sentence in text])
+    return corpus.from_sentences(tokens, lengths, np.repeat(np.arange(len(batch)), [len(text) for text in batch]))
+
+
+def _blocks(parts: Iterator[corpus.TokenizedDocuments]) -> Iterator[corpus.TokenizedDocuments]:
+    """Joins documents to blocks of at least _BLOCK_TOKENS tokens, the last one with what is left."""
+    block, tokens = [], 0
+    for part in parts:
+        block.append(part)
+        tokens += len(part.tokens)
+        if tokens >= _BLOCK_TOKENS:
+            yield corpus.concatenate(block)
+            block, tokens = [], 0
+    if tokens:
+        yield corpus.concatenate(block)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Second round: pools of documents -> shards
+
+
+def _shard_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"shard-{number:05d}.json")
+
+
+@functools.lru_cache(maxsize=1)  # shards that follow each other share a pool
+def _planned_pool(job: Job, folder: str, pool: int, num_pools: int) -> tuple[corpus.TokenizedDocuments, np.ndarray]:
+    """Returns the documents of a pool and the plan of all its examples."""
+    first_key, end_key = (number * 2**64 // num_pools for number in (pool, pool + 1))
+    texts = corpus.read_pool(corpus.find_blocks(folder), first_key, end_key)
+    return texts, pairs.plan_pairs(texts, job.rules, np.random.default_rng([job.random_seed, _PLAN, pool]))
+
+
+def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: float) -> None:
+    """Writes a shard under a temporary name, renames it, and writes what was counted; `share` is its part of the text in bytes."""
+    path = os.path.join(job.output_dir, layout.file(number))
+    if os.path.exists(_shard_path(folder, number)) and os.path.exists(path):
+        workers.report(share, unfinished.read_json(_shard_path(folder, number))["instances"])
+        return
+    temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        with tqdm(total=num_shards, desc="Writing", unit=" shards", disable=None) as bar:
-            shards = []
-            for shard in map(_write_shard_of, jobs) if workers == 1 else _fork_map(jobs, workers):
-                shards.append(shard)
-                bar.update()
+        counts = _write_shard_records(temporary, job, folder, layout, number, share)
     except BaseException:
-        for path in glob.glob(os.path.join(glob.escape(job.output_dir), "part-*" + _TEMPORARY)):
-            os.remove(path)
+        os.remove(temporary)
         raise
-    for shard in shards:
-        path = os.path.join(job.output_dir, shard.file)
-        os.replace(path + _TEMPORARY, path)
-    return shards
+    os.replace(temporary, path)
+    unfinished.write_json(_shard_path(folder, number), counts)
 
 
-_jobs: list = []  # of the process pool: forked processes find it here, so that the corpus is shared and not sent
+def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, number: int, share: float) -> dict:
+    """Writes the records and returns what the manifest says about them."""
+    totals, lengths = collections.Counter(), np.zeros(job.rules.max_seq_length + 1, np.int64)
+    with tf.io.TFRecordWriter(path) as writer:
+        for examples, part in _shard_examples(job, folder, layout, number):
+            for record in records.encode(examples, job.record_format, pad_position_value=job.pad_position_value):
+                writer.write(record)
+            lengths += np.bincount(examples.lengths, minlength=len(lengths))
+            totals.update(instances=len(examples), random_next=int(examples.is_random.sum()), masked_tokens=int(examples.predictions.sum()))
+            workers.report(share * part, len(examples))
+    return {**totals, "lengths": lengths.tolist()}
 
 
-def _fork_map(jobs: list, workers: int) -> Iterator[Shard]:
-    """Runs the jobs in forked processes. They call NumPy, protobuf and the record writer, and start no TensorFlow op."""
-    _jobs[:] = jobs
-    fork = multiprocessing.get_context("fork")
-    try:
-        with ProcessPoolExecutor(workers, mp_context=fork, initializer=_die_on_signals) as pool:
-            try:
-                yield from pool.map(_write_shard_number, range(len(jobs)))
-            except BaseException:
-                for process in multiprocessing.active_children():  # without this, leaving the pool waits for the shards in work
-                    process.terminate()
-                raise
-    except BrokenProcessPool:
-        raise ConfigError("a process that wrote to --output_dir was killed, perhaps for want of memory. "
-                          f"Lower --num_workers={workers}.") from None
-    finally:
-        _jobs.clear()
-
-
-def _die_on_signals() -> None:
-    """Leaves it to the parent to say what happened."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _write_shard_number(number: int) -> Shard:
-    return _write_shard_of(_jobs[number])
-
-
-def _write_shard_of(arguments: tuple) -> Shard:
-    return _write_shard(*arguments)
-
-
-def _write_shard(job: Job, corpus: Corpus, number: int, num_shards: int) -> Shard:
-    """Builds and writes one shard under its temporary name."""
-    rules = job.rules
-    features = schema.pretraining_schema(rules.max_seq_length, rules.max_predictions_per_seq)
-    plan = pretraining.plan_shard(corpus.documents, rules, job.random_seed, number, num_shards)
-    rng = pretraining.masking_rng(rules, job.random_seed, number)
-    lengths = np.zeros(rules.max_seq_length + 1, np.int64)
-    totals = collections.Counter()
-    file = f"part-{number:05d}-of-{num_shards:05d}.tfrecord"
-    with tf.io.TFRecordWriter(os.path.join(job.output_dir, file) + _TEMPORARY) as writer:
+def _shard_examples(job: Job, folder: str, layout: Layout, number: int) -> Iterator[tuple]:
+    """Yields (examples, their part of the shard) in batches."""
+    words = _tokenizer_vocabulary(job.vocab_file)
+    parts = layout.parts(number)
+    for pool, part in parts:
+        texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
+        plan = plan[part::layout.shards_per_pool]
+        rng = np.random.default_rng([job.random_seed, _MASKS, pool, part])
         for first in range(0, len(plan), _BATCH_EXAMPLES):
-            batch = pretraining.build_examples(plan[first:first + _BATCH_EXAMPLES], corpus.documents, corpus.vocabulary, rules, rng)
-            for row in range(len(batch["input_ids"])):
-                writer.write(schema.serialize_example({name: values[row] for name, values in batch.items()}, features))
-            lengths += np.bincount(batch["input_mask"].sum(axis=1), minlength=len(lengths))
-            totals["random_next"] += int(batch["next_sentence_labels"].sum())
-            totals["masked_tokens"] += int(batch["masked_lm_weights"].sum())
-    return Shard(file, instances=len(plan), lengths=lengths, random_next=totals["random_next"], masked_tokens=totals["masked_tokens"])
+            rows = plan[first:first + _BATCH_EXAMPLES]
+            yield masking.build_examples(rows, texts, words, job.rules, rng), len(rows) / len(plan) / len(parts)
 
 
-def _manifest(job: Job, num_shards: int, corpus: Corpus, counts: documents_lib.ReadCounts, shards: list[Shard]) -> dict:
+@functools.lru_cache(maxsize=1)
+def _tokenizer_vocabulary(vocab_file: str) -> vocabulary.Vocabulary:
+    return vocabulary.load_vocabulary(vocab_file)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _manifest(job: Job, layout: Layout, words: vocabulary.Vocabulary, text: collections.Counter, shards: list[dict]) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
-    lengths = sum(shard.lengths for shard in shards)
+    lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
     return {
-        "flags": {
-            "input_files": job.input_files, "vocab_file": job.vocab_file, **dataclasses.asdict(job.rules),
-            "random_seed": job.random_seed, "num_shards": num_shards,
-        },
-        "vocabulary_sha256": corpus.vocabulary.sha256,
-        "vocabulary_size": corpus.vocabulary.size,
-        "input_files": counts.files,
-        "input_bytes": counts.bytes,
-        "documents": corpus.documents.num_documents,
-        "sentences": corpus.documents.num_sentences,
-        "tokens": len(corpus.documents.tokens),
-        "skipped_lines": counts.skipped_lines,
-        "skipped_sentences": counts.sentences - corpus.documents.num_sentences,
-        "undecodable_bytes": counts.undecodable_bytes,
-        "instances": sum(shard.instances for shard in shards),
-        "random_next": sum(shard.random_next for shard in shards),
-        "masked_tokens": sum(shard.masked_tokens for shard in shards),
+        "flags": job.flags() | {"num_shards": layout.num_shards},
+        "vocabulary_sha256": words.sha256,
+        "vocabulary_size": words.size,
+        "input_files": text["files"],
+        "input_bytes": text["bytes"],
+        "documents": text["kept_documents"],
+        "sentences": text["kept_sentences"],
+        "tokens": text["tokens"],
+        "pools": layout.num_pools,
+        "skipped_lines": text["skipped_lines"],
+        "skipped_sentences": text["sentences"] - text["kept_sentences"],
+        "undecodable_bytes": text["undecodable_bytes"],
+        "cut_documents": text["cut_documents"],
+        **{name: sum(shard[name] for shard in shards) for name in ("instances", "random_next", "masked_tokens")},
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
-        "files": {shard.file: shard.instances for shard in shards},
+        "files": {layout.file(number): shard["instances"] for number, shard in enumerate(shards)},
     }

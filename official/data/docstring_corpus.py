@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from official.config import ConfigError
-from official.data.documents import split_sentences
+from official.data.sentences import split_sentences
 
 STANDARD_LIBRARY = "stdlib"
 LANGUAGE_REFERENCE = "topics"

@@ -1,147 +1,286 @@
 """Text files -> documents. A document is a list of sentences; documents are read one after the other, never all at once.
 
-Two kinds of files are read, told apart by their first line that is not blank:
-  - plain text: one sentence per line, blank lines between documents;
-  - WikiExtractor output: `<doc ...>` blocks that start with a title line and hold one paragraph per line.
+The format is found from a file's first line that is not blank:
+  - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
+  - WikiExtractor's JSON: one object per line, with "text" and perhaps "title";
+  - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
+  - else plain text: one sentence or one paragraph per line, blank lines between documents.
+Compressed files (`official.data.text_files`) are read like others.
+
+A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON line, the heading,
+or the blank line before a document of plain text. What is counted goes with it: a split accounts for the lines from the first
+that opens a document in it up to the first in a later split, and the first split for those before any. Documents and counts
+of all splits are therefore those of the file, however it is split.
 """
 
 import dataclasses
-import glob
 import html
-import os
+import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-import blingfire
-
 from official.config import ConfigError
+from official.data import sentences, text_files
+from official.data.text_files import Split
+
+SENTENCE_SPLITTING = ("auto", "always", "never")
+_HEAD_BYTES = 1 << 16  # are looked at to find the format and how sentences lie
+_MOST_LINE_BYTES = 1 << 20
+_MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
+_MOST_CHARACTERS = 1 << 22  # of a document
+_SENTENCES_OF_PARAGRAPHS = 1.5  # per line on average; where sentences lie on lines of their own the splitter finds below 1.1
 
 _BLOCK_START = "<doc "
 _BLOCK_END = "</doc>"
 _TITLE = re.compile(r'\btitle="(.*)"\s*>$')  # quotes inside a title are not escaped
+_JSON_START = re.compile(r'\{\s*("|$)')
+_DUMP_START = "<mediawiki"
+_HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
+_MOST_HEADING_CHARACTERS = 1000
 _BYTE_ORDER_MARK = "\ufeff"
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass
 class ReadCounts:
-    """What was met while reading. `skipped_lines` held text that belongs to no document or could not be decoded at all."""
+    """What was met while reading; the counts of splits add up to those of their files."""
 
     files: int = 0
-    bytes: int = 0
-    documents: int = 0
+    bytes: int = 0  # of the files as they are, compressed or not
+    text_bytes: int = 0  # of the text in them
+    documents: int = 0  # with a sentence at least; the parts of one that was cut count each
     sentences: int = 0
-    skipped_lines: int = 0
-    undecodable_bytes: int = 0
+    empty_documents: int = 0  # title or heading and nothing else
+    cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
+    cut_lines: int = 0  # longer than a line may be: taken as several
+    skipped_lines: int = 0  # of no document, or not JSON with a text, or without a byte that could be decoded
+    undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
+
+    def __add__(self, other: "ReadCounts") -> "ReadCounts":
+        mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
+        return ReadCounts(*(a + b for a, b in zip(mine, others)))
 
 
-def expand_globs(patterns: str, flag: str) -> list[str]:
-    """Returns the files that comma-separated globs match, sorted, each once.
+# Lines as a format gets them: whether it is one that opens a document, and the text without white space around it.
+_Lines = Iterable[tuple[bool, str]]
+# What it makes of them: None where a document begins, and paragraphs.
+_Items = Iterator[str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Format:
+    opens: Callable[[str], bool]  # whether a line opens a document, by its text without white space around it
+    items: Callable[[_Lines, ReadCounts], _Items]
+
+
+def read_documents(paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto") -> Iterator[list[str]]:
+    """Yields the documents of whole files in order; see `read_split`."""
+    for path in paths:
+        yield from read_split(Split(path), sentence_splitting, counts)
+
+
+def read_split(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
+    """Yields the documents that begin in a split, each a list of one sentence or more.
 
     Args:
-      patterns: files or globs, separated by commas.
-      flag: name of the flag that gave them, for messages.
-
-    Raises:
-      ConfigError: for a glob that matches no file.
-    """
-    files = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        matched = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-        if not matched:
-            raise ConfigError(f"--{flag}={patterns}: {pattern} matches no file. Give files or globs that exist, separated by commas.")
-        files.update(matched)
-    if not files:
-        raise ConfigError(f"--{flag} is empty. Give files or globs, separated by commas.")
-    return sorted(files)
-
-
-def read_documents(paths: Iterable[str], counts: ReadCounts) -> Iterator[list[str]]:
-    """Yields the documents of text files in order, each a list of one sentence or more.
-
-    Args:
-      paths: text files, UTF-8.
+      split: of a text file, UTF-8.
+      sentence_splitting: "always"; "never", a line is a sentence; "auto": lines of plain text are split where the first of
+        the file hold clearly more than one sentence on average, and those of all other formats are.
       counts: is brought up to date while reading.
 
     Raises:
-      ConfigError: for a file that cannot be read.
+      ConfigError: for a file that cannot be read, is not text, or is compressed and damaged.
     """
-    for path in paths:
-        try:
-            yield from _read_file(path, counts)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror or error}.") from None
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph of prose into sentences."""
-    return [sentence for sentence in blingfire.text_to_sentences(paragraph).split("\n") if sentence.strip()]
-
-
-def _read_file(path: str, counts: ReadCounts) -> Iterator[list[str]]:
-    with open(path, "rb") as file:
-        lines = (_decode(line, counts) for line in file)
-        first = next((line for line in lines if line), None)
-        counts.files += 1
-        if first is None:
-            return
-        split = _split_wikiextractor if first.startswith(_BLOCK_START) else _split_plain
-        for document in split(first, lines, lambda: _skip(counts)):
-            counts.documents += 1
+    with text_files.open_text(split.path) as file:
+        head = _head_lines(file.text.read(_HEAD_BYTES))
+        file.text.seek(0)
+        layout = _find_format(head[0] if head else "", split.path)
+        documents = _collect(layout.items(_read_lines(file.text, split, layout, counts), counts), counts)
+        if _has_paragraphs(head, layout, sentence_splitting):
+            documents = sentences.split_documents(documents)
+        counts.files += split.start == 0
+        others, own = counts.bytes, counts.text_bytes
+        for document in documents:
+            counts.documents += bool(document)
+            counts.empty_documents += not document
             counts.sentences += len(document)
-            yield document
+            counts.bytes = others + (file.packed.tell() if file.packed else counts.text_bytes - own)
+            if document:
+                yield document
+        counts.bytes = others + (file.packed.tell() if file.packed else counts.text_bytes - own)
 
 
-def _skip(counts: ReadCounts) -> None:
-    counts.skipped_lines += 1
+# ---------------------------------------------------------------------------------------------------------------------
+# Lines
 
 
-def _decode(line: bytes, counts: ReadCounts) -> str:
-    """Returns a line without white space around it; bytes that are not UTF-8 are counted and dropped."""
-    counts.bytes += len(line)
+def _read_lines(text, split: Split, layout: _Format, counts: ReadCounts) -> _Lines:
+    """Yields the lines from the first that opens a document in the split up to the first that does after it."""
+    inside, before = split.start == 0, 0
+    for offset, line in text_files.read_lines(text, split, _MOST_JSON_BYTES if layout is _JSON else _MOST_LINE_BYTES):
+        content, undecodable = _decode(line)
+        opens = offset is not None and not (undecodable and not content) and layout.opens(content)
+        if offset is not None and split.end is not None and offset >= split.end and (opens or not inside):
+            return
+        inside = inside or opens
+        if inside:
+            counts.text_bytes += len(line)
+            counts.undecodable_bytes += undecodable
+            counts.skipped_lines += undecodable > 0 and not content
+            counts.cut_lines += offset is None and before is not None
+            yield opens, content
+        before = offset
+
+
+def _decode(line: bytes) -> tuple[str, int]:
+    """Returns the text without white space around it and without the bytes that are not UTF-8, and their number."""
     try:
-        text = line.decode("utf-8")
+        return _strip(line.decode("utf-8")), 0
     except UnicodeDecodeError:
         text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
-        counts.undecodable_bytes += dropped
-        if not text.strip():
-            counts.skipped_lines += 1
+        return _strip(text), dropped
+
+
+def _strip(text: str) -> str:
     return text.strip().removeprefix(_BYTE_ORDER_MARK)
 
 
-def _split_plain(first: str, lines: Iterable[str], skip: Callable[[], None]) -> Iterator[list[str]]:
-    del skip  # every line belongs to a document
-    document = [first]
-    for line in lines:
-        if line:
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
+# ---------------------------------------------------------------------------------------------------------------------
+# What is found from the beginning of a file
 
 
-def _split_wikiextractor(first: str, lines: Iterable[str], skip: Callable[[], None]) -> Iterator[list[str]]:
-    document, title = [], _title(first)
-    for line in lines:
-        if line.startswith(_BLOCK_START) or line == _BLOCK_END:
-            if document:
-                yield document
-            document, title = [], _title(line)
-        elif title is None and line:
-            skip()
-        elif line and not document and line == title:
+def _head_lines(head: bytes) -> list[str]:
+    """Returns the lines that are not blank and, if there is another, not cut off at the end."""
+    lines = head.decode("utf-8", "ignore").split("\n")
+    whole = lines[:-1] if len(head) == _HEAD_BYTES and len(lines) > 1 else lines
+    return [line for line in map(_strip, whole) if line]
+
+
+def _find_format(first: str, path: str) -> _Format:
+    if first.startswith(_DUMP_START):
+        raise ConfigError(f"{path} is a MediaWiki dump. Give the text that WikiExtractor makes of it.")
+    if first.startswith(_BLOCK_START):
+        return _WIKIEXTRACTOR
+    if _JSON_START.match(first):
+        return _JSON
+    return _WIKITEXT if _heading_level(first) else _PLAIN
+
+
+def _has_paragraphs(head: list[str], layout: _Format, sentence_splitting: str) -> bool:
+    if sentence_splitting != "auto":
+        return sentence_splitting == "always"
+    if layout is not _PLAIN:
+        return True
+    return sum(map(len, sentences.split_paragraphs(head))) > _SENTENCES_OF_PARAGRAPHS * len(head)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Formats
+
+
+def _plain_items(lines: _Lines, counts: ReadCounts) -> _Items:
+    del counts  # every line belongs to a document
+    begins = True
+    for opens, text in lines:
+        if opens:
+            begins = True
+        elif text:
+            if begins:
+                yield None
+            yield text
+            begins = False
+
+
+def _wikiextractor_items(lines: _Lines, counts: ReadCounts) -> _Items:
+    title = None  # '' once the line that repeats it cannot follow any more, None between blocks
+    for opens, text in lines:
+        if opens:
+            found = _TITLE.search(text)
+            title = html.unescape(found.group(1)).strip() if found else ""
+            yield None
+        elif text == _BLOCK_END:
+            title = None
+        elif text and title is None:
+            counts.skipped_lines += 1
+        elif text:
+            if text != title:
+                yield text
             title = ""
-        elif line:
-            document.extend(split_sentences(line))
-    if document:
-        yield document
 
 
-def _title(line: str) -> str | None:
-    """Returns the title that a block's first line names, '' where it names none, and None between blocks."""
-    if line == _BLOCK_END:
+def _json_items(lines: _Lines, counts: ReadCounts) -> _Items:
+    for opens, line in lines:
+        if not opens or not line:  # the rest of a line that is too long, or a blank one
+            continue
+        page = _parse_page(line)
+        if page is None:
+            counts.skipped_lines += 1
+            continue
+        yield None
+        title, text = page
+        paragraphs = [paragraph for paragraph in map(_strip, _drop_surrogates(text, counts).split("\n")) if paragraph]
+        yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
+
+
+def _parse_page(line: str) -> tuple[str, str] | None:
+    """Returns title and text of a line of JSON, or None where it has no text."""
+    try:
+        page = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    found = _TITLE.search(line)
-    return html.unescape(found.group(1)).strip() if found else ""
+    if not isinstance(page, dict) or not isinstance(page.get("text"), str):
+        return None
+    return str(page.get("title", "")).strip(), page["text"]
+
+
+def _drop_surrogates(text: str, counts: ReadCounts) -> str:
+    """Drops halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        text, dropped = _SURROGATE.subn("", text)
+        counts.undecodable_bytes += dropped
+        return text
+
+
+def _wikitext_items(lines: _Lines, counts: ReadCounts) -> _Items:
+    del counts  # every line belongs to a document
+    for opens, text in lines:
+        if opens:
+            yield None
+        elif text and not _heading_level(text):
+            yield text
+
+
+def _heading_level(line: str) -> int:
+    """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
+    if not line.startswith("= ") or len(line) > _MOST_HEADING_CHARACTERS:
+        return 0
+    found = _HEADING.fullmatch(line)
+    return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
+
+
+def _collect(items: _Items, counts: ReadCounts) -> Iterator[list[str]]:
+    """Puts paragraphs together to documents, [] for one without any; cuts those that are too long."""
+    document, characters, begun, cut = [], 0, False, False
+    for item in itertools.chain(items, [None]):
+        if item is None:
+            if document or begun:
+                yield document
+            document, characters, begun, cut = [], 0, True, False
+            continue
+        if document and characters + len(item) > _MOST_CHARACTERS:
+            yield document
+            counts.cut_documents += not cut
+            document, characters, cut = [], 0, True
+        document.append(item)
+        characters += len(item)
+
+
+_PLAIN = _Format(lambda line: not line, _plain_items)
+_WIKIEXTRACTOR = _Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items)
+_JSON = _Format(lambda line: True, _json_items)
+_WIKITEXT = _Format(lambda line: _heading_level(line) == 1, _wikitext_items)

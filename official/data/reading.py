@@ -7,7 +7,8 @@ from absl import logging
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import schema as schema_lib
+from official.data import files as files_lib
+from official.data import records as records_lib
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_RECORDS = 8192  # of all streams together
@@ -18,23 +19,14 @@ _COUNTED_BYTES = 1 << 28
 
 
 def find_files(patterns: str, flag: str) -> list[str]:
-    """Returns the files that comma-separated names or globs (local, gs://, ram://) match, sorted, each once.
+    """Returns the files that comma-separated names, globs or folders of records stand for; see `files.find_files`."""
+    return files_lib.find_files(patterns, flag, in_folders="*.tfrecord")
 
-    Raises:
-      ConfigError: naming a pattern that matches nothing.
-    """
-    files = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        try:
-            matches = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
-        except tf.errors.OpError as error:
-            raise ConfigError(f"--{flag}={pattern}: {error.message}.") from None
-        if not matches:
-            raise ConfigError(f"--{flag}={pattern} matches no file.")
-        files.update(matches)
-    if not files:
-        raise ConfigError(f"--{flag}={patterns!r} names no file.")
-    return sorted(files)
+
+def detect_format(files: list[str]) -> str:
+    """Returns the format of the first record; "plain" where there is none that is known, whose reader then says what is wrong."""
+    record = next(iter(tf.data.TFRecordDataset(files[0]).take(1).as_numpy_iterator()), b"")
+    return records_lib.detect_format(record) or "plain"
 
 
 def check_first_record(files: list[str], schema: dict, flag: str) -> None:
@@ -62,10 +54,11 @@ def digest(files: list[str]) -> dict:
 
 
 def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | None:
-    number = 0
+    number, kind = 0, None
     try:
         for number, record in enumerate(tf.data.TFRecordDataset(path).take(-1 if limit is None else limit).as_numpy_iterator(), 1):
-            mismatch = schema_lib.describe_mismatch(record, schema)
+            kind = kind or records_lib.detect_format(record) or "plain"
+            mismatch = records_lib.describe_mismatch(record, schema, kind)
             if mismatch:
                 return f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq and the model's vocab_size)"
     except tf.errors.DataLossError:
@@ -107,8 +100,10 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
         raise ConfigError(f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share evenly. Write a number "
                           f"of shards that is a multiple of {num_hosts}, with a --train_batch_size that is one too.")
 
+    record_format = detect_format(files)
+
     def parse(records):
-        return {**schema_lib.parse_batch(records, schema), "example_weights": tf.ones([batch_size])}
+        return {**records_lib.parse_batch(records, schema, record_format), "example_weights": tf.ones([batch_size])}
 
     own = [_stream(files[number::streams], [seed, number], samples_done // streams, streams) for number in range(host, streams, num_hosts)]
     records = own[0] if len(own) == 1 else tf.data.Dataset.choose_from_datasets(own, tf.data.Dataset.range(len(own)).repeat())
@@ -148,8 +143,10 @@ def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samp
     The last batch is filled up with records of zeros. `example_weights` [batch_size] is 1 for records and 0 for filling,
     so that sums over the set are exact and every batch has one shape.
     """
+    record_format = detect_format(files)
+
     def parse_and_fill(records):
-        features = schema_lib.parse_batch(records, schema)
+        features = records_lib.parse_batch(records, schema, record_format)
         missing = batch_size - tf.shape(records)[0]
         features = {name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
                     for name, value in features.items()}

@@ -4,6 +4,7 @@ Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) an
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -64,23 +65,50 @@ def serialize_example(values: dict[str, np.ndarray], schema: dict[str, Feature])
     return example.SerializeToString(deterministic=True)
 
 
-def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
-    """Says how a serialized record departs from the schema, or None where it does not."""
+def lengths_of(record: bytes) -> dict[str, int]:
+    """Returns {feature: number of values} of a serialized tf.train.Example; empty where it is none."""
     example = tf.train.Example()
     try:
         example.ParseFromString(record)
     except Exception:  # protobuf's DecodeError has no stable import path across its back ends
+        return {}
+    return {name: len(getattr(feature, feature.WhichOneof("kind")).value) for name, feature in example.features.feature.items()
+            if feature.WhichOneof("kind")}
+
+
+def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
+    """Says how a serialized tf.Example departs from the schema, or None where it does not."""
+    features = read_example(record)
+    if features is None:
         return "it is not a tf.train.Example"
     for name, feature in schema.items():
-        found = example.features.feature.get(name)
+        found = features.get(name)
         if found is None:
-            return f"feature {name} is missing (it has {', '.join(sorted(example.features.feature)) or 'none'})"
+            return f"feature {name} is missing (it has {', '.join(sorted(features)) or 'none'})"
         kind = "int64_list" if feature.dtype.is_integer else "float_list"
         if found.WhichOneof("kind") != kind:
             return f"feature {name} is a {found.WhichOneof('kind')}, expected a {kind}"
         values = getattr(found, kind).value
         if len(values) != feature.length:
             return f"feature {name} has {len(values)} values, expected {feature.length}"
-        if feature.limit is not None and not 0 <= min(values) <= max(values) < feature.limit:
-            return f"feature {name} has values from {min(values)} to {max(values)}, expected 0 to {feature.limit - 1}"
+        problem = describe_range(name, values, feature)
+        if problem:
+            return problem
     return None
+
+
+def describe_range(name: str, values: Sequence[int], feature: Feature) -> str | None:
+    """Says which range the values have, where it is not the one of the feature."""
+    if feature.limit is None or len(values) == 0 or 0 <= min(values) <= max(values) < feature.limit:
+        return None
+    return f"feature {name} has values from {min(values)} to {max(values)}, expected 0 to {feature.limit - 1}"
+
+
+def read_example(record: bytes) -> dict[str, tf.train.Feature] | None:
+    """Returns the features of a serialized tf.Example, or None where it is not one."""
+    example = tf.train.Example()
+    try:
+        example.ParseFromString(record)
+    except Exception:  # protobuf's DecodeError has no stable import path across its back ends
+        return None
+    return dict(example.features.feature)

@@ -1,200 +1,202 @@
-"""Word pieces: the vocabulary file, sentences -> ids in one array, and building a vocabulary from text."""
+"""Sentences -> ids of word pieces, exactly as Google's uncased BERT does it, at the speed of a compiled tokenizer.
 
-import dataclasses
-import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+The published rules: characters without a glyph are dropped, Chinese characters stand alone, the text is split at white
+space, lower-cased, loses its accents, is split at punctuation, and each word becomes the longest pieces that the vocabulary
+has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
+Source: https://github.com/google-research/bert/blob/master/tokenization.py
+
+tensorflow-text's compiled tokenizer knows other classes of characters, so it is given nothing but ASCII, where both agree.
+Text between two white spaces is tokenised on its own, so all that holds another character is set aside: the compiled
+tokenizer sees a mark in its place, and its ids, which plain Python finds and remembers, are put where the mark stood.
+"""
+
+import re
+import string
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from official.config import ConfigError
+from official.data.vocabulary import CONTINUATION, Vocabulary
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
-_BATCH_SENTENCES = 4096  # of one call of the tokenizer
-_FEWEST_CHARACTERS = 100  # that a built vocabulary covers; large ones cover more
+_UNKNOWN = "[UNK]"
+_LONGEST_WORD = 200  # characters; a longer one is unknown
+_BATCH_CHARACTERS = 2**20  # of one call of the compiled tokenizer, which needs some 20 bytes for each
+_MOST_REMEMBERED = 2**18  # chunks of text whose ids are kept: some 60 MB
+_WIDEST_GAP = 32
+_LONGEST_REMEMBERED = 50  # characters; longer ones hardly come twice
 
-
-@dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """The words of a vocabulary file; a word's id is its line, counted from 0. `sha256` is that of the file."""
-
-    words: tuple[str, ...]
-    sha256: str
-
-    @property
-    def size(self) -> int:
-        return len(self.words)
-
-    def id_of(self, word: str) -> int:
-        return self.words.index(word)
-
-    def continuations(self) -> np.ndarray:
-        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
-        return np.array([word.startswith(CONTINUATION) for word in self.words])
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizedDocuments:
-    """All documents as one array of ids, T tokens in S sentences in D documents.
-
-    Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d is the sentences
-    document_starts[d] up to document_starts[d + 1], one at least.
-    """
-
-    tokens: np.ndarray  # [T] uint16, or int32 for vocabularies above 65,536 words
-    sentence_starts: np.ndarray  # [S + 1] int64
-    document_starts: np.ndarray  # [D + 1] int64
-
-    @property
-    def num_documents(self) -> int:
-        return len(self.document_starts) - 1
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.sentence_starts) - 1
-
-
-def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
-    """Reads a vocabulary file, one word piece per line.
-
-    Args:
-      path: the file.
-      flag: name of the flag that gave it, for messages.
-
-    Raises:
-      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an empty line.
-    """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-        words = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
-    _check_words(words, f"--{flag}={path}")
-    return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _check_words(words: list[str], source: str) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in words]
-    if missing:
-        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
-                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
-    word, times = Counter(words).most_common(1)[0]
-    if times > 1:
-        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
-    if "" in words:
-        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
+_MARK = "\u03c9".encode()  # any word that the compiled tokenizer does not see otherwise: one with a letter outside ASCII
+_ASCII_PIECE = re.compile(rf"({CONTINUATION})?[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")  # that ASCII text can hold
+_LINE_END = " \n "  # with blanks, so that one is found on both sides of every chunk of text
+_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
+_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
+_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
+_PART = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
 
 
 class Tokenizer:
-    """Lower-cases text, strips accents and splits it into word pieces: the compiled tokenizer of tensorflow-text."""
+    """Lower-cases text, strips accents and splits it into word pieces."""
 
     def __init__(self, vocabulary: Vocabulary):
-        self._dtype = np.uint16 if vocabulary.size <= 2**16 else np.int32
+        self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
+        self._words = [_UNKNOWN, *filter(_ASCII_PIECE.fullmatch, vocabulary.words)]  # what remains can trip the compiled tokenizer
+        self._ids = np.array([*map(vocabulary.id_of, self._words), 0], self._dtype)  # the last one is the mark's
         with tf.device("CPU"):
-            self._tokenizer = tf_text.FastBertTokenizer(
-                vocab=list(vocabulary.words), token_out_type=tf.int32, lower_case_nfd_strip_accents=True)
+            self._compiled = tf_text.FastWordpieceTokenizer([*self._words, _MARK], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
+        self._codes = _RememberedCodes(vocabulary, self._dtype)
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all sentences in one array, and the number of ids of each sentence."""
+        """Tokenises any text; lone surrogates, too, are characters like others.
+
+        Returns:
+          ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of ids of each
+          sentence, int64.
+        """
+        if not sentences:
+            return np.zeros(0, self._dtype), np.zeros(0, np.int64)
+        ids, lengths = zip(*map(self._tokenize_batch, _batches(sentences)))
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _tokenize_batch(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        text, foreign = _set_aside(_join(sentences))
         with tf.device("CPU"):
-            ids = self._tokenizer.tokenize(tf.constant(sentences, tf.string))
-        return ids.flat_values.numpy().astype(self._dtype), ids.row_lengths().numpy()
+            pieces = self._compiled.tokenize(tf.constant(text.split(b"\n")[1:-1], tf.string))
+        return self._insert(pieces.flat_values.numpy(), pieces.row_splits.numpy(), [b"".join(map(self._codes.__getitem__, stretch.split())) for stretch in foreign])
 
-    def tokenize_documents(self, documents: Iterable[list[str]]) -> TokenizedDocuments:
-        """Tokenises documents in large batches. Sentences and documents without a single token are left out."""
-        tokens, lengths, owners = [], [], []
-        for first, batch in _batches(documents):
-            sentences = [sentence for document in batch for sentence in document]
-            batch_tokens, batch_lengths = self.tokenize(sentences)
-            tokens.append(batch_tokens)
-            lengths.append(batch_lengths)
-            owners.append(np.repeat(np.arange(first, first + len(batch)), [len(document) for document in batch]))
-        return _flatten(np.concatenate(tokens or [np.zeros(0, self._dtype)]), np.concatenate(lengths or [np.zeros(0, int)]),
-                        np.concatenate(owners or [np.zeros(0, int)]))
-
-
-def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[int, list[list[str]]]]:
-    """Groups documents to at least _BATCH_SENTENCES sentences; yields (number of the first document, documents)."""
-    first, batch, sentences = 0, [], 0
-    for document in documents:
-        batch.append(document)
-        sentences += len(document)
-        if sentences >= _BATCH_SENTENCES:
-            yield first, batch
-            first, batch, sentences = first + len(batch), [], 0
-    if batch:
-        yield first, batch
+    def _insert(self, pieces: np.ndarray, splits: np.ndarray, codes: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids and lengths: pieces of the compiled tokenizer, rows from splits[n] to splits[n + 1], with `codes` for its marks."""
+        ids = self._ids[pieces]
+        if not codes:
+            return ids, np.diff(splits)
+        is_mark = pieces == len(self._words)
+        counts = np.ones(len(pieces), np.int64)
+        counts[is_mark] = np.fromiter(map(len, codes), np.int64, len(codes)) // self._dtype.itemsize
+        ids = np.repeat(ids, counts)
+        ids[np.repeat(is_mark, counts)] = np.frombuffer(b"".join(codes), self._dtype)
+        return ids, np.diff(np.concatenate([[0], np.cumsum(counts)])[splits])
 
 
-def _flatten(tokens: np.ndarray, lengths: np.ndarray, owners: np.ndarray) -> TokenizedDocuments:
-    """Makes offsets of lengths; `owners` is the document of each sentence, in ascending order."""
-    lengths, owners = lengths[lengths > 0], owners[lengths > 0]
-    first_of_document = np.flatnonzero(np.diff(owners, prepend=-1))
-    return TokenizedDocuments(
-        tokens=tokens,
-        sentence_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        document_starts=np.append(first_of_document, len(owners)).astype(np.int64))
+def _batches(sentences: list[str]) -> Iterator[list[str]]:
+    """Yields batches of _BATCH_CHARACTERS or one sentence more."""
+    ends = np.cumsum(np.fromiter(map(len, sentences), np.int64, len(sentences)) + 1)  # an empty sentence costs time, too
+    cuts = (np.flatnonzero(np.diff(ends // _BATCH_CHARACTERS)) + 1).tolist()
+    for first, last in zip([0, *cuts], [*cuts, len(sentences)]):
+        yield sentences[first:last]
+
+
+def _join(sentences: list[str]) -> bytes:
+    """Returns the sentences in one text, a line for each after an empty one; a blank is its only other white space of one byte."""
+    text = _LINE_END.join(["", *sentences, ""])
+    if text.count("\n") > len(sentences) + 1:
+        text = _LINE_END.join(["", *(sentence.replace("\n", " ") for sentence in sentences), ""])
+    return text.replace("\x85", "").encode("utf-8", "surrogatepass").translate(_LOWER_CASE, _CONTROL)
+
+
+def _set_aside(text: bytes) -> tuple[bytes, list[str]]:
+    """Returns the text with a mark in place of each stretch that is not ASCII, and these stretches, chunks between blanks."""
+    rest, stretches, end = [], [], 0
+    for first, last in _foreign_stretches(np.frombuffer(text, np.uint8)):
+        if first > end:
+            start = text.rfind(b" ", 0, first) + 1
+            rest.append(text[end:start])
+            stretches.append(b"")
+        else:  # a long chunk that the stretch before has ended with
+            start = end
+        end = text.find(b" ", last)
+        stretches[-1] += text[start:end]
+    rest.append(text[end:])
+    return _MARK.join(rest), [stretch.decode("utf-8", "surrogatepass") for stretch in stretches]
+
+
+def _foreign_stretches(text: np.ndarray) -> Iterable[tuple[int, int]]:
+    """Returns where stretches of a line begin in which there are never more than _WIDEST_GAP bytes of ASCII, and where they go on last."""
+    is_foreign = text > 127
+    runs = np.flatnonzero(is_foreign[1:] > is_foreign[:-1]) + 1
+    lines = np.searchsorted(np.flatnonzero(text == ord("\n")), runs)
+    cuts = np.flatnonzero((np.diff(runs) > _WIDEST_GAP) | (np.diff(lines) > 0))
+    return zip(runs[np.append(0, cuts + 1)].tolist(), runs[np.append(cuts, -1)].tolist()) if len(runs) else ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Building a vocabulary
+# The published rules
 
 
-@dataclasses.dataclass(frozen=True)
-class BuiltVocabulary:
-    """A new vocabulary and what was done to give it the size asked for."""
+class _RememberedCodes(dict):
+    """From a chunk of text without white space to its ids, as bytes so that they can be joined."""
 
-    words: list[str]
-    learned: int  # pieces that were learned, special tokens among them
-    dropped: int  # the least frequent of them that were left out
-    unused: int  # [unusedN] entries that were added
+    def __init__(self, vocabulary: Vocabulary, dtype: np.dtype):
+        super().__init__()
+        codes = {word: number.to_bytes(dtype.itemsize, sys.byteorder) for word, number in vocabulary.ids.items()}
+        self._unknown = codes[_UNKNOWN]
+        self._starts = codes
+        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
+        self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
+
+    def __missing__(self, chunk: str) -> bytes:
+        parts = _PART.findall(chunk)
+        if len(parts) > 1:
+            return b"".join(map(self.__getitem__, parts))
+        code = b"".join(map(self._word, _words(chunk)))
+        if len(chunk) <= _LONGEST_REMEMBERED:
+            if len(self) >= _MOST_REMEMBERED:
+                self.clear()
+            self[chunk] = code
+        return code
+
+    def _word(self, word: str) -> bytes:
+        if len(word) > _LONGEST_WORD:
+            return self._unknown
+        found, table, longest, start = [], self._starts, self._longest_start, 0
+        while start < len(word):
+            for end in range(min(len(word), start + longest.get(word[start], 0)), start, -1):
+                if code := table.get(word[start:end]):
+                    break
+            else:
+                return self._unknown
+            found.append(code)
+            table, longest, start = self._continuations, self._longest_continuation, end
+        return b"".join(found)
 
 
-def build_vocabulary(sentences: list[str], vocab_size: int) -> BuiltVocabulary:
-    """Learns a lower-case vocabulary of exactly `vocab_size` word pieces with tensorflow-text's builder.
-
-    The builder meets a size only roughly. It is asked for a little more; then the least frequent pieces are left out,
-    but no single character, or [unusedN] entries are added where the text does not hold so many pieces.
-
-    Raises:
-      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no text.
-    """
-    if not sentences:
-        raise ConfigError("--input_files hold no text to build a vocabulary from.")
-    learned = _learn(sentences, vocab_size)
-    needed = sum(map(_is_indispensable, learned))
-    if needed > vocab_size:
-        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
-                          f"text, {needed} entries. Raise --vocab_size to {needed} or more.")
-    dispensable = [word for word in learned if not _is_indispensable(word)]
-    dropped = set(dispensable[max(0, vocab_size - needed):])  # they are in the order of their frequency
-    words = [word for word in learned if word not in dropped]
-    unused = [f"[unused{number}]" for number in range(vocab_size - len(words))]
-    return BuiltVocabulary(words + unused, learned=len(learned), dropped=len(dropped), unused=len(unused))
+def _longest(words: Iterable[str]) -> dict[str, int]:
+    """Returns the length of the longest word for each first character."""
+    longest = {}
+    for word in filter(None, words):
+        longest[word[0]] = max(len(word), longest.get(word[0], 0))
+    return longest
 
 
-def _is_indispensable(word: str) -> bool:
-    return word in SPECIAL_TOKENS or len(word.removeprefix(CONTINUATION)) == 1
+class _CharacterTable(dict):
+    """A table for str.translate() that asks for each character once."""
+
+    def __init__(self, rule: Callable[[str], str]):
+        super().__init__()
+        self._rule = rule
+
+    def __missing__(self, code_point: int) -> str:
+        self[code_point] = made = self._rule(chr(code_point))
+        return made
 
 
-def _learn(sentences: list[str], vocab_size: int) -> list[str]:
-    """Returns special tokens, characters, and pieces from frequent to rare: roughly 5 % more than `vocab_size`."""
-    from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset  # needed here only, and slow to load
+def _keep_visible(character: str) -> str:
+    return "" if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf") else character
 
-    # Pieces that occur t times each need t words each, so the search for t need not start at the builder's ten million.
-    words = sum(len(sentence.split()) for sentence in sentences)
-    with tf.device("CPU"):
-        return bert_vocab_from_dataset.bert_vocab_from_dataset(
-            tf.data.Dataset.from_tensor_slices(sentences).batch(_BATCH_SENTENCES),
-            vocab_size=int(vocab_size * 1.05),
-            reserved_tokens=list(SPECIAL_TOKENS),
-            bert_tokenizer_params={"lower_case": True},
-            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size,
-                          "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})
+
+def _strip_accent_and_split(character: str) -> str:
+    category = unicodedata.category(character)
+    if category == "Mn":
+        return ""
+    return f" {character} " if character in string.punctuation or category.startswith("P") else character
+
+
+_VISIBLE = _CharacterTable(_keep_visible)
+_STRIPPED_AND_SPLIT = _CharacterTable(_strip_accent_and_split)
+
+
+def _words(chunk: str) -> list[str]:
+    """Returns the words of a chunk that has no white space, and no Chinese character unless it is one."""
+    return unicodedata.normalize("NFD", chunk.translate(_VISIBLE).lower()).translate(_STRIPPED_AND_SPLIT).split()

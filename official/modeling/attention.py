@@ -38,13 +38,13 @@ class SelfAttention(tf.keras.layers.Layer):
         weights_BHLM = tf.nn.softmax(scores_BHLM * self._head_size**-0.5 + scores_B11M)
         weights_BHLM = layers.dropout(weights_BHLM, self._dropout_rate, dropout_seed, self._dropout_site)
         heads_BHLK = tf.matmul(tf.cast(weights_BHLM, x_BLD.dtype), value_BHMK)
-        return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, *x_BLD.shape[1:]])
+        return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, *layers.sizes(x_BLD)[1:]])
 
     def _project(self, x_BLD):
         parts = (self.query, self.key, self.value)
         kernel = tf.concat([tf.cast(part.kernel, x_BLD.dtype) for part in parts], axis=1)
         bias = tf.concat([tf.cast(part.bias, x_BLD.dtype) for part in parts], axis=0)
-        length = x_BLD.shape[1]
+        length = layers.sizes(x_BLD)[1]
         qkv_BL3HK = tf.reshape(layers.matmul_2d(x_BLD, kernel) + bias, [-1, length, 3, self._heads, self._head_size])
         # unstack, not qkv[i]: the gradient of three slices is three padded tensors and their sum.
         return tf.unstack(tf.transpose(qkv_BL3HK, [2, 0, 3, 1, 4]), num=3)

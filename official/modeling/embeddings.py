@@ -29,6 +29,6 @@ class Embeddings(tf.keras.layers.Layer):
         words_BLD = layers.gather_rows(tf.convert_to_tensor(self.word_embeddings), input_ids_BL)
         # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
         types_BLD = layers.matmul_2d(tf.one_hot(segment_ids_BL, self._types), self.token_type_embeddings)
-        positions_LD = self.position_embeddings[: input_ids_BL.shape[1]]
+        positions_LD = self.position_embeddings[: layers.sizes(input_ids_BL)[1]]
         x_BLD = self.layer_norm(words_BLD + types_BLD + positions_LD)
         return layers.dropout(x_BLD, self._dropout_rate, dropout_seed, site=0)

@@ -53,7 +53,12 @@ class LayerNorm(tf.keras.layers.Layer):
 def matmul_2d(x, kernel):
     """x [B, ..., in] @ kernel [in, out] as one two-dimensional product, the fastest form for vendor libraries."""
     product = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
-    return tf.reshape(product, [-1, *x.shape[1:-1], kernel.shape[1]])
+    return tf.reshape(product, [-1, *sizes(x)[1:-1], kernel.shape[1]])
+
+
+def sizes(x) -> list:
+    """Returns the sizes of a tensor: numbers where they are known, scalar tensors elsewhere (batches of one length each have no fixed L)."""
+    return [dynamic if static is None else static for static, dynamic in zip(x.shape, tf.unstack(tf.shape(x)))]
 
 
 @tf.custom_gradient

@@ -21,7 +21,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     """
     if num_micro_batches == 1:
         return micro_step(tf.constant(0), batch)
-    slices = {name: tf.reshape(value, [num_micro_batches, -1, *value.shape[1:]]) for name, value in batch.items()}
+    slices = {name: _cut(value, num_micro_batches) for name, value in batch.items()}
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
@@ -32,6 +32,14 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
         lambda index, _: index < num_micro_batches, body, (tf.constant(0), zeros), parallel_iterations=1,
         maximum_iterations=num_micro_batches)
     return total
+
+
+def _cut(value, parts: int):
+    """Returns [parts, B / parts, ...] of [B, ...]; one size beyond the first may be unknown."""
+    sizes = [parts, -1, *value.shape[1:]]
+    if None in sizes:
+        sizes[sizes.index(None)] = tf.shape(value)[sizes.index(None) - 1]
+    return tf.reshape(value, sizes)
 
 
 def _add(total, new):

@@ -1,0 +1,1 @@
+"""The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions. No TensorFlow but that of the tokenizer."""

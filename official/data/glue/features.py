@@ -1,0 +1,74 @@
+"""GLUE's rows -> token ids: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of all rows in one array.
+
+Source: `convert_single_example` and `_truncate_seq_pair` of Google's run_classifier.py.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from official.data.glue.reading import GlueRows
+from official.data.pairs import kept_lengths
+from official.data.tokenization import Tokenizer
+from official.data.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueFeatures:
+    """N examples of T tokens altogether. Those of example n are ids[starts[n]:starts[n] + lengths[n]].
+
+    Tokens before `first_lengths` have segment id 0, the others 1.
+    """
+
+    ids: np.ndarray  # [T] uint16, or int32 for vocabularies above 65,536 words
+    lengths: np.ndarray  # [N] int32: tokens, at most max_seq_length, the special ones among them
+    first_lengths: np.ndarray  # [N] int32: tokens of [CLS] A [SEP]
+    labels: np.ndarray | None  # [N] int32 classes or float32 scores; None for the test set
+    truncated: int  # examples that lost tokens
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """[N] int64: where the examples begin in `ids`."""
+        return _starts(self.lengths)
+
+
+def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int) -> GlueFeatures:
+    """Returns the features of all rows, in their order.
+
+    Args:
+      rows: texts, or pairs of texts, and labels.
+      tokenizer: makes ids of texts.
+      vocabulary: has the ids of [CLS] and [SEP].
+      max_seq_length: tokens of an example, at most, from 3 on. The longer text of a pair (of equals: B) loses its last
+        token until both fit.
+    """
+    tokens, lengths = zip(*(tokenizer.tokenize(texts) for texts in rows.texts))
+    kept = _kept(lengths, max_seq_length)
+    totals = (1 + sum(count + 1 for count in kept)).astype(np.int32)
+    starts = _starts(totals)
+    ids = np.full(totals.sum(), vocabulary.id_of("[SEP]"), tokens[0].dtype)
+    ids[starts] = vocabulary.id_of("[CLS]")
+    position = starts + 1
+    for part_tokens, part_lengths, part_kept in zip(tokens, lengths, kept):
+        ids[_ranges(position, part_kept)] = part_tokens[_ranges(_starts(part_lengths), part_kept)]
+        position = position + part_kept + 1  # over the [SEP] that is there already
+    is_truncated = np.any([part_kept < part_lengths for part_kept, part_lengths in zip(kept, lengths)], axis=0)
+    return GlueFeatures(ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, truncated=int(is_truncated.sum()))
+
+
+def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndarray, ...]:
+    """Returns how many tokens of each text stay: [N] for one, or two of them for pairs."""
+    room = max(max_seq_length - 1 - len(lengths), 0)
+    return kept_lengths(*lengths, room) if len(lengths) == 2 else (np.minimum(lengths[0], room),)
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.cumsum(lengths, dtype=np.int64) - lengths
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns starts[0], starts[0] + 1, .. (lengths[0] of them), starts[1], .. in one array."""
+    return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())

@@ -1,0 +1,116 @@
+"""Text of any form that `official.data.documents` reads -> sentences, one per line, split into training and evaluation documents."""
+
+import collections
+import dataclasses
+import hashlib
+import os
+import re
+
+from official.config import ConfigError
+from official.data import documents, files, text_files, unfinished, workers
+
+MANIFEST = "manifest.json"
+SIDES = ("train", "eval")
+_SPLIT_BYTES = 32 << 20
+# What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it took something out.
+_LEFTOVERS = re.compile(r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?")
+_EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
+_SPACE = re.compile(r"\s+")
+_SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be made; the fields are the flags of the same names."""
+
+    input_files: str
+    output_dir: str
+    eval_share: float = 0.005
+    min_sentences: int = 2
+    sentence_splitting: str = "auto"
+    num_workers: int = 1
+    overwrite: bool = False
+
+
+def clean(sentence: str) -> str:
+    """Returns the sentence without leftovers of markup, with single spaces; empty where nothing with a letter or digit is left."""
+    text = _EMPTY.sub("", _LEFTOVERS.sub(" ", sentence))
+    text = _SPACE_BEFORE.sub(r"\1", _SPACE.sub(" ", text)).strip()
+    return text if any(map(str.isalnum, text)) else ""
+
+
+def side_of(document: list[str], eval_share: float) -> str:
+    """Returns "train" or "eval": a function of the document's text, so that copies of a document are on one side."""
+    digest = hashlib.blake2b("\n".join(document).encode("utf-8", "replace"), digest_size=8).digest()
+    return SIDES[int.from_bytes(digest, "little") < eval_share * 2**64]
+
+
+def prepare(job: Job) -> dict:
+    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per split of the text, and the manifest.
+
+    Returns:
+      The manifest: flags and counts.
+
+    Raises:
+      ConfigError: for input that cannot be used, or an output folder that is in use or cannot be written to.
+    """
+    _check(job)
+    paths = files.find_files(job.input_files, "input_files")
+    splits = text_files.plan_splits(paths, _SPLIT_BYTES)
+    flags = {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
+    identity = {**flags, "text": [[split.path, split.start, split.end] for split in splits], "text_bytes": files.sizes(paths)}
+    try:
+        with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
+            for side in SIDES:
+                os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
+            workers.run_all([(_prepare_split, job, folder, number, split) for number, split in enumerate(splits)], job.num_workers,
+                            sum(files.sizes(paths)), "Cleaning", "documents", __name__)
+            totals = sum((collections.Counter(unfinished.read_json(_counts_path(folder, number))) for number in range(len(splits))),
+                         collections.Counter())
+            manifest = {"flags": flags, **totals}
+            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+    except OSError as error:
+        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
+                          "what is not done.") from None
+    return manifest
+
+
+def _check(job: Job) -> None:
+    if not 0 < job.eval_share < 1:
+        raise ConfigError(f"--eval_share={job.eval_share} is out of range. Allowed: above 0, below 1.")
+    for name in ("min_sentences", "num_workers"):
+        if getattr(job, name) < 1:
+            raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
+    if os.path.exists(os.path.join(job.output_dir, MANIFEST)) and not job.overwrite:
+        raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run ({MANIFEST}, ..). Give another --output_dir, or "
+                          "replace them with --overwrite.")
+
+
+def _counts_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"split-{number:05d}.json")
+
+
+def _prepare_split(job: Job, folder: str, number: int, split: text_files.Split) -> None:
+    """Writes the two files of a split and, last, what was counted."""
+    if os.path.exists(_counts_path(folder, number)):
+        return
+    counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
+    paths = {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
+    outputs = {side: open(f"{path}.tmp", "w", encoding="utf-8", errors="replace") for side, path in paths.items()}
+    try:
+        for document in documents.read_split(split, job.sentence_splitting, counts):
+            sentences = [text for text in map(clean, document) if text]
+            kept = len(sentences) >= job.min_sentences
+            if kept:
+                side = side_of(sentences, job.eval_share)
+                outputs[side].write("\n".join(sentences) + "\n\n")
+                totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
+            totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
+            workers.report(counts.bytes - done, 1)
+            done = counts.bytes
+    finally:
+        for output in outputs.values():
+            output.close()
+    for path in paths.values():
+        os.replace(f"{path}.tmp", path)
+    unfinished.write_json(_counts_path(folder, number), {**dataclasses.asdict(counts), **totals})

@@ -1,0 +1,245 @@
+"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of predictions.
+
+Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of which can only help:
+  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the question, padding and
+    pieces that another window shows better do not take the places of the best.
+  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the words and strips
+    what it can by comparing texts, and gives whole words, with their punctuation, where that fails.
+  - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
+"""
+
+import dataclasses
+import json
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from official.config import ConfigError
+from official.data.squad import features as features_lib
+from official.data.squad.features import Features
+from official.data.squad.reading import SquadData
+
+PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
+NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold
+_BLOCK_ROWS = 2048  # are searched at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What counts as an answer; the fields are the flags of the same names."""
+
+    n_best_size: int = 20
+    max_answer_length: int = 30  # word pieces
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+
+    def check(self) -> None:
+        """Raises ConfigError for values out of range."""
+        for name in ("n_best_size", "max_answer_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name}={getattr(self, name)} is out of range. Allowed: 1 or more.")
+
+
+class Entry(NamedTuple):
+    """A line of an n-best list; the fields are the published names."""
+
+    text: str
+    probability: float
+    start_logit: float
+    end_logit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """The answers to all questions of the data, in its order, by question id."""
+
+    predictions: dict[str, str]  # '' for no answer
+    nbest: dict[str, list[Entry]]  # never empty, best first
+    best_texts: dict[str, str]  # the best answer that is one; '' for a question without a window
+    null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
+
+
+def answer_questions(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules) -> Answers:
+    """Finds the answers to all questions.
+
+    Args:
+      start_logits, end_logits: float [N, L] of the features, in their order; columns may be missing where all rows are padding.
+      features: of the data.
+      rules: as above.
+
+    Raises:
+      ConfigError: for rules out of range, logits of another shape, or a logit that is not finite.
+    """
+    rules.check()
+    _check_logits(start_logits, end_logits, features)
+    candidates = _search(start_logits, end_logits, features, rules)
+    starts = np.searchsorted(candidates.questions, np.arange(len(data.questions) + 1)).tolist()
+    nulls = _null_logits(start_logits, end_logits, features, len(data.questions)) if rules.version_2_with_negative else None
+    answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
+    columns = candidates.lists()
+    for number, question in enumerate(data.questions):
+        found = _distinct(columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size)
+        _add(answers, question.id, found, nulls and nulls[number], rules)
+    return answers
+
+
+def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
+    """Returns the predictions of version 2 with another null_score_diff_threshold."""
+    return {identity: "" if odds > threshold else answers.best_texts[identity] for identity, odds in answers.null_odds.items()}
+
+
+def write_answers(answers: Answers, folder: str) -> list[str]:
+    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their paths. Raises ConfigError."""
+    nbest = {identity: [entry._asdict() for entry in entries] for identity, entries in answers.nbest.items()}
+    values = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
+    if answers.null_odds is not None:
+        values[NULL_ODDS] = answers.null_odds
+    for name, by_question in values.items():
+        _write(os.path.join(folder, name), by_question)
+    return [os.path.join(folder, name) for name in values]
+
+
+def _write(path: str, by_question: dict) -> None:
+    """Writes a JSON object with a line per question, under a temporary name first."""
+    lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            file.write("{\n" + ",\n".join(lines) + "\n}\n")
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features) -> None:
+    longest = int(features.lengths.max(initial=0))
+    for name, logits in (("start", start_logits), ("end", end_logits)):
+        if logits.ndim != 2 or len(logits) != len(features) or not longest <= logits.shape[1] <= features.input_ids.shape[1]:
+            raise ConfigError(f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per feature, of {longest} "
+                              f"to {features.input_ids.shape[1]} columns.")
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            raise ConfigError(f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those of "
+                              f"{(~finite).sum() - 1:,} others: the model has diverged.")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Candidates
+
+
+class _Candidates(NamedTuple):
+    """Stretches of the contexts, those of a question one after the other, best first; ties stand as they were found."""
+
+    questions: np.ndarray  # [K] their numbers, ascending
+    begins: np.ndarray  # [K] first characters
+    ends: np.ndarray  # [K] the characters behind the last ones
+    starts: np.ndarray  # [K] float64: logits
+    stops: np.ndarray  # [K] float64
+
+    def lists(self) -> tuple[list, ...]:
+        """Returns begins, ends, starts and stops as lists: much faster to look at one by one."""
+        return tuple(values.tolist() for values in self[1:])
+
+
+def _search(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules) -> _Candidates:
+    """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that is an answer."""
+    may_start, may_end = features_lib.is_max_context(features), features.is_context()
+    blocks = [(np.zeros(0, np.int64),) * 3]
+    for first in range(0, len(features), _BLOCK_ROWS):
+        block = slice(first, first + _BLOCK_ROWS)
+        starts, ends = (_best(logits[block], may[block, :logits.shape[1]], rules.n_best_size)
+                        for logits, may in ((start_logits, may_start), (end_logits, may_end)))
+        rows, start_tokens, end_tokens = _pairs(starts, ends, rules.max_answer_length)
+        blocks.append((rows + first, start_tokens, end_tokens))
+    rows, start_tokens, end_tokens = map(np.concatenate, zip(*blocks))
+    without = np.flatnonzero(~np.isin(features.question_numbers, features.question_numbers[rows]))
+    single_rows, tokens = _single_pieces(start_logits[without], end_logits[without], may_start[without, :start_logits.shape[1]])
+    return _sort(np.append(rows, without[single_rows]), np.append(start_tokens, tokens), np.append(end_tokens, tokens),
+                 start_logits, end_logits, features)
+
+
+def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
+    """Returns int [B, count]: the tokens of the greatest logits where `may` allows it, in their order; -1 for none left."""
+    masked = np.where(may, logits, -np.inf)
+    tokens = np.argsort(-masked, axis=1, kind="stable")[:, :count]
+    return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
+
+
+def _pairs(starts: np.ndarray, ends: np.ndarray, max_answer_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows, first tokens and last tokens of the pairs that are answers; in each row from the best start on."""
+    lengths = ends[:, None, :] - starts[:, :, None] + 1
+    rows, start, end = np.nonzero((lengths >= 1) & (lengths <= max_answer_length) & (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0))
+    return rows, starts[rows, start], ends[rows, end]
+
+
+def _single_pieces(start_logits: np.ndarray, end_logits: np.ndarray, may_start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows and tokens: the best answer of one piece in each window that has one, for questions where no pair is an answer."""
+    rows = np.flatnonzero(may_start.any(axis=1))
+    scores = np.where(may_start, start_logits.astype(np.float64) + end_logits, -np.inf)[rows]
+    return rows, scores.argmax(axis=1) if rows.size else rows
+
+
+def _sort(rows: np.ndarray, start_tokens: np.ndarray, end_tokens: np.ndarray, start_logits: np.ndarray, end_logits: np.ndarray,
+          features: Features) -> _Candidates:
+    questions = features.question_numbers[rows]
+    starts, stops = start_logits[rows, start_tokens].astype(np.float64), end_logits[rows, end_tokens].astype(np.float64)
+    order = np.lexsort((-(starts + stops), questions))  # stable
+    offsets = features.first_pieces[rows] - features.first_lengths[rows]
+    return _Candidates(questions[order], features.piece_begins[(offsets + start_tokens)[order]], features.piece_ends[(offsets + end_tokens)[order]],
+                       starts[order], stops[order])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One question
+
+
+def _distinct(columns: tuple[list, ...], first: int, last: int, context: str, count: int) -> dict[str, tuple[float, float]]:
+    """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different texts, at most `count`."""
+    begins, ends, starts, stops = columns
+    found = {}
+    for number in range(first, last):
+        text = context[begins[number]:ends[number]]
+        if text not in found:
+            found[text] = (starts[number], stops[number])
+            if len(found) == count:
+                break
+    return found
+
+
+def _add(answers: Answers, identity: str, found: dict[str, tuple[float, float]], null: tuple[float, float] | None, rules: Rules) -> None:
+    """Adds a question's n-best list and prediction."""
+    texts = list(found.items())
+    answers.best_texts[identity] = answers.predictions[identity] = texts[0][0] if texts else ""
+    if null is not None:
+        odds = sum(null) - sum(texts[0][1]) if texts else NO_WINDOW_ODDS
+        answers.null_odds[identity] = odds
+        if odds > rules.null_score_diff_threshold:
+            answers.predictions[identity] = ""
+        texts = _with_null(texts, null, rules.n_best_size)
+    answers.nbest[identity] = _with_probabilities(texts or [("", (0.0, 0.0))])
+
+
+def _with_null(texts: list, null: tuple[float, float], count: int) -> list:
+    """Puts "no answer" behind all that is no worse; it stands in the list, however long the list becomes."""
+    rank = sum(sum(logits) >= sum(null) for _, logits in texts)
+    ranked = [*texts[:rank], ("", null), *texts[rank:]]
+    return ranked[:max(count, rank + 1)]
+
+
+def _with_probabilities(texts: list) -> list[Entry]:
+    """Adds the softmax of the scores."""
+    scores = np.array([sum(logits) for _, logits in texts])
+    powers = np.exp(scores - scores.max())
+    return [Entry(text, probability, *logits) for (text, logits), probability in zip(texts, (powers / powers.sum()).tolist())]
+
+
+def _null_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int) -> list[tuple[float, float]]:
+    """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros without a window."""
+    starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))
+    order = np.lexsort((starts + ends, features.question_numbers))  # stable: the first of the least
+    numbers, first = np.unique(features.question_numbers[order], return_index=True)
+    least = order[first]
+    result = np.zeros((questions, 2))
+    result[numbers] = np.stack([starts[least], ends[least]], axis=1)
+    return list(map(tuple, result.tolist()))

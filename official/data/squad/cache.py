@@ -1,0 +1,145 @@
+"""The features of a file, made once and kept: a folder with `features.npz` and `manifest.json`."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import tempfile
+
+import numpy as np
+from absl import logging
+
+from official.config import ConfigError
+from official.data import workers
+from official.data.squad import features as features_lib
+from official.data.squad.features import Chunk, Features, Rules
+from official.data.squad.reading import SquadData
+from official.data.tokenization import Tokenizer
+from official.data.vocabulary import Vocabulary
+
+FEATURES, MANIFEST = "features.npz", "manifest.json"
+_VERSION = 1  # of what the same flags make of the same file
+_FEWEST_QUESTIONS_PER_WORKER = 100_000  # starting a process takes as long as making the features of 60,000
+
+
+def load_or_make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules, cache_dir: str | None, num_workers: int = 1) -> Features:
+    """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they are not there.
+
+    What lies there counts if the rules, the vocabulary and the bytes of the file are the same, and it is whole; otherwise it is
+    replaced. Each file is there whole or not at all.
+
+    Args:
+      cache_dir: the folder of all caches; None keeps nothing.
+      num_workers: processes, at most; the features do not depend on it.
+
+    Raises:
+      ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
+    """
+    rules.check()
+    if cache_dir is None:
+        return _make(data, vocabulary, rules, num_workers)
+    folder = os.path.join(cache_dir, cache_name(data, rules))
+    wanted = _manifest(data, vocabulary, rules)
+    features = _load(folder, wanted)
+    if features is None:
+        features = _make(data, vocabulary, rules, num_workers)
+        _save(folder, features, wanted)
+    logging.info("%s: %d features of %d questions.", folder, len(features), len(data.questions))
+    return features
+
+
+def cache_name(data: SquadData, rules: Rules) -> str:
+    """Returns the folder's name, as published: 384_128_64_SQuAD11_train."""
+    version = "SQuAD20" if data.version_2_with_negative else "SQuAD11"
+    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{'train' if data.for_training else 'eval'}"
+
+
+def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
+    """Returns what the features depend on, and what a reader of the folder may want to know of the data."""
+    return {
+        "version": _VERSION,
+        "flags": dataclasses.asdict(rules) | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
+        "vocabulary_sha256": vocabulary.sha256,
+        "input_sha256": data.sha256,
+        "questions": len(data.questions),
+        "skipped_questions": data.skipped_questions,
+        "empty_questions": data.empty_questions,
+    }
+
+
+def _load(folder: str, wanted: dict) -> Features | None:
+    """Returns the features, or None where the folder has no whole ones or is of something else."""
+    try:
+        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as file:
+            manifest = json.load(file)
+        with open(os.path.join(folder, FEATURES), "rb") as file:
+            content = file.read()
+    except (OSError, ValueError):
+        return None
+    is_whole = manifest == wanted | {"features_sha256": hashlib.sha256(content).hexdigest()}
+    return _read(io.BytesIO(content)) if is_whole else None
+
+
+def _read(file) -> Features:
+    with np.load(file, allow_pickle=False) as arrays:
+        return Features(**arrays)
+
+
+def _save(folder: str, features: Features, manifest: dict) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **vars(features))
+    content = buffer.getvalue()
+    manifest = manifest | {"features_sha256": hashlib.sha256(content).hexdigest()}
+    try:
+        os.makedirs(folder, exist_ok=True)
+        _replace(os.path.join(folder, FEATURES), content)
+        _replace(os.path.join(folder, MANIFEST), (json.dumps(manifest, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Writes a file under a temporary name first, which is the process's own."""
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In several processes
+
+
+def _make(data: SquadData, vocabulary: Vocabulary, rules: Rules, num_workers: int) -> Features:
+    num_workers = min(num_workers, len(data.questions) // _FEWEST_QUESTIONS_PER_WORKER)
+    if num_workers <= 1:
+        return features_lib.make_features(data, vocabulary, rules)
+    chunks = features_lib.chunks(data)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, f"{number}.npz") for number in range(len(chunks))]
+        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(chunks, paths)]
+        workers.run_all(tasks, num_workers, sum(map(_size, chunks)), "Making features", "features", preload=__name__)
+        return features_lib.concatenate([_read(path) for path in paths])
+
+
+def _size(chunk: Chunk) -> int:
+    return sum(map(len, chunk.contexts))
+
+
+def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: Rules, path: str) -> None:
+    features = features_lib.make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
+    np.savez(path, **vars(features))
+    workers.report(_size(chunk), len(features))
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
+    return Tokenizer(vocabulary)

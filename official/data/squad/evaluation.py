@@ -1,0 +1,238 @@
+"""The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
+
+A prediction and an answer are compared in lower case, without punctuation and articles. A question's score is the best over its
+answers; all results are in percent. Sums are taken in the order of the file, as the published scripts take them.
+
+Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evaluate-v2.0.py.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from official.config import ConfigError
+
+Answers = Mapping[str, Sequence[str]]  # {question id: answers, none where it cannot be answered}
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_QUESTION_WORDS = ("what", "who", "when", "where", "which", "how", "why")
+_FORMS = {word: word for word in _QUESTION_WORDS} | {"whom": "who", "whose": "who"}
+_LENGTHS = {1: "1", 2: "2", 4: "3-4", 8: "5-8", 16: "9-16"}  # {most words: name}
+_OTHER, _LONGER, _NO_ANSWER = "other", "17+", "no answer"
+
+
+class Scores(NamedTuple):
+    """Scores from 0 to 1 of the questions that have a prediction, in the order of the file."""
+
+    exact: dict[str, float]
+    f1: dict[str, float]
+
+
+def normalize(text: str) -> str:
+    """Returns a text in lower case, without ASCII punctuation, English articles and superfluous white space."""
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def f1_of(gold: list[str], predicted: list[str]) -> float:
+    """Returns the harmonic mean of precision and recall of the predicted words; 0 where there are none."""
+    same = sum((Counter(gold) & Counter(predicted)).values())
+    if same == 0:
+        return 0
+    precision, recall = same / len(predicted), same / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[str]:
+    """Returns the ids of the questions that have no prediction."""
+    return [identity for identity in gold if identity not in predictions]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Version 1
+
+
+def score_v1(gold: Answers, predictions: Mapping[str, str]) -> Scores:
+    """Scores every question that has a prediction. Raises ConfigError for a question without an answer."""
+    without = next((identity for identity, answers in gold.items() if not answers), None)
+    if without is not None:
+        raise ConfigError(f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with scripts/evaluate_squad_v2.py.")
+    return _score(gold, predictions, f1_of)
+
+
+def evaluate_v1(gold: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """Returns exact_match and f1 over all questions; one without a prediction counts 0."""
+    scores = score_v1(gold, predictions)
+    if not gold:
+        raise ConfigError("the data hold no question, so there is nothing to evaluate.")
+    return {"exact_match": 100.0 * sum(scores.exact.values()) / len(gold), "f1": 100.0 * sum(scores.f1.values()) / len(gold)}
+
+
+def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
+    scores = Scores({}, {})
+    for identity, answers in gold.items():
+        if identity in predictions:
+            predicted, wanted = normalize(predictions[identity]), list(map(normalize, answers))
+            scores.exact[identity] = int(predicted in wanted)
+            scores.f1[identity] = max(word_f1(answer.split(), predicted.split()) for answer in wanted)
+    return scores
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Version 2
+
+
+def score_v2(gold: Answers, predictions: Mapping[str, str]) -> Scores:
+    """Scores every question that has a prediction; '' is right where there is no answer.
+
+    Answers of nothing but articles and punctuation do not count.
+    """
+    kept = {identity: [answer for answer in answers if normalize(answer)] or [""] for identity, answers in gold.items()}
+    return _score(kept, predictions, lambda answer, predicted: f1_of(answer, predicted) if answer and predicted else int(answer == predicted))
+
+
+def evaluate_v2(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float] | None = None,
+                na_prob_thresh: float = 1.0) -> dict[str, float]:
+    """Returns the official measures over the questions that have a prediction.
+
+    Args:
+      na_probs: {question id: how likely it has no answer, on any scale}; adds best_exact, best_f1 and their thresholds. Without it
+        all have 0.
+      na_prob_thresh: a question above it is taken to have the prediction ''.
+
+    Raises:
+      ConfigError: where no question has a prediction, or one has no probability.
+    """
+    scores = score_v2(gold, predictions)
+    _check(scores, na_probs)
+    counted = _without_answers_above(scores, gold, dict.fromkeys(scores.exact, 0.0) if na_probs is None else na_probs, na_prob_thresh)
+    result = _means(counted, list(scores.exact))
+    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
+        identities = [identity for identity in scores.exact if bool(gold[identity]) == has_answer]
+        if identities:
+            result |= {f"{prefix}_{name}": value for name, value in _means(counted, identities).items()}
+    if na_probs is not None:
+        result |= best_thresholds(gold, predictions, na_probs)
+    return result
+
+
+def _check(scores: Scores, na_probs: Mapping[str, float] | None) -> None:
+    if not scores.exact:
+        raise ConfigError("no question of the data has a prediction, so there is nothing to evaluate. Do both files belong together?")
+    if na_probs is not None and (without := missing_predictions(scores.exact, na_probs)):
+        raise ConfigError(f"{len(without):,} of {len(scores.exact):,} predicted questions have no no-answer probability ({without[0]}, ..).")
+
+
+def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
+    total = len(identities)
+    return {"exact": 100.0 * sum(scores.exact[identity] for identity in identities) / total,
+            "f1": 100.0 * sum(scores.f1[identity] for identity in identities) / total, "total": total}
+
+
+def _without_answers_above(scores: Scores, gold: Answers, na_probs: Mapping[str, float], threshold: float) -> Scores:
+    return Scores(*({identity: float(not gold[identity]) if na_probs[identity] > threshold else score for identity, score in kind.items()}
+                    for kind in scores))
+
+
+def best_thresholds(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0) -> dict[str, float]:
+    """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to get there.
+
+    To choose null_score_diff_threshold, give the best texts as predictions, which are never '', the null odds, and as `lowest` what
+    is below all of them.
+
+    Args:
+      lowest: the threshold that is returned where it is best to answer nothing.
+    """
+    result = {}
+    for name, scores in score_v2(gold, predictions)._asdict().items():
+        result[f"best_{name}"], result[f"best_{name}_thresh"] = _best_threshold(gold, predictions, na_probs, scores, lowest)
+    return result
+
+
+def _best_threshold(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], scores: Mapping[str, float],
+                    lowest: float) -> tuple[float, float]:
+    """Answers question by question, the surest first, and returns the best mean on the way and its threshold."""
+    current = best = sum(not gold[identity] for identity in scores)
+    threshold = lowest
+    for identity in _surest_first(na_probs, scores):
+        current += scores[identity] if gold[identity] else -bool(predictions[identity])
+        if current > best:
+            best, threshold = current, na_probs[identity]
+    return 100.0 * best / len(scores), threshold
+
+
+def _surest_first(na_probs: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
+    """Returns the scored questions, in the order of the file of probabilities where these are equal."""
+    return sorted((identity for identity in na_probs if identity in scores), key=na_probs.__getitem__)
+
+
+class Curve(NamedTuple):
+    """Precision over recall, from (1, 0) on, a point for each threshold; `average` is the average precision in percent."""
+
+    precisions: list[float]
+    recalls: list[float]
+    average: float
+
+
+def precision_recall(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float]) -> dict[str, Curve]:
+    """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where no question has one."""
+    scores = score_v2(gold, predictions)
+    _check(scores, na_probs)
+    if not any(gold.values()):
+        return {}
+    oracle = {identity: float(bool(gold[identity])) for identity in scores.exact}
+    return {name: _curve(gold, na_probs, kind) for name, kind in (("pr_exact", scores.exact), ("pr_f1", scores.f1), ("pr_oracle", oracle))}
+
+
+def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, float]) -> Curve:
+    order = _surest_first(na_probs, scores)
+    answerable = sum(map(bool, gold.values()))
+    found, average, precisions, recalls = 0.0, 0.0, [1.0], [0.0]
+    for number, identity in enumerate(order, 1):
+        if gold[identity]:
+            found += scores[identity]
+        if number == len(order) or na_probs[identity] != na_probs[order[number]]:  # a threshold can be put behind it
+            precisions.append(found / number)
+            recalls.append(found / answerable)
+            average += precisions[-1] * (recalls[-1] - recalls[-2])
+    return Curve(precisions, recalls, 100.0 * average)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# By kind of question
+
+
+def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, dict[str, float]]:
+    """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without one are left out.
+
+    Args:
+      questions: {question id: text}.
+    """
+    return _by_kind({identity: _question_word(questions[identity]) for identity in scores.exact}, scores, (*_QUESTION_WORDS, _OTHER))
+
+
+def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float]]:
+    """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds without one are left out."""
+    return _by_kind({identity: _length_name(gold[identity]) for identity in scores.exact}, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
+
+
+def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:
+    members = {name: [] for name in names}
+    for identity, kind in kinds.items():
+        members[kind].append(identity)
+    means = {name: _means(scores, identities) for name, identities in members.items() if identities}
+    return {name: {"count": values["total"], "exact": values["exact"], "f1": values["f1"]} for name, values in means.items()}
+
+
+def _question_word(question: str) -> str:
+    """Returns the first question word, wherever it stands ("In what year"): "whose" counts as who, "what's" as what."""
+    return next((_FORMS[word] for word in re.findall("[a-z]+", question.lower()) if word in _FORMS), _OTHER)
+
+
+def _length_name(answers: Sequence[str]) -> str:
+    if not answers:
+        return _NO_ANSWER
+    length = len(answers[0].split())
+    return next((name for most, name in _LENGTHS.items() if length <= most), _LONGER)

@@ -1,0 +1,262 @@
+"""Questions and contexts -> windows of word pieces, as one set of arrays.
+
+Shapes: N windows, L = max_seq_length, Q questions, C contexts, T word pieces of all contexts.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from official.config import ConfigError
+from official.data.squad import words as words_lib
+from official.data.squad.reading import Question, SquadData
+from official.data.tokenization import Tokenizer
+from official.data.vocabulary import Vocabulary
+
+FIRST_UNIQUE_ID = 1_000_000_000
+_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+_BLOCK_ROWS = 4096  # are compared at once
+_CHUNK_CONTEXTS = 2048  # are tokenised at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How windows are cut; the fields are the flags of the same names."""
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+
+    def check(self) -> None:
+        """Raises ConfigError for values that leave no room for a context."""
+        for name in ("doc_stride", "max_query_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name}={getattr(self, name)} is out of range. Allowed: 1 or more.")
+        least = self.max_query_length + _SPECIAL_TOKENS + 1
+        if self.max_seq_length < least:
+            raise ConfigError(f"--max_seq_length={self.max_seq_length} leaves no room for a context beside --max_query_length="
+                              f"{self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed: {least} or more.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """[CLS] question [SEP] window [SEP] and padding, the windows of a question one after the other.
+
+    A question without text, or whose context has no word piece, has no window. Positions are 0, that of [CLS], where the window
+    does not hold the whole answer, the question is impossible, or the data are not for training.
+    """
+
+    input_ids: np.ndarray  # [N, L] uint16, or int32 for vocabularies above 65,536 words; 0 beyond `lengths`
+    lengths: np.ndarray  # [N] int32: tokens, the three special ones among them
+    first_lengths: np.ndarray  # [N] int32: tokens of [CLS] question [SEP], whose segment id is 0
+    start_positions: np.ndarray  # [N] int32: the token of the window's row where the answer begins
+    end_positions: np.ndarray  # [N] int32: the last token of the answer
+    is_impossible: np.ndarray  # [N] bool: whether the question is marked so
+    question_numbers: np.ndarray  # [N] int32: which question of the data, ascending
+    first_pieces: np.ndarray  # [N] int64: the window's first piece among the T of all contexts
+    piece_begins: np.ndarray  # [T] int32: the first character of each piece in its context
+    piece_ends: np.ndarray  # [T] int32: the character behind the last one
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def unique_ids(self) -> np.ndarray:
+        """int32 [N]: as published."""
+        return np.arange(FIRST_UNIQUE_ID, FIRST_UNIQUE_ID + len(self), dtype=np.int32)
+
+    @property
+    def window_lengths(self) -> np.ndarray:
+        """int32 [N]: word pieces of the context in each row."""
+        return self.lengths - self.first_lengths - 1
+
+    def batch(self, rows: np.ndarray | slice, length: int | None = None) -> dict[str, np.ndarray]:
+        """Returns {published name: array} of some rows, int32, cut to `length` tokens where that is given."""
+        input_ids = self.input_ids[rows, :length]
+        lengths, first_lengths = self.lengths[rows, None], self.first_lengths[rows, None]
+        column_L = np.arange(input_ids.shape[1])
+        is_token_BL = column_L < lengths
+        return {
+            "unique_ids": self.unique_ids[rows],
+            "input_ids": input_ids.astype(np.int32),
+            "input_mask": is_token_BL.astype(np.int32),
+            "segment_ids": (is_token_BL & (column_L >= first_lengths)).astype(np.int32),
+            "start_positions": self.start_positions[rows],
+            "end_positions": self.end_positions[rows],
+            "is_impossible": self.is_impossible[rows].astype(np.int32),
+        }
+
+    def is_context(self) -> np.ndarray:
+        """Returns bool [N, L]: whether a token is a piece of the context."""
+        column_L = np.arange(self.input_ids.shape[1])
+        return (column_L >= self.first_lengths[:, None]) & (column_L < self.lengths[:, None] - 1)
+
+
+def make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> Features:
+    """Makes the features of all questions in this process.
+
+    Raises:
+      ConfigError: for rules that leave no room for a context.
+
+    Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. One difference: an answer
+    without a single word piece, all control characters, gets the positions 0, where the source makes it end before it begins.
+    """
+    rules.check()
+    tokenizer = Tokenizer(vocabulary)
+    return concatenate([make_chunk(chunk, tokenizer, vocabulary, rules) for chunk in chunks(data)])
+
+
+class Chunk(NamedTuple):
+    """Consecutive contexts and their questions; these count contexts as the whole data do."""
+
+    contexts: list[str]
+    questions: list[Question]
+    first_context: int
+    first_question: int
+    for_training: bool
+
+
+def chunks(data: SquadData) -> list[Chunk]:
+    """Cuts the data into pieces whose features can be made one by one."""
+    contexts_of_questions = [question.context for question in data.questions]
+    firsts = range(0, len(data.contexts), _CHUNK_CONTEXTS)
+    begins = np.searchsorted(contexts_of_questions, [*firsts, len(data.contexts)]).tolist()
+    return [Chunk(data.contexts[first:first + _CHUNK_CONTEXTS], data.questions[begin:end], first, begin, data.for_training)
+            for first, begin, end in zip(firsts, begins, begins[1:])]
+
+
+def concatenate(parts: list[Features]) -> Features:
+    """Puts the features of consecutive chunks together."""
+    pieces = np.cumsum([0, *(len(part.piece_begins) for part in parts)])
+    shifted = [dataclasses.replace(part, first_pieces=part.first_pieces + shift) for part, shift in zip(parts, pieces)]
+    return Features(**{field.name: np.concatenate([getattr(part, field.name) for part in shifted]) for field in dataclasses.fields(Features)})
+
+
+def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: Rules) -> Features:
+    """Makes the features of a chunk, whose first piece is number 0."""
+    questions = chunk.questions
+    has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
+    answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
+    words, others = words_lib.tokenize(chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary)
+    queries = [ids[:rules.max_query_length] for ids in others[:len(questions)]]
+    contexts = np.array([question.context for question in questions], np.int64) - chunk.first_context
+    windows = _Windows.of(questions, contexts, queries, words, rules)
+    starts, ends = windows.positions_of(*_answer_pieces(questions, contexts, has_answer, others[len(questions):], words))
+    return Features(
+        input_ids=_input_ids(windows, queries, words.pieces, vocabulary, rules),
+        lengths=(windows.first_lengths + windows.lengths + 1).astype(np.int32), first_lengths=windows.first_lengths.astype(np.int32),
+        start_positions=starts, end_positions=ends,
+        is_impossible=np.array([question.is_impossible for question in questions], bool)[windows.questions],
+        question_numbers=(windows.questions + chunk.first_question).astype(np.int32), first_pieces=windows.first_pieces,
+        piece_begins=words.piece_begins, piece_ends=words.piece_ends)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Where the windows of all questions lie, int64 [N] each."""
+
+    questions: np.ndarray  # their numbers
+    first_lengths: np.ndarray  # tokens before the window
+    first_pieces: np.ndarray
+    lengths: np.ndarray  # pieces
+
+    @classmethod
+    def of(cls, questions: list[Question], contexts: np.ndarray, queries: list[np.ndarray], words: words_lib.Words, rules: Rules) -> "_Windows":
+        """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the one before it."""
+        query_lengths = np.array([len(query) for query in queries], np.int64)
+        pieces = words.text_pieces[contexts + 1] - words.text_pieces[contexts]
+        room = rules.max_seq_length - query_lengths - _SPECIAL_TOKENS
+        strides = np.minimum(room, rules.doc_stride)
+        counts = 1 + np.maximum(0, -(-(pieces - room) // strides))
+        counts[(pieces == 0) | np.array([question.is_empty for question in questions], bool)] = 0
+        numbers = np.repeat(np.arange(len(questions)), counts)
+        shifts = (np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)) * strides[numbers]
+        return cls(questions=numbers, first_lengths=query_lengths[numbers] + 2,
+                   first_pieces=words.text_pieces[contexts[numbers]] + shifts, lengths=np.minimum(room[numbers], pieces[numbers] - shifts))
+
+    def positions_of(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens, int32 [N], at which a window's answer starts and ends; 0 where it is not all inside.
+
+        Args:
+          starts, ends: [Q], first and last piece of each answer; a start behind its end for none.
+        """
+        first, last = (values[self.questions] - self.first_pieces for values in (starts, ends))
+        is_inside = (first >= 0) & (first <= last) & (last < self.lengths)
+        return tuple(np.where(is_inside, values + self.first_lengths, 0).astype(np.int32) for values in (first, last))
+
+
+def _answer_pieces(questions: list[Question], contexts: np.ndarray, has_answer: np.ndarray, answers: list[np.ndarray],
+                   words: words_lib.Words) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without one."""
+    starts, ends = np.zeros(len(questions), np.int64), np.full(len(questions), -1)
+    with_answer = [question for question, has in zip(questions, has_answer) if has]
+    if with_answer:
+        begins = np.array([question.answer_starts[0] for question in with_answer])
+        lengths = np.array([len(question.answers[0]) for question in with_answer])
+        first, last = words.piece_span(contexts[has_answer], begins, lengths)
+        improved = [_improve(words.pieces, *span) for span in zip(first.tolist(), last.tolist(), answers)]
+        starts[has_answer], ends[has_answer] = np.array(improved).T
+    return starts, ends
+
+
+def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> tuple[int, int]:
+    """Returns the first stretch of the pieces `first` to `last` that is the answer's pieces, or all of them without such a stretch.
+
+    Source: https://github.com/google-research/bert, run_squad.py, _improve_answer_span.
+    """
+    span, wanted = pieces[first:last + 1].tolist(), answer.tolist()
+    for begin in range(len(span) - len(wanted) + 1 if wanted else 0):
+        if span[begin:begin + len(wanted)] == wanted:
+            return first + begin, first + begin + len(wanted) - 1
+    return first, last
+
+
+def _input_ids(windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray, vocabulary: Vocabulary, rules: Rules) -> np.ndarray:
+    """Returns [N, L], padded with 0 as published, whatever the id of [PAD]."""
+    rows = np.zeros((len(windows.lengths), rules.max_seq_length), pieces.dtype)
+    rows[:, 0] = vocabulary.id_of("[CLS]")
+    separator = vocabulary.id_of("[SEP]")
+    for row, question, begin, first, length in zip(
+            rows, windows.questions.tolist(), windows.first_lengths.tolist(), windows.first_pieces.tolist(), windows.lengths.tolist()):
+        row[1:begin - 1] = queries[question]
+        row[begin - 1] = separator
+        row[begin:begin + length] = pieces[first:first + length]
+        row[begin + length] = separator
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Maximum context
+
+
+def is_max_context(features: Features) -> np.ndarray:
+    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other windows shows it better.
+
+    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the window's length; the
+    first of the best windows counts.
+
+    Source: https://github.com/google-research/bert, run_squad.py, _check_is_max_context.
+    """
+    result = features.is_context()
+    for distance in range(1, len(features)):
+        earlier = np.flatnonzero(features.question_numbers[distance:] == features.question_numbers[:-distance])
+        window_ends = features.first_pieces[earlier] + features.window_lengths[earlier]
+        earlier = earlier[features.first_pieces[earlier + distance] < window_ends]
+        if not earlier.size:
+            break
+        for first in range(0, len(earlier), _BLOCK_ROWS):
+            rows = earlier[first:first + _BLOCK_ROWS]
+            result[rows] &= _context_scores(features, rows, rows) >= _context_scores(features, rows + distance, rows)
+            result[rows + distance] &= _context_scores(features, rows + distance, rows + distance) > _context_scores(
+                features, rows, rows + distance)
+    return result
+
+
+def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf where it does not."""
+    places = np.arange(features.input_ids.shape[1]) - features.first_lengths[rows, None] + (
+        features.first_pieces[rows] - features.first_pieces[windows])[:, None]
+    lengths = features.window_lengths[windows, None]
+    scores = np.minimum(places, lengths - 1 - places) + 0.01 * lengths
+    return np.where((places >= 0) & (places < lengths), scores, -np.inf)

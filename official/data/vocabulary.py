@@ -1,0 +1,133 @@
+"""The vocabulary of word pieces: its file, and building one from text. Reading one needs no TensorFlow."""
+
+import dataclasses
+import functools
+import hashlib
+from collections import Counter
+
+import numpy as np
+
+from official.config import ConfigError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+_BATCH_SENTENCES = 4096  # of the text that a vocabulary is built from
+_FEWEST_CHARACTERS = 100  # that a built vocabulary covers; large ones cover more
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The words of a vocabulary file; a word's id is its line, counted from 0. `sha256` is that of the file."""
+
+    words: tuple[str, ...]
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of every word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def id_of(self, word: str) -> int:
+        return self.ids[word]
+
+    def continuations(self) -> np.ndarray:
+        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
+        return np.array([word.startswith(CONTINUATION) for word in self.words])
+
+
+def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary file, one word piece per line, white space around it left out as Google's reader does.
+
+    Args:
+      path: the file.
+      flag: name of the flag that gave it, for messages.
+
+    Raises:
+      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an empty line.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
+    words = [line.strip() or line for line in lines]
+    _check_words(words, f"--{flag}={path}")
+    return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _check_words(words: list[str], source: str) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in words]
+    if missing:
+        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
+                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
+    word, times = Counter(words).most_common(1)[0]
+    if times > 1:
+        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
+        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
+    if "" in words:
+        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Building a vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltVocabulary:
+    """A new vocabulary and what was done to give it the size asked for."""
+
+    words: list[str]
+    learned: int  # pieces that were learned, special tokens among them
+    dropped: int  # the least frequent of them that were left out
+    unused: int  # [unusedN] entries that were added
+
+
+def build_vocabulary(sentences: list[str], vocab_size: int) -> BuiltVocabulary:
+    """Learns a lower-case vocabulary of exactly `vocab_size` word pieces with tensorflow-text's builder.
+
+    The builder meets a size only roughly. It is asked for a little more; then the least frequent pieces are left out,
+    but no single character, or [unusedN] entries are added where the text does not hold so many pieces.
+
+    Raises:
+      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no text.
+    """
+    if not sentences:
+        raise ConfigError("--input_files hold no text to build a vocabulary from.")
+    learned = _learn(sentences, vocab_size)
+    needed = sum(map(_is_indispensable, learned))
+    if needed > vocab_size:
+        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
+                          f"text, {needed} entries. Raise --vocab_size to {needed} or more.")
+    dispensable = [word for word in learned if not _is_indispensable(word)]
+    dropped = set(dispensable[max(0, vocab_size - needed):])  # they are in the order of their frequency
+    words = [word for word in learned if word not in dropped]
+    unused = [f"[unused{number}]" for number in range(vocab_size - len(words))]
+    return BuiltVocabulary(words + unused, learned=len(learned), dropped=len(dropped), unused=len(unused))
+
+
+def _is_indispensable(word: str) -> bool:
+    return word in SPECIAL_TOKENS or len(word.removeprefix(CONTINUATION)) == 1
+
+
+def _learn(sentences: list[str], vocab_size: int) -> list[str]:
+    """Returns special tokens, characters, and pieces from frequent to rare: roughly 5 % more than `vocab_size`."""
+    import tensorflow as tf  # needed here only, and slow to load, both
+    from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
+
+    # Pieces that occur t times each need t words each, so the search for t need not start at the builder's ten million.
+    words = sum(len(sentence.split()) for sentence in sentences)
+    with tf.device("CPU"):
+        return bert_vocab_from_dataset.bert_vocab_from_dataset(
+            tf.data.Dataset.from_tensor_slices(sentences).batch(_BATCH_SENTENCES),
+            vocab_size=int(vocab_size * 1.05),
+            reserved_tokens=list(SPECIAL_TOKENS),
+            bert_tokenizer_params={"lower_case": True},
+            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size,
+                          "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})

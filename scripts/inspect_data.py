@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
+
+  python scripts/inspect_data.py 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
+
+Exit code 2, with file and number, at the first record that departs from the schema.
+"""
+
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import command_line
+from official.config import ConfigError
+
+_LABELS = {"records": "these records", "compare_to": "compared with"}
+
+
+def parse_flags():
+    parser = command_line.Parser(__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("files", nargs="+", help="TFRecord files, globs or folders.")
+    add("--vocab_file", help="Vocabulary of the records. Unset: the one that manifest.json beside the first file names, where it is there.")
+    add("--examples", type=int, default=2, help="Examples to show.")
+    add("--compare_to", help="Files, globs or folders of other records, whose shares and lengths are shown beside.")
+    add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
+    add("--report", help="File for the numbers (JSON).")
+    add("--overwrite", action="store_true", help="Replace --picture and --report.")
+    flags = parser.parse()
+    if flags.examples < 0:
+        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    for name in ("picture", "report"):
+        if getattr(flags, name):
+            command_line.check_output_file(getattr(flags, name), name, flags.overwrite)
+    return flags
+
+
+def find_vocabulary(path: str | None, first_file: str):
+    """Returns the vocabulary, or None where nothing says which it is."""
+    from official.data import vocabulary
+    manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
+    if path is None and os.path.exists(manifest):
+        with open(manifest, encoding="utf-8") as file:
+            path = json.load(file).get("flags", {}).get("vocab_file")
+        path = path if path and os.path.exists(path) else None
+    return vocabulary.load_vocabulary(path) if path else None
+
+
+def describe(summary, shares: dict, vocabulary) -> str:
+    masks = "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}" if vocabulary else "kept {kept:.2%} (the rest needs --vocab_file)"
+    return "\n".join([
+        f"{summary.files} files, {summary.records:,} records, {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, "
+        f"{summary.max_seq_length} tokens, {summary.max_predictions_per_seq} predictions at most",
+        "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(**shares),
+        f"predicted   {summary.predictions / summary.records:.2f} a record, " + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
+        "random next {random_next:.2%}".format(**shares),
+        "repeated    {repeated_records:.2%} of the records, {repeated_texts:.2%} of the texts (with other masks)".format(**shares)])
+
+
+def draw(lengths: dict, path: str, longest: int) -> None:
+    """Draws histograms of the lengths, each as a share of its records."""
+    import numpy as np
+    from official.reporting import plots
+    with plots.style():
+        figure = plots.new_figure(8, 3.6)
+        axes = figure.subplots()
+        edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
+        for (name, counts), color in zip(lengths.items(), ("#0072B2", "#D55E00")):
+            axes.hist(np.arange(len(counts)), edges, weights=counts / counts.sum(), histtype="stepfilled" if name == "records" else "step",
+                      color=color, label=_LABELS[name])
+        plots.write_head(axes, "Tokens of a record", "share of the records")
+        axes.set_xlabel("tokens")
+        if len(lengths) > 1:
+            axes.legend(frameon=False, loc="upper left")
+        figure.tight_layout()
+        command_line.write_file(path, plots.render(figure, os.path.splitext(path)[1][1:] or "png"))
+
+
+def main() -> None:
+    flags = parse_flags()
+    from official.data import files, inspection  # after the flags are checked: TensorFlow takes seconds to load
+    paths = {"records": files.find_files(",".join(flags.files), "files", in_folders="*.tfrecord")}
+    if flags.compare_to:
+        paths["compare_to"] = files.find_files(flags.compare_to, "compare_to", in_folders="*.tfrecord")
+    vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
+    summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
+    shares = {name: summary.shares() for name, summary in summaries.items()}
+    lengths = {name: summary.lengths for name, summary in summaries.items()}
+    for name, summary in summaries.items():
+        print(describe(summary, shares[name], vocabulary), end="\n\n")
+    report = {name: {"files": summary.files, "records": summary.records, "bytes": summary.bytes, "record_format": summary.record_format,
+                     "max_seq_length": summary.max_seq_length, "predictions": summary.predictions, "tokens": summary.tokens,
+                     "shares": shares[name], "lengths": summary.lengths.tolist()} for name, summary in summaries.items()}
+    if flags.compare_to:
+        report["largest_gap_of_lengths"] = inspection.largest_gap(*lengths.values())
+        print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
+    for text in inspection.show_examples(paths["records"][0], flags.examples, vocabulary) if vocabulary and flags.examples else ():
+        print(text)
+    if flags.picture:
+        draw(lengths, flags.picture, summaries["records"].max_seq_length)
+    if flags.report:
+        command_line.write_file(flags.report, json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

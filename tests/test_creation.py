@@ -1,0 +1,298 @@
+"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command line."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data import creation, pairs, records, schema, vocabulary
+from tests.conftest import ROOT
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = list(dict.fromkeys([*vocabulary.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "cat", "sat", ".", "##s", "word"]))
+LONG, MOST = 32, 5
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    return write(tmp_path / "vocab.txt", "\n".join(WORDS) + "\n")
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    return make_text(tmp_path / "text.txt", 10)
+
+
+def write(path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def make_text(path, documents: int, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    words = ["the", "cat", "cats", "sat", "word", "x\u00e9z"]
+    sentences = [[" ".join(rng.choice(words, rng.integers(3, 12))) + "." for _ in range(12)] for _ in range(documents)]
+    return write(path, "\n\n".join("\n".join(document) for document in sentences) + "\n\n\x01\n")
+
+
+def make_job(text, vocab, folder, **changes) -> creation.Job:
+    rules = pairs.Rules(max_seq_length=LONG, max_predictions_per_seq=MOST, dupe_factor=3, remask=changes.get("record_format") == "remask")
+    return creation.Job(**{"input_files": str(text), "vocab_file": vocab, "output_dir": str(folder), "rules": rules, "num_shards": 3, **changes})
+
+
+def contents(folder) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in sorted(os.listdir(folder))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@pytest.mark.parametrize("changes", [{}, {"record_format": "compact"}, {"record_format": "remask", "pad_position_value": 384}])
+def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_path, changes):
+    manifest = creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
+    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", *(f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3))]
+    features, kind = schema.pretraining_schema(LONG, MOST, len(WORDS)), changes.get("record_format", "plain")
+    lengths, counts = np.zeros(LONG + 1, int), {}
+    for name in manifest["files"]:
+        found = list(tf.data.TFRecordDataset(str(tmp_path / "out" / name)).as_numpy_iterator())
+        assert [records.describe_mismatch(record, features, kind) for record in found] == [None] * len(found)
+        counts[name] = len(found)
+        lengths += np.bincount(records.parse_batch(found, features, kind)["input_mask"].numpy().sum(axis=1), minlength=LONG + 1)
+    assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["files"] == counts and manifest["instances"] == sum(counts.values()) > 100
+    assert manifest["lengths"] == {str(length): int(count) for length, count in enumerate(lengths) if count}
+    assert (manifest["documents"], manifest["sentences"], manifest["skipped_sentences"], manifest["skipped_lines"]) == (10, 120, 1, 0)
+    with open(vocab_file, "rb") as file:
+        assert manifest["vocabulary_sha256"] == hashlib.sha256(file.read()).hexdigest()
+    assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
+
+
+def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
+    features, parsed = schema.pretraining_schema(LONG, MOST), []
+    for kind in ("plain", "compact"):  # of a static mask there are other ones: its rows are shorter
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / kind, record_format=kind, num_shards=1))
+        found = list(tf.data.TFRecordDataset(str(tmp_path / kind / "part-00000-of-00001.tfrecord")).as_numpy_iterator())
+        parsed.append({name: values.numpy() for name, values in records.parse_batch(found, features, kind).items()})
+    for other in parsed[1:]:
+        assert all(np.array_equal(other[name], values) for name, values in parsed[0].items())
+
+
+def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, tmp_path):
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
+    before = contents(tmp_path / "out")
+    with pytest.raises(ConfigError, match="--output_dir=.* holds the files of an earlier run .* --overwrite"):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", num_shards=2))
+    assert contents(tmp_path / "out") == before
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", num_shards=2, overwrite=True))
+    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", "part-00000-of-00002.tfrecord", "part-00001-of-00002.tfrecord"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pools
+
+
+def test_pools_are_dealt_out_to_shards():
+    for num_pools, num_shards in ((1, 3), (3, 3), (2, 6), (6, 2)):
+        layout = creation.Layout(num_pools, num_shards)
+        parts = [part for shard in range(num_shards) for part in layout.parts(shard)]
+        assert sorted(parts) == [(pool, part) for pool in range(num_pools) for part in range(layout.shards_per_pool)]
+
+
+@pytest.mark.parametrize("tokens, documents, shards, expected", [
+    (10, 2, None, (1, 8)), (10, 2, 3, (1, 3)), (10 * creation._POOL_TOKENS, 10**6, None, (10, 10)), (3 * creation._POOL_TOKENS, 10**6, 8, (4, 8)),
+    (3 * creation._POOL_TOKENS, 10**6, 2, (4, 2)), (3 * creation._POOL_TOKENS, 64, 2, (2, 2)), (50 * creation._POOL_TOKENS, 10**6, 7, (56, 7))])
+def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
+    job = make_job("", "", "", num_shards=shards, rules=pairs.Rules(dupe_factor=10))
+    layout = creation._plan_layout(job, {"tokens": tokens, "kept_documents": documents})
+    assert (layout.num_pools, layout.num_shards) == expected
+
+
+@pytest.mark.parametrize("num_shards", [2, 16])
+def test_every_document_is_in_one_pool_and_random_segments_come_from_it(vocab_file, tmp_path, num_shards, monkeypatch):
+    text = make_text(tmp_path / "text.txt", 300)
+    monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
+    monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
+    monkeypatch.setattr(creation, "_SPLIT_BYTES", 40_000)
+    seen = []
+    plan_pairs = pairs.plan_pairs
+    monkeypatch.setattr(pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest))
+    manifest = creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards))
+    assert manifest["pools"] == len(seen) == 8 and sum(seen) == 300 and min(seen) > 15
+    assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes and interruptions
+
+
+def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path):
+    for number in range(3):
+        make_text(tmp_path / f"text{number}.txt", 10, seed=number)
+    for name, changes in {"one": {"num_workers": 1}, "two": {"num_workers": 2}, "seed": {"random_seed": 1}}.items():
+        creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes))
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert not set(contents(tmp_path / "one").values()) & set(contents(tmp_path / "seed").values())
+
+
+KILLED = """
+import os, sys
+from official.data import creation, pairs
+module, name, calls = sys.argv[1:4]
+target = {"creation": creation, "unfinished": creation.unfinished, "records": creation.records, "corpus": creation.corpus}[module]
+original, left = getattr(target, name), int(calls)
+def killed(*arguments, **named):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), 9)
+    return original(*arguments, **named)
+setattr(target, name, killed)
+rules = pairs.Rules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
+creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module, name, call", [
+    ("corpus", "write_block", 2), ("creation", "_tokenize_split", 3), ("records", "encode", 2), ("unfinished", "write_json", 6)])
+def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(vocab_file, tmp_path, module, name, call, monkeypatch):
+    for number in range(3):
+        make_text(tmp_path / f"text{number}.txt", 10, seed=number)
+    job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
+    creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
+    command = [sys.executable, "-c", KILLED, module, name, str(call), job.input_files, job.vocab_file, job.output_dir]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
+    done = [file for file in os.listdir(job.output_dir) if file.endswith(".tfrecord")]
+    made = []
+    write_shard = creation._write_shard_records
+    monkeypatch.setattr(creation, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
+    creation.create_pretraining_data(job)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert len(made) == 3 - len(done) + (module == "unfinished")  # the last one was there, but not what was counted of it
+
+
+@pytest.mark.slow
+def test_a_killed_job_takes_its_processes_with_it(vocab_file, tmp_path):
+    for number in range(4):
+        make_text(tmp_path / f"text{number}.txt", 1000, seed=number)
+    arguments = {"input_files": tmp_path / "text*.txt", "output_dir": tmp_path / "out", "vocab_file": vocab_file, "max_seq_length": LONG,
+                 "max_predictions_per_seq": MOST, "dupe_factor": 20, "num_shards": 8, "num_workers": 2}
+    command = [sys.executable, str(ROOT / "scripts" / "create_pretraining_data.py"), *(f"--{name}={value}" for name, value in arguments.items())]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "out").glob("part-*-of-00008.tfrecord")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while processes_with(str(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not processes_with(str(tmp_path))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    whole = subprocess.run([part.replace(f"{tmp_path}/out", f"{tmp_path}/whole").replace("workers=2", "workers=1") for part in command],
+                           check=True, capture_output=True, text=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and "examples in 8 files" in whole.stdout
+
+
+def processes_with(word: str) -> list[str]:
+    """Returns the processes that have an open file whose name holds `word`."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            files = [os.readlink(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
+        except OSError:
+            continue
+        if int(process) != os.getpid() and any(word in file for file in files):
+            found.append(process)
+    return found
+
+
+def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
+    encode, calls = records.encode, []
+
+    def fail(*arguments, **named):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return encode(*arguments, **named)
+    monkeypatch.setattr(records, "encode", fail)
+    job = make_job(text_file, vocab_file, tmp_path / "out")
+    with pytest.raises(ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"):
+        creation.create_pretraining_data(job)
+    assert [name for name in os.listdir(tmp_path / "out") if name[0] != "."] == ["part-00000-of-00003.tfrecord"]
+    creation.create_pretraining_data(job)
+    assert len(calls) == 4
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("change", ["random_seed", "text", "vocab_file"])
+def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file, vocab_file, tmp_path, change, monkeypatch):
+    monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
+    monkeypatch.undo()
+    changes = {}
+    if change == "random_seed":
+        changes = {"random_seed": 7}
+    elif change == "text":
+        make_text(tmp_path / "text.txt", 11)
+    else:
+        write(tmp_path / "vocab.txt", "\n".join([*WORDS, "new"]))
+    name = {"text": "text", "vocab_file": "vocabulary_sha256"}.get(change, change)
+    with pytest.raises(ConfigError, match=f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True, **changes))
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole", **changes))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
+    ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
+    ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
+    ({"num_workers": 0}, "--num_workers=0 is out of range"),
+    ({"random_seed": -1}, "--random_seed=-1 is out of range"),
+    ({"output_dir": "gs://bucket/x"}, "--output_dir=gs://bucket/x is not a folder of this machine"),
+    ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
+])
+def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
+
+
+def test_one_document_is_an_error(vocab_file, tmp_path):
+    with pytest.raises(ConfigError, match="hold 1 documents with text, expected at least 2"):
+        creation.create_pretraining_data(make_job(write(tmp_path / "a.txt", "The cat.\n\n\x01\n"), vocab_file, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("script, arguments, message", [
+    ("create_pretraining_data.py", ["--input_files=/nowhere"],
+     "the following arguments are required: --output_dir, --vocab_file. See --help."),
+    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--dupe_facto=3"],
+     "unknown flag --dupe_facto (did you mean --dupe_factor?). See --help."),
+    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--pad-position-value=3"],
+     "pad_position_value=3 needs --remask."),
+    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--remask", "--record_format=compact"],
+     "--remask and --record_format=compact exclude each other."),
+    ("build_vocab.py", ["--input_files=/nowhere", "--output_file=v"], "--input_files=/nowhere"),
+    ("build_corpus.py", ["--output_dir=c", "--sources=no_such_package"], "--sources: no package 'no_such_package' is installed."),
+])
+def test_a_wrong_command_line_ends_in_one_line_and_exit_code_2(tmp_path, script, arguments, message):
+    command = [sys.executable, os.path.join(ROOT, "scripts", script), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"{script}: {message}")

@@ -1,0 +1,108 @@
+"""Looking at records: what is counted, what is shown, and the first record that is wrong."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from official.config import ConfigError
+from official.data import creation, inspection, pairs, schema, vocabulary
+from tests.conftest import ROOT, make_records, write_records
+from tests.test_creation import LONG, MOST, WORDS, make_text, write
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Returns (folder of records, manifest) of a format."""
+    folder = tmp_path_factory.mktemp("records")
+    text, vocab = make_text(folder / "text.txt", 20), write(folder / "vocab.txt", "\n".join(WORDS) + "\n")
+    return {kind: (folder / kind, creation.create_pretraining_data(creation.Job(
+                text, str(folder / kind), vocab, pairs.Rules(LONG, MOST, 4, remask=kind == "remask"), record_format=kind, num_shards=2)))
+            for kind in ("plain", "compact", "remask")}
+
+
+@pytest.fixture
+def words():
+    return vocabulary.Vocabulary(tuple(WORDS), "")
+
+
+def paths(folder):
+    return sorted(map(str, folder.glob("*.tfrecord")))
+
+
+@pytest.mark.parametrize("kind", ["plain", "compact", "remask"])
+def test_what_is_counted_is_what_the_manifest_says(made, words, kind):
+    folder, manifest = made[kind]
+    summary = inspection.summarize(paths(folder), words)
+    assert (summary.record_format, summary.max_seq_length, summary.max_predictions_per_seq) == (kind, LONG, MOST)
+    assert (summary.records, summary.random_next, summary.predictions) == tuple(manifest[name] for name in ("instances", "random_next", "masked_tokens"))
+    assert {str(length): count for length, count in enumerate(summary.lengths) if count} == manifest["lengths"]
+    shares = summary.shares()
+    assert shares["masked"] + shares["kept"] + shares["replaced"] == pytest.approx(1) and 0.7 < shares["masked"] < 0.9
+    assert 0 < shares["padding"] < 0.5 and 0.3 < shares["random_next"] < 0.7
+
+
+def test_repetitions_are_found(made, words):
+    files = paths(made["plain"][0])
+    once, twice = inspection.summarize(files, words).shares(), inspection.summarize(files * 2, words).shares()
+    assert once["repeated_records"] < 0.1 and twice["repeated_records"] >= 0.5 and twice["repeated_texts"] > once["repeated_texts"]
+
+
+def test_examples_are_shown_with_their_masks(made, words):
+    text = "\n".join(inspection.show_examples(paths(made["plain"][0])[0], 3, words))
+    assert text.count("part-00000-of-00002.tfrecord, record ") == 3 and text.count("[SEP]") == 6 and ">[MASK]}" in text
+
+
+DAMAGES = {
+    "input_ids": lambda value: value + 10**4,
+    "input_mask": lambda value: 1 - value,
+    "segment_ids": lambda value: 1 - value,
+    "masked_lm_positions": lambda value: value[[1, 0, 2]],
+    "masked_lm_weights": lambda value: value[::-1],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_first_bad_record_is_named(tmp_path, name, monkeypatch):
+    features = schema.pretraining_schema(16, 3, 50)
+    rng, good = np.random.default_rng(0), []
+    for _ in range(7):
+        length, count = int(rng.integers(8, 16)), 2
+        good.append({
+            "input_ids": np.where(np.arange(16) < length, rng.integers(5, 50, 16), 0), "input_mask": (np.arange(16) < length).astype(int),
+            "segment_ids": ((np.arange(16) >= 4) & (np.arange(16) < length)).astype(int), "masked_lm_positions": np.array([2, 5, 0]),
+            "masked_lm_ids": np.array([7, 8, 0]), "masked_lm_weights": np.array([1.0, 1.0, 0.0]), "next_sentence_labels": np.array([1])})
+    write_records(tmp_path / "good", [schema.serialize_example(values, features) for values in good])
+    assert inspection.summarize([str(tmp_path / "good")], None).records == 7
+    good[4] = good[4] | {name: DAMAGES[name](good[4][name])}
+    write_records(tmp_path / "bad", [schema.serialize_example(values, features) for values in good])
+    monkeypatch.setattr(inspection, "_BATCH", 3)
+    with pytest.raises(ConfigError, match="bad, record 5: "):
+        inspection.summarize([str(tmp_path / "bad")], vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, ""))
+
+
+def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
+    path = write_records(tmp_path / "cut", make_records(5, 0, schema.pretraining_schema(16, 3)))
+    data = (tmp_path / "cut").read_bytes()
+    (tmp_path / "cut").write_bytes(data[:-20])
+    with pytest.raises(ConfigError, match="cut, record 5: it is cut off or damaged"):
+        inspection.summarize([path], None)
+    with pytest.raises(ConfigError, match="odd, record 1: it is no record of pre-training data"):
+        inspection.summarize([write_records(tmp_path / "odd", [b"nonsense"])], None)
+
+
+def test_the_command_line(made, tmp_path):
+    folder, manifest = made["plain"]
+    command = [sys.executable, str(ROOT / "scripts" / "inspect_data.py"), str(folder), f"--picture={tmp_path}/l.png", f"--report={tmp_path}/r.json",
+               f"--compare_to={made['compact'][0]}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"2 files, {manifest['instances']:,} records" in done.stdout and "largest gap between the distributions of lengths: 0.0000" in done.stdout
+    assert "record 2" in done.stdout and (tmp_path / "l.png").stat().st_size > 5000
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["records"]["shares"] == report["compare_to"]["shares"]
+    (folder / "part-00001-of-00002.tfrecord").write_bytes(b"x" * 100)
+    done = subprocess.run(command[:3], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "part-00001-of-00002.tfrecord, record 1: " in done.stderr
