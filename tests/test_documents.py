@@ -8,6 +8,7 @@ import json
 import lzma
 import operator
 import os
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -189,14 +190,16 @@ def test_the_beginning_decides_how_a_file_is_read(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences
 
-ATOMS = [*'.!?,:"()[]-=\u3002\uff1f\u2026\u201d\u01c3', " ", " ", " ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2028", "\u2029", "\x00", "\x85", "A", "i", "iv",
-         "Mr.", "U.S.", "e.g.", "pp.", "12", "[12]", "[citation needed]", ":43", "The", "Nov.", "\u4e2d", "\u0416", "foo", "word,", "end.", 'end."', "1.", "(a)"]
+ATOMS = [*'.!?,:"()[]-=\u3002\uff1f\u2026\u201d\u01c3', " ", " ", " ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2028", "\u2029", "\x00", "\x85",
+         "A", "i", "iv", "Mr.", "U.S.", "e.g.", "pp.", "12", "[12]", "[citation needed]", ":43", "The", "Nov.", "\u4e2d", "\u0416", "foo",
+         "word,", "end.", 'end."', "1.", "(a)"]
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from(ATOMS), max_size=9).map("".join), max_size=6))
 @example(["He left. )", "A."]).via("text ends there: split before the bracket")
 @example(["See U.S. 1.", "A."])
+@example(["a\u01c3 )", "A."])
 @example(["1.\u3002\uff1f", "A."])
 @example(['<unk> . "', "A."])
 @example(["a\u2029b", "\u2029\n", "", "\u200b", "A."])
@@ -230,6 +233,18 @@ def test_compressed_files_are_read_by_their_content(tmp_path, kind):
     assert read(write(tmp_path / "empty", pack(b"")))[0] == []
 
 
+@pytest.mark.parametrize("kind", [None, "gz"])
+def test_bytes_grow_with_what_is_read(tmp_path, kind):
+    text = "\n\n".join(random.Random(number).randbytes(4000).hex() for number in range(400)).encode()
+    path = write(tmp_path / "a", PACK[kind](text) if kind else text)
+    counts, seen = ReadCounts(bytes=100), set()
+    for _ in read_documents([path, path], counts, "never"):
+        seen.add(counts.bytes)
+    size = os.path.getsize(path)
+    assert min(seen) > 100 and max(seen) <= counts.bytes == 100 + 2 * size
+    assert any(value < 100 + size for value in seen) and any(100 + size < value < 100 + 2 * size for value in seen)
+
+
 @pytest.mark.parametrize("kind", PACK)
 def test_damaged_compressed_files_are_errors(tmp_path, kind):
     packed = PACK[kind](TEXT)
@@ -253,7 +268,8 @@ def test_files_that_cannot_be_read_are_errors(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Splits
 
-PIECES = ["Ein Satz. Noch ein Satz.", "Ä中🙂", "  ", "", "", "\u3000", "A\tb c d e f g h i j k l m n o p q", b"\xff", b"bad \xe4 bytes", "\ufeffMark", "\x0b"]
+PIECES = ["Ein Satz. Noch ein Satz.", "Ä中🙂", "  ", "", "", "\u3000", "A\tb c d e f g h i j k l m n o p q", b"\xff",
+          b"bad \xe4 bytes", "\ufeffMark", "\x0b"]
 OPENERS = {
     "plain": ["", "\t"],
     "wikiextractor": ['<doc id="1" url="u" title="A">', '<doc id="2" title="Ä中">', "</doc>", "A"],
@@ -297,10 +313,16 @@ def test_splits_are_of_about_one_size(tmp_path, size, split_bytes, expected):
     assert plan_splits([path], split_bytes) == [Split(path, *bounds) for bounds in expected]
 
 
-def test_a_split_reads_no_further_than_it_must(tmp_path, monkeypatch):
-    path = write(tmp_path / "a", "One.\n\nTwo.\n" + "Long. " * 200_000)
-    file = io.BytesIO(open(path, "rb").read())
-    assert list(text_files.read_lines(file, Split(path, 20, 50), 10)) == [] and file.tell() < 100
+def test_a_split_reads_no_further_than_it_must():
+    file = io.BytesIO(b"One.\n\nTwo.\n" + b"Long. " * 200_000)
+    assert list(text_files.read_lines(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
+
+
+def test_pieces_of_lines_are_the_file_and_no_longer_than_allowed():
+    text = ("One two three four.\n" + "\u4e2d" * 30 + "\nEnd\n" + "x" * 40).encode()
+    pieces = list(text_files.read_lines(io.BytesIO(text), Split("a"), 16))
+    assert b"".join(piece for _, piece in pieces) == text and max(len(piece) for _, piece in pieces) == 16
+    assert [offset for offset, _ in pieces if offset is not None] == [0, 20, 111, 115]
 
 
 @pytest.mark.parametrize("folder, documents, found_sentences, empty", [("wikipedia", 152, 29561, 1), ("wikitext-2", 122, 16043, 0)])

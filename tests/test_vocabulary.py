@@ -1,41 +1,17 @@
-"""From text to records: readers, tokeniser, Google's rules for pairs and masks, files and manifest, the quickstart's corpus."""
+"""The vocabulary file: what is read, what is refused, and building one of exactly the size asked for."""
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import tokenization
-from tests.conftest import TEST_DATA
+from official.data import vocabulary as vocabulary_lib
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*vocabulary_lib.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "cat", "sat", ".", "##s", "word"]
-
-
-@pytest.fixture
-def vocab_file(tmp_path):
-    return write(tmp_path / "vocab.txt", "\n".join(dict.fromkeys(WORDS)) + "\n")
-
-
-@pytest.fixture
-def vocabulary(vocab_file):
-    return vocabulary_lib.load_vocabulary(vocab_file)
 
 
 def write(path, text) -> str:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Tokenisation
 
 
 @pytest.mark.parametrize("content, message", [
@@ -52,15 +28,6 @@ def test_a_bad_vocabulary_is_an_error_that_names_the_flag(tmp_path, content, mes
 def test_a_missing_vocabulary_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="--vocab_file=.*/none: No such file"):
         vocabulary_lib.load_vocabulary(str(tmp_path / "none"))
-
-
-def test_documents_become_one_array_and_what_has_no_token_is_left_out(vocabulary):
-    documents = [["The cats.", "\u200b", "sat"], ["\x01"], ["C\u00e0t \u4e2d"]]
-    tokenized = tokenization.Tokenizer(vocabulary).tokenize_documents(documents)
-    assert [vocabulary.words[token] for token in tokenized.tokens] == ["the", "cat", "##s", ".", "sat", "cat", "[UNK]"]
-    assert tokenized.tokens.dtype == np.uint16
-    assert tokenized.sentence_starts.tolist() == [0, 4, 5, 7]
-    assert tokenized.document_starts.tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize("size", [28, 34, 300])

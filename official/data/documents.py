@@ -102,14 +102,15 @@ def read_split(split: Split, sentence_splitting: str, counts: ReadCounts) -> Ite
             documents = sentences.split_documents(documents)
         counts.files += split.start == 0
         others, own = counts.bytes, counts.text_bytes
+        done = file.packed.tell if file.packed else lambda: counts.text_bytes - own
         for document in documents:
             counts.documents += bool(document)
             counts.empty_documents += not document
             counts.sentences += len(document)
-            counts.bytes = others + (file.packed.tell() if file.packed else counts.text_bytes - own)
+            counts.bytes = others + done()
             if document:
                 yield document
-        counts.bytes = others + (file.packed.tell() if file.packed else counts.text_bytes - own)
+        counts.bytes = others + done()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Sentences -> ids of word pieces, exactly as Google's uncased BERT does it, at the speed of a compiled tokenizer.
 
-The published rules: characters without a glyph are dropped, Chinese characters stand alone, the text is split at white
+The published rules: control and format characters are dropped, Chinese characters stand alone, the text is split at white
 space, lower-cased, loses its accents, is split at punctuation, and each word becomes the longest pieces that the vocabulary
 has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
-tensorflow-text's compiled tokenizer knows other classes of characters, so it is given nothing but ASCII, where both agree.
-Text between two white spaces is tokenised on its own, so all that holds another character is set aside: the compiled
-tokenizer sees a mark in its place, and its ids, which plain Python finds and remembers, are put where the mark stood.
+tensorflow-text's compiled tokenizer has other classes of characters, so it is given nothing but ASCII, where both agree.
+A chunk of text between two white spaces has the same ids wherever it stands. So chunks that are not ASCII are set aside:
+the compiled tokenizer sees a mark in their place, plain Python looks their ids up or finds them by the rules, and they are
+put where the mark was.
 """
 
 import re
@@ -25,17 +26,17 @@ from official.data.vocabulary import CONTINUATION, Vocabulary
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # characters; a longer one is unknown
 _BATCH_CHARACTERS = 2**20  # of one call of the compiled tokenizer, which needs some 20 bytes for each
+_WIDEST_GAP = 32  # bytes of ASCII that are cheaper looked up together with what is around them than tokenised between two marks
 _MOST_REMEMBERED = 2**18  # chunks of text whose ids are kept: some 60 MB
-_WIDEST_GAP = 32
-_LONGEST_REMEMBERED = 50  # characters; longer ones hardly come twice
+_LONGEST_REMEMBERED = 50  # characters; longer chunks hardly come twice
 
-_MARK = "\u03c9".encode()  # any word that the compiled tokenizer does not see otherwise: one with a letter outside ASCII
-_ASCII_PIECE = re.compile(rf"({CONTINUATION})?[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")  # that ASCII text can hold
-_LINE_END = " \n "  # with blanks, so that one is found on both sides of every chunk of text
-_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
-_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
+_LINE_END = " \n "  # with blanks, so that there is one on both sides of every chunk
+_MARK = "\u03c9".encode()  # any word that is not ASCII
+_ASCII_PIECE = re.compile(rf"({CONTINUATION})?[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
+_ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
+_ASCII_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
-_PART = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
+_CHINESE_OR_OTHERS = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
 
 
 class Tokenizer:
@@ -43,14 +44,15 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary):
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
-        self._words = [_UNKNOWN, *filter(_ASCII_PIECE.fullmatch, vocabulary.words)]  # what remains can trip the compiled tokenizer
-        self._ids = np.array([*map(vocabulary.id_of, self._words), 0], self._dtype)  # the last one is the mark's
+        # Other words cannot occur in lower-case ASCII text. Some of them the compiled tokenizer does not accept.
+        words = [_UNKNOWN, *filter(_ASCII_PIECE.fullmatch, vocabulary.words)]
+        self._ids = np.array([*map(vocabulary.id_of, words), 0], self._dtype)  # by the compiled tokenizer's; the last is the mark
         with tf.device("CPU"):
-            self._compiled = tf_text.FastWordpieceTokenizer([*self._words, _MARK], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
-        self._codes = _RememberedCodes(vocabulary, self._dtype)
+            self._compiled = tf_text.FastWordpieceTokenizer([*words, _MARK], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
+        self._chunks = _Chunks(vocabulary, self._dtype)
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises any text; lone surrogates, too, are characters like others.
+        """Tokenises text of any kind. A lone surrogate is a character like others.
 
         Returns:
           ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of ids of each
@@ -62,49 +64,64 @@ class Tokenizer:
         return np.concatenate(ids), np.concatenate(lengths)
 
     def _tokenize_batch(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        text, foreign = _set_aside(_join(sentences))
+        text, stretches = _set_aside(_join(sentences))
         with tf.device("CPU"):
             pieces = self._compiled.tokenize(tf.constant(text.split(b"\n")[1:-1], tf.string))
-        return self._insert(pieces.flat_values.numpy(), pieces.row_splits.numpy(), [b"".join(map(self._codes.__getitem__, stretch.split())) for stretch in foreign])
+        ids_of_chunk = self._chunks.__getitem__
+        set_aside = [b"".join(map(ids_of_chunk, stretch.split())) for stretch in stretches]
+        return self._put_back(set_aside, pieces.flat_values.numpy(), pieces.row_splits.numpy())
 
-    def _insert(self, pieces: np.ndarray, splits: np.ndarray, codes: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids and lengths: pieces of the compiled tokenizer, rows from splits[n] to splits[n + 1], with `codes` for its marks."""
+    def _put_back(self, set_aside: list[bytes], pieces: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids and lengths of sentences.
+
+        Args:
+          set_aside: ids of each stretch that was set aside, in order.
+          pieces: what the compiled tokenizer returned for the rest, with a mark for each stretch; int32.
+          splits: sentence n is pieces[splits[n]:splits[n + 1]].
+        """
         ids = self._ids[pieces]
-        if not codes:
+        if not set_aside:
             return ids, np.diff(splits)
-        is_mark = pieces == len(self._words)
+        is_mark = pieces == len(self._ids) - 1
         counts = np.ones(len(pieces), np.int64)
-        counts[is_mark] = np.fromiter(map(len, codes), np.int64, len(codes)) // self._dtype.itemsize
+        counts[is_mark] = np.fromiter(map(len, set_aside), np.int64, len(set_aside)) // self._dtype.itemsize
         ids = np.repeat(ids, counts)
-        ids[np.repeat(is_mark, counts)] = np.frombuffer(b"".join(codes), self._dtype)
+        ids[np.repeat(is_mark, counts)] = np.frombuffer(b"".join(set_aside), self._dtype)
         return ids, np.diff(np.concatenate([[0], np.cumsum(counts)])[splits])
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:
-    """Yields batches of _BATCH_CHARACTERS or one sentence more."""
-    ends = np.cumsum(np.fromiter(map(len, sentences), np.int64, len(sentences)) + 1)  # an empty sentence costs time, too
+    """Yields batches of _BATCH_CHARACTERS, or one sentence more."""
+    ends = np.cumsum(np.fromiter(map(len, sentences), np.int64, len(sentences)) + 1)  # an empty sentence takes room, too
     cuts = (np.flatnonzero(np.diff(ends // _BATCH_CHARACTERS)) + 1).tolist()
     for first, last in zip([0, *cuts], [*cuts, len(sentences)]):
         yield sentences[first:last]
 
 
 def _join(sentences: list[str]) -> bytes:
-    """Returns the sentences in one text, a line for each after an empty one; a blank is its only other white space of one byte."""
+    """Returns a line for each sentence, after an empty one. What is ASCII is in lower case, and white space of it is a blank."""
     text = _LINE_END.join(["", *sentences, ""])
     if text.count("\n") > len(sentences) + 1:
         text = _LINE_END.join(["", *(sentence.replace("\n", " ") for sentence in sentences), ""])
-    return text.replace("\x85", "").encode("utf-8", "surrogatepass").translate(_LOWER_CASE, _CONTROL)
+    text = text.replace("\x85", "")  # a control character, but white space for str.split()
+    return text.encode("utf-8", "surrogatepass").translate(_ASCII_LOWER_CASE, _ASCII_CONTROL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is not ASCII
 
 
 def _set_aside(text: bytes) -> tuple[bytes, list[str]]:
-    """Returns the text with a mark in place of each stretch that is not ASCII, and these stretches, chunks between blanks."""
+    """Returns the text with a mark in place of each stretch of chunks that are not all ASCII, and these stretches."""
     rest, stretches, end = [], [], 0
     for first, last in _foreign_stretches(np.frombuffer(text, np.uint8)):
+        if last < end:  # in the last chunk of the stretch before
+            continue
         if first > end:
             start = text.rfind(b" ", 0, first) + 1
             rest.append(text[end:start])
             stretches.append(b"")
-        else:  # a long chunk that the stretch before has ended with
+        else:
             start = end
         end = text.find(b" ", last)
         stretches[-1] += text[start:end]
@@ -113,52 +130,52 @@ def _set_aside(text: bytes) -> tuple[bytes, list[str]]:
 
 
 def _foreign_stretches(text: np.ndarray) -> Iterable[tuple[int, int]]:
-    """Returns where stretches of a line begin in which there are never more than _WIDEST_GAP bytes of ASCII, and where they go on last."""
+    """Returns where in uint8 `text` the first and the last run of bytes begins that are not ASCII, of each stretch.
+
+    A stretch lies in one line, and its runs begin no more than _WIDEST_GAP bytes apart.
+    """
     is_foreign = text > 127
     runs = np.flatnonzero(is_foreign[1:] > is_foreign[:-1]) + 1
+    if not len(runs):
+        return ()
     lines = np.searchsorted(np.flatnonzero(text == ord("\n")), runs)
     cuts = np.flatnonzero((np.diff(runs) > _WIDEST_GAP) | (np.diff(lines) > 0))
-    return zip(runs[np.append(0, cuts + 1)].tolist(), runs[np.append(cuts, -1)].tolist()) if len(runs) else ()
+    return zip(runs[np.append(0, cuts + 1)].tolist(), runs[np.append(cuts, -1)].tolist())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The published rules
-
-
-class _RememberedCodes(dict):
-    """From a chunk of text without white space to its ids, as bytes so that they can be joined."""
+class _Chunks(dict):
+    """The ids of chunks of text without white space, as bytes, which are quickly joined: by the published rules, and remembered."""
 
     def __init__(self, vocabulary: Vocabulary, dtype: np.dtype):
         super().__init__()
-        codes = {word: number.to_bytes(dtype.itemsize, sys.byteorder) for word, number in vocabulary.ids.items()}
-        self._unknown = codes[_UNKNOWN]
-        self._starts = codes
-        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
+        self._starts = {word: number.to_bytes(dtype.itemsize, sys.byteorder) for word, number in vocabulary.ids.items()}
+        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in self._starts.items() if word.startswith(CONTINUATION)}
         self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
+        self._unknown = self._starts[_UNKNOWN]
 
     def __missing__(self, chunk: str) -> bytes:
-        parts = _PART.findall(chunk)
+        parts = _CHINESE_OR_OTHERS.findall(chunk)
         if len(parts) > 1:
             return b"".join(map(self.__getitem__, parts))
-        code = b"".join(map(self._word, _words(chunk)))
+        ids = b"".join(map(self._find_pieces, _words(chunk)))
         if len(chunk) <= _LONGEST_REMEMBERED:
             if len(self) >= _MOST_REMEMBERED:
                 self.clear()
-            self[chunk] = code
-        return code
+            self[chunk] = ids
+        return ids
 
-    def _word(self, word: str) -> bytes:
+    def _find_pieces(self, word: str) -> bytes:
         if len(word) > _LONGEST_WORD:
             return self._unknown
-        found, table, longest, start = [], self._starts, self._longest_start, 0
+        found, start, pieces, longest = [], 0, self._starts, self._longest_start
         while start < len(word):
             for end in range(min(len(word), start + longest.get(word[start], 0)), start, -1):
-                if code := table.get(word[start:end]):
+                if code := pieces.get(word[start:end]):
                     break
             else:
                 return self._unknown
             found.append(code)
-            table, longest, start = self._continuations, self._longest_continuation, end
+            start, pieces, longest = end, self._continuations, self._longest_continuation
         return b"".join(found)
 
 
@@ -182,21 +199,21 @@ class _CharacterTable(dict):
         return made
 
 
-def _keep_visible(character: str) -> str:
+def _drop_invisible(character: str) -> str:
     return "" if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf") else character
 
 
-def _strip_accent_and_split(character: str) -> str:
+def _drop_accent_and_split(character: str) -> str:
     category = unicodedata.category(character)
     if category == "Mn":
         return ""
     return f" {character} " if character in string.punctuation or category.startswith("P") else character
 
 
-_VISIBLE = _CharacterTable(_keep_visible)
-_STRIPPED_AND_SPLIT = _CharacterTable(_strip_accent_and_split)
+_VISIBLE = _CharacterTable(_drop_invisible)
+_WITHOUT_ACCENT_AND_SPLIT = _CharacterTable(_drop_accent_and_split)
 
 
 def _words(chunk: str) -> list[str]:
-    """Returns the words of a chunk that has no white space, and no Chinese character unless it is one."""
-    return unicodedata.normalize("NFD", chunk.translate(_VISIBLE).lower()).translate(_STRIPPED_AND_SPLIT).split()
+    """Returns the words of a chunk that has no Chinese character unless it is one."""
+    return unicodedata.normalize("NFD", chunk.translate(_VISIBLE).lower()).translate(_WITHOUT_ACCENT_AND_SPLIT).split()
