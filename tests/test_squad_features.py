@@ -267,8 +267,8 @@ def test_features_are_the_published_ones(data, rules):
 
 
 def test_a_much_shorter_window_must_show_a_piece_better_by_more(squad_file):
-    """Here the 0.01 of the window's length counts: windows differ in length by 100 and more."""
-    data = read_document(squad_file, document(*[("the " * count, ("who?", "the", 400)) for count in range(380, 760, 20)]))
+    """Here the 0.01 of the window's length counts: lengths differ by 100, and scores by 1 for questions of an odd number of pieces."""
+    data = read_document(squad_file, document(*[("the " * count, ("who?", "the", 400), ("a a a", "the", 400)) for count in range(380, 760, 30)]))
     assert_as_published(data, VOCABULARY, features.Rules())
 
 

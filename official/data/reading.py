@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 
 from absl import logging
 import tensorflow as tf
@@ -13,8 +14,10 @@ from official.data import records as records_lib
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_RECORDS = 8192  # of all streams together
 _MOST_STREAMS = 32
-_BUFFER_BYTES = 1 << 20
-_SMALLEST_RECORD_BYTES = 16  # length, checksum of the length, nothing, checksum of nothing
+_BLOCK = 16  # records that are handed on together: one by one, handing them on costs more than reading them
+_CHECKED_BATCH = 1024
+_FILES_CHECKED_FIRST = 16
+_FRAME_BYTES = 16  # of a record: its length, two checksums
 # Up to this much data is scanned to find the length of an epoch when a run is resumed; more is skipped through.
 _COUNTED_BYTES = 1 << 28
 
@@ -26,21 +29,71 @@ def find_files(patterns: str, flag: str) -> list[str]:
 
 def detect_format(files: list[str]) -> str:
     """Returns the format of the first record; "plain" where there is none that is known, whose reader then says what is wrong."""
-    record = next(iter(tf.data.TFRecordDataset(files[0]).take(1).as_numpy_iterator()), b"")
+    try:
+        record = next(tf.data.TFRecordDataset(files[0]).take(1).as_numpy_iterator(), b"")
+    except tf.errors.OpError:
+        record = b""
     return records_lib.detect_format(record) or "plain"
 
 
 def check_first_record(files: list[str], schema: dict, flag: str) -> None:
-    """Compares the first record of the first file with the schema, before anything is compiled. Raises ConfigError."""
-    problem = _first_problem(files[0], schema, limit=1)
-    if problem:
-        raise ConfigError(f"--{flag}: {problem}.")
+    """Compares the first record of the first files with the schema, before anything is compiled. Raises ConfigError."""
+    record_format = detect_format(files)
+    for path in files[:_FILES_CHECKED_FIRST]:
+        problem = _first_problem(path, schema, record_format, first_only=True)
+        if problem:
+            raise ConfigError(f"--{flag}: {problem}.")
 
 
 def find_bad_record(files: list[str], schema: dict) -> str | None:
     """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or None."""
     logging.warning("Looking for the bad record in %d files.", len(files))
-    return next(filter(None, (_first_problem(path, schema) for path in files)), None)
+    record_format = detect_format(files)
+    return next(filter(None, (_first_problem(path, schema, record_format) for path in files)), None)
+
+
+def _first_problem(path: str, schema: dict, record_format: str, first_only: bool = False) -> str | None:
+    number = 0
+    try:
+        for number, record in enumerate((record for batch in read_batches(path, 1 if first_only else None) for record in batch), 1):
+            mismatch = records_lib.describe_mismatch(record, schema, record_format)
+            if mismatch:
+                return f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq and the model's vocab_size)"
+    except ConfigError as error:
+        return str(error).removesuffix(".")
+    return f"{path} has no records" if number == 0 else None
+
+
+def read_batches(path: str, limit: int | None = None) -> Iterator[list[bytes]]:
+    """Yields the records of a file, or the first `limit` ones, many at a time.
+
+    Raises:
+      ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be read.
+    """
+    records, number, size = tf.data.TFRecordDataset(path), 0, 0
+    try:
+        for batch in records.take(-1 if limit is None else limit).batch(_CHECKED_BATCH).as_numpy_iterator():
+            number, size = number + len(batch), size + sum(map(len, batch)) + _FRAME_BYTES * len(batch)
+            yield batch.tolist()
+        if number == limit or size == tf.io.gfile.stat(path).length:
+            return
+    except tf.errors.DataLossError:
+        whole = _before_damage(records.skip(number))
+        number += len(whole)
+        yield whole
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: {error.message}.") from None
+    # TensorFlow takes a last record that is cut off within its length for the end of the file.
+    raise ConfigError(f"{path} is truncated or damaged after record {number}.")
+
+
+def _before_damage(records: tf.data.Dataset) -> list[bytes]:
+    whole = []
+    try:
+        whole.extend(records.as_numpy_iterator())
+    except tf.errors.DataLossError:
+        pass
+    return whole
 
 
 def digest(files: list[str]) -> dict:
@@ -52,21 +105,6 @@ def digest(files: list[str]) -> dict:
             sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(1 << 16))
         total += size
     return {"files": len(files), "bytes": total, "sha256": sha.hexdigest()}
-
-
-def _first_problem(path: str, schema: dict, limit: int | None = None) -> str | None:
-    number, kind = 0, None
-    try:
-        for number, record in enumerate(tf.data.TFRecordDataset(path).take(-1 if limit is None else limit).as_numpy_iterator(), 1):
-            kind = kind or records_lib.detect_format(record) or "plain"
-            mismatch = records_lib.describe_mismatch(record, schema, kind)
-            if mismatch:
-                return f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq and the model's vocab_size)"
-    except tf.errors.DataLossError:
-        return f"{path} is truncated or damaged after record {number}"
-    except tf.errors.OpError as error:
-        return f"{path}: {error.message}"
-    return f"{path} has no records" if number == 0 else None
 
 
 def num_streams(num_files: int, train_batch_size: int) -> int:
