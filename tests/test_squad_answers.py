@@ -103,7 +103,8 @@ def assert_as_plain(data, made, logits, rules):
         if not expected:
             single = max(((row, token) for row in range(len(rows)) for token in np.flatnonzero(may_start[rows[row]])),
                          key=lambda place: start_logits[rows[place[0]]][place[1]] + end_logits[rows[place[0]]][place[1]])
-            expected = [(text_of(single[0], single[1], single[1]), start_logits[rows[single[0]]][single[1]], end_logits[rows[single[0]]][single[1]])]
+            window, token = single
+            expected = [(text_of(window, token, token), start_logits[rows[window]][token], end_logits[rows[window]][token])]
         best = expected[0]
         assert found.best_texts[question.id] == best[0]
         if rules.version_2_with_negative:

@@ -75,25 +75,25 @@ def read_batches(path: str, limit: int | None = None) -> Iterator[list[bytes]]:
         for batch in records.take(-1 if limit is None else limit).batch(_CHECKED_BATCH).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + _FRAME_BYTES * len(batch)
             yield batch.tolist()
-        if number == limit or size == tf.io.gfile.stat(path).length:
-            return
+        # TensorFlow takes a last record that is cut off within its length for the end of the file.
+        is_whole = number == limit or size == tf.io.gfile.stat(path).length
     except tf.errors.DataLossError:
-        whole = _before_damage(records.skip(number))
-        number += len(whole)
-        yield whole
+        is_whole = False
+        before_damage = list(_whole_ones(records.skip(number)))
+        number += len(before_damage)
+        yield before_damage
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message}.") from None
-    # TensorFlow takes a last record that is cut off within its length for the end of the file.
-    raise ConfigError(f"{path} is truncated or damaged after record {number}.")
+    if not is_whole:
+        raise ConfigError(f"{path} is truncated or damaged after record {number}.")
 
 
-def _before_damage(records: tf.data.Dataset) -> list[bytes]:
-    whole = []
+def _whole_ones(records: tf.data.Dataset) -> Iterator[bytes]:
+    """Yields the records before the damage."""
     try:
-        whole.extend(records.as_numpy_iterator())
+        yield from records.as_numpy_iterator()
     except tf.errors.DataLossError:
-        pass
-    return whole
+        return
 
 
 def digest(files: list[str]) -> dict:
@@ -145,45 +145,56 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
         return {**records_lib.parse_batch(records, schema, record_format), "example_weights": tf.ones([batch_size])}
 
     own = [_stream(files[number::streams], [seed, number], samples_done // streams, streams) for number in range(host, streams, num_hosts)]
-    return _in_turns(own, batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    batches = _take_turns(own).rebatch(batch_size, drop_remainder=True)
+    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def _in_turns(streams: list[tf.data.Dataset], batch_size: int) -> tf.data.Dataset:
-    """Returns batches of records taken from endless streams in turn."""
-    if batch_size % len(streams):
-        records = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(len(streams)).repeat())
-        return records.batch(batch_size, drop_remainder=True)
-    # The same records in the same order, but what costs time is done once per batch and not once per record.
-    parts = tf.data.Dataset.zip(tuple(stream.batch(batch_size // len(streams), drop_remainder=True) for stream in streams))
-    return parts.map(lambda *parts: tf.reshape(tf.stack(parts, axis=1), [batch_size]), num_parallel_calls=tf.data.AUTOTUNE)
+def _take_turns(streams: list[tf.data.Dataset]) -> tf.data.Dataset:
+    """Returns blocks of records taken from endless streams in turn."""
+    if len(streams) == 1:
+        return streams[0]
+    blocks = tf.data.Dataset.zip(tuple(stream.rebatch(_BLOCK, drop_remainder=True) for stream in streams))
+    return blocks.map(lambda *block: tf.reshape(tf.stack(block, axis=1), [-1]))
 
 
 def _stream(files: list[str], seed: list[int], records_done: int, streams: int) -> tf.data.Dataset:
-    """Returns the serialized records of one stream, endless, after the first `records_done`."""
+    """Returns blocks of the serialized records of one stream, endless, after the first `records_done`."""
     sizes = [tf.io.gfile.stat(path).length for path in files]
     smallest = min(sizes)
-    if smallest < _SMALLEST_RECORD_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
+    if smallest < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
         raise ConfigError(f"--input_files: {files[sizes.index(smallest)]} has no records.")
     countable = sum(sizes) * streams <= _COUNTED_BYTES
     epoch, skipped = divmod(records_done, _count(files)) if records_done and countable else (0, records_done)
-    buffer = max(_SHUFFLED_RECORDS // streams, 1)
-    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(files, seed, number, buffer)).skip(skipped)
+    window = max(_SHUFFLED_RECORDS // streams, 1)
+    blocks = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(files, seed, number, window))
+    return _skip(blocks, skipped) if skipped else blocks
 
 
-def _epoch(files: list[str], seed: list[int], number, buffer: int) -> tf.data.Dataset:
-    """Returns the serialized records of epoch `number` (int64 scalar), shuffled."""
+def _epoch(files: list[str], seed: list[int], number, window: int) -> tf.data.Dataset:
+    """Returns blocks of `window` serialized records of epoch `number` (int64 scalar), each block shuffled; the last one has what is left."""
     order_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed, tf.int64), number)
     order = tf.random.experimental.stateless_shuffle(tf.constant(files), seed=order_seed)
-    record_seed = tf.random.stateless_uniform([], order_seed, maxval=2**31 - 1, dtype=tf.int64)
-    if len(files) == 1:
-        return tf.data.TFRecordDataset(files, buffer_size=_BUFFER_BYTES).shuffle(buffer, seed=record_seed, reshuffle_each_iteration=False)
     records = tf.data.Dataset.from_tensor_slices(order).interleave(
-        tf.data.TFRecordDataset, cycle_length=_INTERLEAVED_FILES, block_length=1, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return records.shuffle(buffer, seed=record_seed, reshuffle_each_iteration=False)
+        lambda path: tf.data.TFRecordDataset(path).batch(_BLOCK), cycle_length=min(_INTERLEAVED_FILES, len(files)), block_length=1,
+        num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def shuffle(block_number, block):
+        return tf.random.experimental.stateless_shuffle(block, tf.random.experimental.stateless_fold_in(order_seed, block_number))
+
+    return records.rebatch(window).enumerate().map(shuffle)
+
+
+def _skip(blocks: tf.data.Dataset, records: int) -> tf.data.Dataset:
+    """Returns the blocks without their first `records` records."""
+    def cut(left, block):
+        cut_off = tf.minimum(left, tf.size(block, tf.int64))
+        return left - cut_off, block[cut_off:]
+
+    return blocks.scan(tf.constant(records, tf.int64), cut).filter(lambda block: tf.size(block) > 0)
 
 
 def _count(files: list[str]) -> int:
-    return sum(1 for _ in tf.data.TFRecordDataset(files))
+    return int(sum(tf.data.TFRecordDataset(files).batch(_CHECKED_BATCH).map(tf.size).as_numpy_iterator()))
 
 
 def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:

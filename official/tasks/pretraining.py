@@ -57,7 +57,8 @@ class PretrainingTask:
         return synthetic.synthetic_dataset(self._schema, self._config.model.vocab_size, batch_size, self._config.seed)
 
     def explain_read_error(self) -> str | None:
-        return reading.find_bad_record(sorted({*self._train_files, *self._eval_files}), self._schema)
+        splits = {tuple(files): files for files in (self._train_files, self._eval_files) if files}  # each may have a format of its own
+        return next(filter(None, (reading.find_bad_record(files, self._schema) for files in splits.values())), None)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"mlm_loss": tf.reduce_sum(batch["masked_lm_weights"]), "nsp_loss": tf.reduce_sum(batch["example_weights"])}

@@ -186,8 +186,8 @@ def _sort(rows: np.ndarray, start_tokens: np.ndarray, end_tokens: np.ndarray, st
     starts, stops = start_logits[rows, start_tokens].astype(np.float64), end_logits[rows, end_tokens].astype(np.float64)
     order = np.lexsort((-(starts + stops), questions))  # stable
     offsets = features.first_pieces[rows] - features.first_lengths[rows]
-    return _Candidates(questions[order], features.piece_begins[(offsets + start_tokens)[order]], features.piece_ends[(offsets + end_tokens)[order]],
-                       starts[order], stops[order])
+    begins, ends = features.piece_begins[offsets + start_tokens], features.piece_ends[offsets + end_tokens]
+    return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
