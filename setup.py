@@ -29,6 +29,6 @@ setup(
         # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
         "onnx": ["onnx>=1.14,<1.19"],
         "wikipedia": ["wikiextractor>=3.1,<4"],
-        "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7"],
+        "dev": ["pytest>=8,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7"],
     },
 )

@@ -19,8 +19,9 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
-        """Parses the command line; hyphens in names are underscores. Raises ConfigError for unknown, missing and malformed flags."""
-        flags, unknown = self.parse_known_args([_with_underscores(argument) for argument in sys.argv[1:]])
+        """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
+        flags, unknown = self.parse_known_args([_respelled(argument, spellings) for argument in sys.argv[1:]])
         if unknown:
             name = unknown[0].split("=")[0]
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
@@ -28,9 +29,9 @@ class Parser(argparse.ArgumentParser):
         return flags
 
 
-def _with_underscores(argument: str) -> str:
+def _respelled(argument: str, spellings: dict[str, str]) -> str:
     name, equals, value = argument.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
+    return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:
