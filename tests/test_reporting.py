@@ -254,9 +254,9 @@ def make_result(**changes):
 def test_result_file(tmp_path):
     path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 88.5}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
-    assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "majority_accuracy",
+    assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy",
                             "sequences_per_sec", "wall_secs", "startup_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
-                            "skipped_steps", "config", "environment", "data", "signal", "f1"]
+                            "skipped_steps", "config", "environment", "data", "signal", "tables", "predictions", "f1"]
     assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
@@ -418,7 +418,7 @@ def test_report_is_one_file_that_needs_no_network(tmp_path):
 
 @pytest.mark.parametrize("status", result_lib.EXIT_CODES)
 def test_report_of_every_status_without_metrics(tmp_path, status):
-    empty = dict.fromkeys(("eval_accuracy", "eval_loss", "target", "majority_accuracy", "sequences_per_sec", "wall_secs", "checkpoint"))
+    empty = dict.fromkeys(("eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy", "sequences_per_sec", "wall_secs", "checkpoint"))
     _, reader = write_page(tmp_path, make_result(status=status, **empty))
     assert report_lib._HEADLINES[status][0] in reader.text and "None" not in reader.text
 

@@ -127,7 +127,7 @@ def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
 def test_fp16_trains(make_config):
     loop = make_loop(make_config(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3))
     iterator = loop._train_iterator()
-    losses = [step_lib.mean_metrics(loop.task, loop.train_loop(iterator, tf.constant(5))["sums"])["loss"] for _ in range(3)]
+    losses = [step_lib.mean_metrics(loop.task.losses, loop.task.metrics, loop.train_loop(iterator, tf.constant(5))["sums"])["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
 
 

@@ -25,6 +25,11 @@ class CheckpointManager:
     def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
         self.read_only = read_only
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
+        self._pinned = None
+
+    def pin(self, step: int | None) -> None:
+        """Keeps the checkpoint of this step, in place of the one that was kept before, however old it becomes."""
+        self._pinned = step
 
     def save(self, step: int) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
@@ -42,20 +47,42 @@ class CheckpointManager:
             with tf.device("/cpu:0"):
                 tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
             steps = self.steps()
-            self._write_state(steps[-self._keep:])
+            self._write_state(self._kept(steps))
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
             raise ConfigError(f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier checkpoints are whole; make "
                               "room or give the folder back its permissions, and start the same command again.") from None
-        for old in steps[:-self._keep]:
+        for old in sorted(set(steps) - set(self._kept(steps))):
             self._remove(old)
         return prefix
+
+    def _kept(self, steps: list[int]) -> list[int]:
+        """Returns the newest steps and the pinned one, ascending."""
+        return [step for step in steps[:-self._keep] if step == self._pinned] + steps[-self._keep:]
 
     def steps(self) -> list[int]:
         """Returns the steps of the complete checkpoints, ascending."""
         if not tf.io.gfile.isdir(self._model_dir):
             return []
         return sorted(int(match.group(1)) for match in map(_NAME.match, tf.io.gfile.listdir(self._model_dir)) if match)
+
+    def restore(self, step: int) -> str | None:
+        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or damaged. Raises ConfigError as below."""
+        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+        if step not in self.steps():
+            return None
+        try:
+            self._assign(prefix)
+        except reading.DamagedError:
+            return None
+        return prefix
+
+    def _assign(self, prefix: str) -> None:
+        with reading.open_checkpoint(prefix) as reader:
+            self._check_names(prefix, reading.shapes(reader))
+            values = {name: reader.get_tensor(name) for name in self._variables}
+        for name, value in values.items():
+            self._variables[name].assign(value)
 
     def restore_newest(self) -> str | None:
         """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
@@ -67,15 +94,11 @@ class CheckpointManager:
         for step in reversed(steps):
             prefix = os.path.join(self._model_dir, f"ckpt-{step}")
             try:
-                with reading.open_checkpoint(prefix) as reader:
-                    self._check_names(prefix, reading.shapes(reader))
-                    values = {name: reader.get_tensor(name) for name in self._variables}
+                self._assign(prefix)
             except reading.DamagedError as error:
                 logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
                 damaged.append(step)
                 continue
-            for name, value in values.items():
-                self._variables[name].assign(value)
             for newer in damaged:
                 self._set_aside(newer)
             return prefix

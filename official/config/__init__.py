@@ -9,8 +9,8 @@ import json
 
 import ml_collections
 
-from official.config.checks import validate
-from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, initial_loss_scale, schedule_steps, train_steps
+from official.config.checks import check_schedule, validate
+from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, fill_in_steps, initial_loss_scale, schedule_steps, train_steps
 from official.config.errors import ConfigError, nearest_multiples, read_json, suggest
 from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
@@ -19,7 +19,7 @@ from official.config.model import BertConfig, bert_config_from_dict
 __all__ = [
     "BertConfig", "ConfigError", "FIELDS", "Field", "SECTIONS", "Section", "bert_config_from_dict", "build_config",
     "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json",
-    "schedule_steps", "suggest", "to_json", "train_steps", "validate",
+    "schedule_steps", "suggest", "to_json", "train_steps", "validate", "with_data",
 ]
 
 
@@ -54,8 +54,29 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
                 if name == "bert_config_file" and value and "model" not in values:
                     config.model = bert_config_from_dict(read_json(value, name), value)
     apply_eval_rule(config)
+    if config.task == "pretrain":
+        fill_in_steps(config)
     validate(config)
     return ml_collections.FrozenConfigDict(config)
+
+
+def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigDict:
+    """Returns the configuration with the steps that follow from the number of sequences to train on.
+
+    Args:
+      config: a frozen configuration.
+      train_samples: sequences of the training set; None where that says nothing about the steps.
+
+    Raises:
+      ConfigError: where the steps stay unknown, or --stop_steps is beyond them.
+    """
+    complete = ml_collections.ConfigDict(config)
+    fill_in_steps(complete, train_samples)
+    if config.do_train and complete.num_steps_per_epoch is None:
+        raise ConfigError("num_steps_per_epoch is not set, and no training data says how many there are. Give --num_steps_per_epoch=N.")
+    if complete.num_steps_per_epoch is not None:
+        check_schedule(complete)
+    return ml_collections.FrozenConfigDict(complete)
 
 
 def _checked_value(field: Field, value, source: str):

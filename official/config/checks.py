@@ -6,26 +6,71 @@ import re
 
 from official.config.derived import schedule_steps, train_steps
 from official.config.errors import ConfigError, nearest_multiples
+from official.config.fields import FIELDS
 
 
 def validate(config) -> None:
     """Raises ConfigError for settings that are missing or exclude each other."""
-    for check in (_check_files, _check_wandb, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices,
+    for check in (_check_task, _check_files, _check_wandb, _check_lengths, _check_vocabulary, _check_steps, _check_optimization, _check_workers, _check_devices,
                   _check_plan):
         check(config)
+
+
+_PRETRAINING_ONLY = ("input_files", "eval_files", "eval_rule", "num_eval_samples", "max_predictions_per_seq")
+_SQUAD_ONLY = ("train_file", "predict_file", "version_2_with_negative", "doc_stride", "max_query_length", "n_best_size", "max_answer_length",
+               "null_score_diff_threshold", "cache_dir")
+_GLUE_ONLY = ("data_dir", "glue_task")
+_FINE_TUNING_ONLY = ("do_predict", "num_runs", "length_buckets")
+
+
+def _check_task(config) -> None:
+    """Refuses settings that the task would ignore."""
+    for names, tasks in ((_PRETRAINING_ONLY, ("pretrain",)), (_SQUAD_ONLY, ("squad",)), (_GLUE_ONLY, ("glue",)), (_FINE_TUNING_ONLY, ("squad", "glue"))):
+        wrong = [name for name in names if config.task not in tasks and config[name] != FIELDS[name].default]
+        if wrong:
+            raise ConfigError(f"{wrong[0]}={config[wrong[0]]} needs --task={' or --task='.join(tasks)}, received --task={config.task}.")
+    if config.num_runs > 1 and not config.do_train:
+        raise ConfigError(f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set --do_train.")
+    if config.length_buckets == "always" and config.distribution_strategy == "tpu":
+        raise ConfigError("length_buckets=always makes batches of different shapes, a TPU takes one. Use --length_buckets=never.")
+    if config.task != "squad" and (config.stop_threshold or 0) > 1:
+        raise ConfigError(f"stop_threshold={config.stop_threshold}, expected 0 to 1 for --task={config.task}. Lower --stop_threshold.")
 
 
 def _check_files(config) -> None:
     if not config.model_dir:
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
-    if not (config.do_train or config.do_eval):
+    if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
     if config.model is None:
         raise ConfigError("bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json.")
+    if config.task == "pretrain":
+        _check_pretraining_files(config)
+    elif config.use_synthetic_data:
+        given = [name for name in ("train_file", "predict_file", "data_dir") if config[name]] or [
+            name for name in ("do_eval", "do_predict") if config[name]]
+        if given:
+            raise ConfigError(f"use_synthetic_data excludes {given[0]}: random sequences are only trained on. Drop one of the two flags.")
+    else:
+        _check_fine_tuning_files(config)
+
+
+def _check_pretraining_files(config) -> None:
     if config.use_synthetic_data and (config.input_files or config.eval_files):
         raise ConfigError("use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files.")
     if not (config.use_synthetic_data or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError("input_files is not set. Give --input_files=GLOB, or --use_synthetic_data for random records.")
+
+
+def _check_fine_tuning_files(config) -> None:
+    """Names the file that is missing, except for a plan, which reads none."""
+    needed = {"squad": [("train_file", config.do_train), ("predict_file", config.do_eval or config.do_predict)],
+              "glue": [("data_dir", True)]}[config.task]
+    for name, is_needed in (*needed, ("vocab_file", True)):
+        if is_needed and not config[name] and not config.plan:
+            raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
+    if config.task == "glue" and not config.glue_task:
+        raise ConfigError(f"glue_task is not set. Choose one of {', '.join(FIELDS['glue_task'].choices)}: --glue_task=NAME.")
 
 
 def _check_wandb(config) -> None:
@@ -35,7 +80,7 @@ def _check_wandb(config) -> None:
 
 
 def _check_lengths(config) -> None:
-    if config.max_predictions_per_seq > config.max_seq_length:
+    if config.task == "pretrain" and config.max_predictions_per_seq > config.max_seq_length:
         raise ConfigError(f"max_predictions_per_seq={config.max_predictions_per_seq} is larger than "
                           f"max_seq_length={config.max_seq_length}. "
                           "Lower --max_predictions_per_seq (the published recipes: 20 for 128, 56 for 384, 76 for 512).")
@@ -57,11 +102,17 @@ def _check_vocabulary(config) -> None:
                           "Change --vocab_file or --bert_config_file.")
 
 
-def _check_steps(config) -> None:
+def check_schedule(config) -> None:
+    """Raises ConfigError where --stop_steps is beyond the schedule."""
     if train_steps(config) > schedule_steps(config):
         raise ConfigError(f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs = "
                           f"{config.num_steps_per_epoch} x "
                           f"{config.num_train_epochs} = {schedule_steps(config)}. Lower --stop_steps or raise --num_steps_per_epoch.")
+
+
+def _check_steps(config) -> None:
+    if config.num_steps_per_epoch is not None:
+        check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
         value = config[name]
         if value and value % config.steps_per_loop:
@@ -101,7 +152,10 @@ def _check_optimization(config) -> None:
             valid = False
         if not valid:
             raise ConfigError(f"loss_scale={config.loss_scale}, expected dynamic or a number above 0.")
-    if config.start_warmup_step and not config.warmup_steps:
+    share = config.warmup_proportion
+    if None not in (share, config.warmup_steps) and (config.num_steps_per_epoch is None or config.warmup_steps != share * schedule_steps(config)):
+        raise ConfigError(f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both set the warm-up. Drop one.")
+    if config.start_warmup_step and config.warmup_steps == 0:
         raise ConfigError(f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0.")
 
 

@@ -1,5 +1,25 @@
 """Values that follow from the settings. They are never settings themselves."""
 
+_PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
+
+
+def fill_in_steps(config, train_samples: int | None = None) -> None:
+    """Fills in the steps of an epoch, of the warm-up and between evaluations where they are unset and can be known.
+
+    Args:
+      config: the configuration, changed in place.
+      train_samples: sequences of the training set, where it has been read and once through it is an epoch.
+    """
+    fine_tuning = config.task != "pretrain"
+    if config.num_steps_per_epoch is None and (train_samples or not fine_tuning):
+        config.num_steps_per_epoch = -(-train_samples // config.train_batch_size) if fine_tuning else _PRETRAINING_STEPS_PER_EPOCH
+    if config.warmup_steps is None and config.num_steps_per_epoch is not None:
+        share = _FINE_TUNING_WARMUP if config.warmup_proportion is None else config.warmup_proportion
+        is_share = fine_tuning or config.warmup_proportion is not None
+        config.warmup_steps = share * schedule_steps(config) if is_share else _PRETRAINING_WARMUP_STEPS
+    if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:
+        config.steps_between_eval = config.num_steps_per_epoch
+
 
 def schedule_steps(config) -> int:
     """Returns the steps over which the learning rate decays."""

@@ -38,18 +38,18 @@ def make_batch_plan(config, num_replicas: int) -> BatchPlan:
         raise ConfigError(
             f"train_batch_size={config.train_batch_size} is not divisible by replicas x num_accumulation_steps = {num_replicas} x "
             f"{config.num_accumulation_steps}. Nearest valid: {nearest_multiples(config.train_batch_size, divisor)}.")
-    if config.do_eval and config.eval_batch_size % num_replicas:
+    if (config.do_eval or config.do_predict) and config.eval_batch_size % num_replicas:
         raise ConfigError(f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
                           f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}.")
     return BatchPlan(num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size)
 
 
-def loop_length(step: int, steps_per_loop: int, last_step: int) -> int:
-    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to the last step.
+def loop_length(step: int, steps_per_loop: int, next_stop: int) -> int:
+    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to `next_stop`.
 
-    A run that was resumed in the middle of a loop is thus aligned again after one loop.
+    A run that was resumed in the middle of a loop, or has evaluated there, is thus aligned again after one loop.
     """
-    return min(steps_per_loop - step % steps_per_loop, last_step - step)
+    return min(steps_per_loop - step % steps_per_loop, next_stop - step)
 
 
 def eval_is_due(config, step: int, last_step: int) -> bool:

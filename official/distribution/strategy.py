@@ -54,6 +54,14 @@ def _devices(config) -> list[str]:
     return [f"/gpu:{index}" for index in range(1 if config.distribution_strategy == "one_device" else wanted)]
 
 
+def with_length_buckets(config, strategy):
+    """Returns the configuration with --length_buckets=auto decided: on CPUs no kernel is compiled for a shape."""
+    if config.length_buckets != "auto":
+        return config
+    on_cpus = all("cpu" in device.lower() for device in strategy.extended.worker_devices)
+    return type(config)({**config, "length_buckets": "always" if on_cpus and not config.enable_xla else "never"})
+
+
 def is_chief(strategy) -> bool:
     """Tells whether this process is the one that writes files and talks to people."""
     resolver = strategy.cluster_resolver

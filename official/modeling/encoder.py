@@ -10,7 +10,7 @@ from official.modeling import attention
 from official.modeling import layers
 from official.modeling.embeddings import Embeddings
 
-_SITES_PER_BLOCK = 3  # dropout places of one block: attention weights, attention output, feed-forward output
+DROPOUT_SITES_PER_BLOCK = 3  # dropout places of one block: attention weights, attention output, feed-forward output
 
 
 class ResidualOutput(tf.keras.layers.Layer):
@@ -34,7 +34,7 @@ class EncoderBlock(tf.keras.layers.Layer):
 
     def __init__(self, config: BertConfig, index: int):
         super().__init__(name=f"layer_{index}")
-        site = 1 + index * _SITES_PER_BLOCK
+        site = 1 + index * DROPOUT_SITES_PER_BLOCK
         self._activation = layers.ACTIVATIONS[config.hidden_act]
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):

@@ -33,16 +33,15 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         return tf.reshape(logits_NV, [batch, positions_BP.shape[1], table_VD.shape[0]])
 
 
-class NextSentenceHead(tf.keras.layers.Layer):
-    """Tells whether the second segment follows the first (class 0) or is a random one (class 1). Runs in float32."""
+class LinearHead(tf.keras.layers.Layer):
+    """x @ output_weights^T + output_bias over the last axis, in float32. Variables under the scope of the caller, as Google's heads have them."""
 
-    def __init__(self, config: BertConfig):
-        super().__init__(name="seq_relationship", dtype="float32")
-        with tf.name_scope("cls/seq_relationship"):
-            self.output_weights = self.add_weight(
-                name="output_weights", shape=(2, config.hidden_size), initializer=layers.normal_initializer(config.initializer_range))
-            self.output_bias = self.add_weight(name="output_bias", shape=(2,), initializer="zeros")
+    def __init__(self, name: str, config: BertConfig, outputs: int):
+        super().__init__(name=name, dtype="float32")
+        self.output_weights = self.add_weight(
+            name="output_weights", shape=(outputs, config.hidden_size), initializer=layers.normal_initializer(config.initializer_range))
+        self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
 
-    def call(self, pooled_BD):
-        """Returns logits float32 [B, 2]."""
-        return tf.matmul(pooled_BD, self.output_weights, transpose_b=True) + self.output_bias
+    def call(self, x):
+        """Returns logits float32 [..., outputs] of x [..., D]."""
+        return layers.matmul_2d(x, tf.transpose(self.output_weights)) + self.output_bias

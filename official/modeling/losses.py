@@ -20,3 +20,8 @@ def correct(logits, labels, weights) -> tf.Tensor:
     """Returns the weight of the predictions that are right; arguments as in `cross_entropy`."""
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
     return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
+
+
+def squared_error(scores, labels, weights) -> tf.Tensor:
+    """Returns sum(weights * (scores - labels) ** 2); all float32 [...]."""
+    return tf.reduce_sum(tf.math.squared_difference(scores, labels) * weights)

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling.encoder import BertEncoder
-from official.modeling.heads import MaskedLanguageModelHead, NextSentenceHead
+from official.modeling.heads import LinearHead, MaskedLanguageModelHead
 
 
 class BertPretrainer(tf.keras.Model):
@@ -14,7 +14,8 @@ class BertPretrainer(tf.keras.Model):
         super().__init__(name="bert_pretrainer")
         self.encoder = BertEncoder(config)
         self.masked_lm = MaskedLanguageModelHead(config)
-        self.next_sentence = NextSentenceHead(config)
+        with tf.name_scope("cls/seq_relationship"):  # class 0: the second segment follows the first; class 1: it is a random one
+            self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
     def call(self, features, dropout_seed=None):
         """Predicts masked tokens and the relation of the two segments.

@@ -71,6 +71,14 @@ def reduce_sum(tensors, bytes_per_pack: int = 0):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors, options=options)
 
 
+def gather(tensors: dict):
+    """Joins {name: [B, ...]} of all replicas along the first axis; called by every replica."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return tensors
+    return {name: context.all_gather(value, axis=0) for name, value in tensors.items()}
+
+
 def clip(gradients, max_norm: float, norm=None):
     """Scales gradients together so that their global norm is at most `max_norm`.
 

@@ -24,14 +24,28 @@ _MOST_POINTS = 1500
 FEWEST_TO_SMOOTH = 25
 
 
-def plot_run(metrics: list[dict], target: float | None = None, majority: float | None = None, title: str | None = None):
-    """Draws loss, masked-LM accuracy, learning rate and throughput of a run over its steps.
+# {metric: (title, unit)}; a metric that is not here goes by its name.
+_METRIC_TITLES = {
+    "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"), "accuracy": ("Accuracy", "fraction of rows predicted right"),
+    "f1": ("F1", ""), "matthews_correlation": ("Matthews correlation", "-1 to 1"), "spearman": ("Spearman correlation", "-1 to 1"),
+}
+
+
+def metric_title(metric: str) -> tuple[str, str]:
+    """Returns what a metric is called in pictures and reports, and its unit."""
+    return _METRIC_TITLES.get(metric, (metric, ""))
+
+
+def plot_run(metrics: list[dict], target: float | None = None, majority: float | None = None, title: str | None = None,
+             metric: str = "mlm_accuracy"):
+    """Draws loss, the metric of the run, learning rate and throughput over its steps.
 
     Args:
       metrics: the lines of metrics.jsonl; any may be missing or hold None.
-      target: masked-LM accuracy to reach, drawn as a line.
-      majority: masked-LM accuracy of always predicting the most frequent token, drawn as a line.
+      target: value of the metric to reach, drawn as a line.
+      majority: value of always predicting the most frequent token or label, drawn as a line.
       title: stands above the four plots.
+      metric: name of the metric that the run is judged by.
 
     Returns:
       A matplotlib Figure with four axes, on the Agg canvas.
@@ -40,7 +54,7 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
         figure = new_figure(_WIDTH, _HEIGHT + (_TITLE if title else 0))
         ((loss, accuracy), (rate, throughput)) = _four_axes(figure, title)
         _draw_loss(loss, metrics)
-        _draw_accuracy(accuracy, metrics, target, majority)
+        _draw_metric(accuracy, metrics, metric, target, majority)
         _draw_learning_rate(rate, metrics)
         _draw_throughput(throughput, metrics)
         for axes in (loss, accuracy, rate, throughput):
@@ -111,15 +125,16 @@ def _draw_loss(axes, metrics: list[dict]) -> None:
     _mark_non_finite(axes, metrics)
 
 
-def _draw_accuracy(axes, metrics: list[dict], target: float | None, majority: float | None) -> None:
-    write_head(axes, "Masked-LM accuracy", "fraction of masked tokens predicted right")
+def _draw_metric(axes, metrics: list[dict], metric: str, target: float | None, majority: float | None) -> None:
+    write_head(axes, *metric_title(metric))
+    most_frequent = "most frequent token" if metric == "mlm_accuracy" else "most frequent label"
     labels = [
-        _draw_curve(axes, metrics, "train", "mlm_accuracy", _TRAIN, "train", digits=3),
-        _draw_curve(axes, metrics, "eval", "mlm_accuracy", _EVAL, "evaluation", digits=3),
+        _draw_curve(axes, metrics, "train", metric, _TRAIN, "train", digits=3),
+        _draw_curve(axes, metrics, "eval", metric, _EVAL, "evaluation", digits=3),
         draw_level(axes, target, _TARGET, f"target {target or 0:.3f}"),
-        draw_level(axes, majority, MUTED, f"most frequent token {majority or 0:.3f}"),
+        draw_level(axes, majority, MUTED, f"{most_frequent} {majority or 0:.3f}"),
     ]
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     label_ends(axes, labels)
 
 

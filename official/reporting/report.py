@@ -10,7 +10,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.reporting.files import replace_file
 from official.reporting.metrics import plain_value, read_metrics
-from official.reporting.plots import format_number, plot_run, render
+from official.reporting.plots import format_number, metric_title, plot_run, render
 from official.reporting.progress import format_secs
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -67,11 +67,12 @@ def write_report(model_dir: str, title: str, config_json: str | dict, result: Tr
       Path of the report.
     """
     values = json.loads(config_json) if isinstance(config_json, str) else dict(config_json)
-    figure = plot_run(read_metrics(model_dir), result.target, result.majority_accuracy)
+    figure = plot_run(read_metrics(model_dir), result.target, result.majority_accuracy, metric=result.target_metric)
     sections = [
         _cards(result),
         _picture(render(figure, "png")),
-        _section("Result", _pairs_table(_flat({name: value for name, value in result_dict(result).items() if name != "config"}))),
+        *(_section(html.escape(title), _table(rows[0], rows[1:])) for title, rows in result.tables.items()),
+        _section("Result", _pairs_table(_flat({name: value for name, value in result_dict(result).items() if name not in ("config", "tables")}))),
         _command(os.path.join(model_dir, "command.txt")),
         _section("Settings other than the defaults", _pairs_table(changed_settings(values))),
         _parameters(parameter_rows),
@@ -118,10 +119,11 @@ def _page(title: str, result: TrainResult, body: str) -> str:
 
 def _cards(result: TrainResult) -> str:
     """The numbers a reader looks for first. Those that the run does not have are left out."""
+    title, most_frequent = metric_title(result.target_metric)[0], "token" if result.target_metric == "mlm_accuracy" else "label"
     cards = [
-        (_fixed(result.eval_accuracy, 4), "masked-LM accuracy, last evaluation"),
+        (_fixed(result.eval_accuracy, 4), f"{title}, last evaluation"),
         (_fixed(result.target, 4), "target"),
-        (_fixed(result.majority_accuracy, 4), "always the most frequent token"),
+        (_fixed(result.majority_accuracy, 4), f"always the most frequent {most_frequent}"),
         (_fixed(result.eval_loss, 3), "loss, last evaluation (nats)"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
         (format_number(result.sequences_per_sec) if result.sequences_per_sec else None, "sequences per second"),
@@ -181,14 +183,19 @@ def _command(path: str) -> str:
 def _parameters(rows: list[ParameterRow]) -> str:
     if not rows:
         return ""
-    head = _row("th", ("Name", "Shape", "Tensors", "Parameters", "MB"))
-    body = [_row("td", (html.escape(row.name), " \u00d7 ".join(map(str, row.shape)) or "scalar", f"{row.tensors:,}", f"{row.parameters:,}",
-                        f"{row.megabytes:,.2f}")) for row in rows]
+    cells = [(row.name, " \u00d7 ".join(map(str, row.shape)) or "scalar", f"{row.tensors:,}", f"{row.parameters:,}", f"{row.megabytes:,.2f}")
+             for row in rows]
     return (f"<details><summary>Parameters: {format_total(rows)}</summary>"
-            f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(body)}</tbody></table></div></details>')
+            f'{_table(("Name", "Shape", "Tensors", "Parameters", "MB"), cells)}</details>')
+
+
+def _table(head, rows) -> str:
+    """Returns a table whose first column is names and whose others are numbers."""
+    body = "".join(_row("td", [cell if isinstance(cell, str) else _cell(cell) for cell in row]) for row in rows)
+    return f'<div class="scroll"><table><thead>{_row("th", head)}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _row(tag: str, cells) -> str:
     """Returns a table row: the first cell a name, the others numbers."""
     kinds = ["name"] + ["number"] * (len(cells) - 1)
-    return "<tr>" + "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, cells)) + "</tr>"
+    return "<tr>" + "".join(f'<{tag} class="{kind}">{html.escape(cell)}</{tag}>' for kind, cell in zip(kinds, cells)) + "</tr>"

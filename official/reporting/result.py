@@ -26,10 +26,11 @@ class TrainResult:
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
-      eval_accuracy: masked-LM accuracy of the last evaluation, 0 to 1.
+      eval_accuracy: the target metric in the last evaluation; masked-LM accuracy, 0 to 1, for pre-training.
       eval_loss: loss of the last evaluation, nats.
-      target: the accuracy that --stop_threshold asked for.
-      majority_accuracy: accuracy of always predicting the most frequent masked token of the evaluation set.
+      target: the value of the target metric that --stop_threshold asked for.
+      target_metric: its name.
+      majority_accuracy: the target metric of always predicting the most frequent label of the evaluation set.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
@@ -41,7 +42,9 @@ class TrainResult:
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that interrupted the run.
-      scores: a task's own scores, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
+      scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
+      tables: {title: rows, the first one the head} of where the model is right and wrong.
+      predictions: files that were written.
     """
 
     status: str
@@ -51,6 +54,7 @@ class TrainResult:
     eval_accuracy: float | None = None
     eval_loss: float | None = None
     target: float | None = None
+    target_metric: str = "mlm_accuracy"
     majority_accuracy: float | None = None
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
@@ -64,6 +68,8 @@ class TrainResult:
     data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None
     scores: dict = dataclasses.field(default_factory=dict)
+    tables: dict = dataclasses.field(default_factory=dict)
+    predictions: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
         if self.status not in EXIT_CODES:

@@ -14,8 +14,10 @@ class PretrainingTask:
     """See `official.training.task.Task` for what each member means."""
 
     losses = ("mlm_loss", "nsp_loss")
-    metrics = losses + ("mlm_accuracy", "nsp_accuracy")
+    metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
     target_metric = "mlm_accuracy"
+    keeps_best = predicts_evaluation_set = False
+    train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
     local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
@@ -74,6 +76,12 @@ class PretrainingTask:
             "mlm_accuracy": (losses.correct(*masked), weights["mlm_loss"]),
             "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
         }
+
+    def evaluate(self, model, batch) -> tuple[dict, dict]:
+        return self.loss(model, batch, None), {}
+
+    def score(self, outputs) -> dict[str, float]:
+        return {}
 
     def data_digest(self) -> dict:
         return {name: reading.digest(files) for name, files in (("train", self._train_files), ("eval", self._eval_files)) if files}

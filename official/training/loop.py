@@ -6,6 +6,7 @@ import signal
 import time
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
@@ -15,6 +16,7 @@ from official.distribution import batch_plan
 from official.reporting.metrics import MetricsWriter
 from official.reporting.mllog import MLPerfLog
 from official.reporting.progress import Progress
+from official.training import evaluation
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 
@@ -39,6 +41,7 @@ class Outcome:
     """What the loop has found out so far."""
 
     eval_metrics: dict = dataclasses.field(default_factory=dict)
+    outputs: dict = dataclasses.field(default_factory=dict)  # of the model, in the last evaluation of this process
     reached: bool = False
     skipped_steps: int = 0
     loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each inner loop
@@ -84,6 +87,7 @@ class Loop:
         outcome = self.outcome
         if self.evaluated:
             outcome.eval_metrics = self.evaluated[max(self.evaluated)]
+        self.manager.pin(self.best_step())
         progress = Progress(self.last_step, self.state.step)
         iterator = None
         try:
@@ -153,11 +157,11 @@ class Loop:
 
         return iter(self.strategy.distribute_datasets_from_function(host_dataset))
 
-    def _eval_batches(self):
+    def _global_batches(self, dataset):
         """Global batches, filled up to one shape, cut into one batch a replica and dealt out to the hosts."""
 
         def host_dataset(context):
-            batches = self.task.eval_dataset(self.plan.eval_batch_size).rebatch(self.plan.replica_eval_batch_size, drop_remainder=True)
+            batches = dataset(self.plan.eval_batch_size).rebatch(self.plan.replica_eval_batch_size, drop_remainder=True)
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         return self.strategy.distribute_datasets_from_function(host_dataset)
@@ -165,8 +169,8 @@ class Loop:
     def _train(self, iterator) -> dict:
         """Runs one inner loop, writes its metrics and returns them."""
         step = self.state.step
-        steps = batch_plan.loop_length(step, self.config.steps_per_loop, self.last_step)
         planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
+        steps = batch_plan.loop_length(step, self.config.steps_per_loop, step + planned)
         self.log.train(int(self.state.samples.numpy()), planned * self.plan.train_batch_size, step)
         started = time.monotonic()
         totals = {name: value.numpy() for name, value in reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps))).items()}
@@ -176,7 +180,7 @@ class Loop:
         self.outcome.skipped_steps += int(totals["skipped"])
         values = {
             **self._counters(),
-            **step_lib.mean_metrics(self.task, totals["sums"]),
+            **step_lib.mean_metrics(self.task.losses, self.task.metrics, totals["sums"]),
             "learning_rate": float(self.state.schedule(step + steps - 1)),
             "gradient_norm": float(totals["norm"]) / max(steps - int(totals["skipped"]), 1),
             "loss_scale": float(self.state.loss_scale.scale) if self.state.loss_scale else 1.0,
@@ -200,30 +204,56 @@ class Loop:
         if not batch_plan.eval_is_due(self.config, step, self.last_step) or (self.stopping and step < self.last_step):
             return
         outcome = self.outcome
-        outcome.eval_metrics = self.evaluated.get(step) or self.evaluate()
+        known = self.evaluated.get(step)
+        outcome.eval_metrics = known or self.evaluate()
+        if not known and self.config.do_train and self.task.keeps_best:
+            self._keep_best(step)
         accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
         outcome.reached = target is not None and accuracy >= target
+
+    def _keep_best(self, step: int) -> None:
+        """Saves the state where no evaluation before was better, and keeps it from being removed."""
+        self.evaluated[step] = self.outcome.eval_metrics
+        if self.best_step() == step:
+            if self.manager.steps()[-1:] != [step]:
+                self._save()
+            self.manager.pin(step)
+
+    def best_step(self) -> int | None:
+        """Returns the step of the best evaluation, the first of equals, of a task that keeps its best checkpoint; None where there was none."""
+        if not (self.task.keeps_best and self.evaluated):
+            return None
+        return max(sorted(self.evaluated), key=lambda step: self.evaluated[step][self.task.target_metric])
 
     def evaluate(self) -> dict:
         """Evaluates the whole set, sums first and divides once, and writes and returns the metrics."""
         started = time.monotonic()
         at = self._counters()["samples"], self.state.step
         with self.log.evaluation(*at):
-            totals = sum(reading(self.task, lambda: [
-                self.eval_step(batch).numpy().astype("float64") for batch in self._eval_batches()]))
-        *sums, examples = totals
-        values = {**self._counters(), **step_lib.mean_metrics(self.task, sums)}
+            (*sums, examples), self.outcome.outputs = reading(
+                self.task, lambda: evaluation.run(self.eval_step, self._global_batches(self.task.eval_dataset)))
+        means = step_lib.mean_metrics(self.task.losses, self.task.eval_metrics, sums)
+        values = {**self._counters(), **means, **(self.task.score(self.outcome.outputs) if self._outputs_are_finite() else {})}
+        values.setdefault(self.task.target_metric, math.nan)
         if math.isfinite(values[self.task.target_metric]):
             self.log.accuracy(values[self.task.target_metric], round(examples), *at)
         self.metrics.write("eval", self.state.step, values)
         self._flush()
-        bad = [name for name in self.task.metrics if not math.isfinite(values[name])]
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")
         target = "" if self.config.stop_threshold is None else f" (target {self.config.stop_threshold})"
-        parts = [f"{name} {values[name]:.4f}" for name in ("loss", *self.task.metrics)]
+        parts = [f"{name} {value:.4f}" for name, value in values.items() if name != "samples"]
         logging.info("Evaluation at step %d: %s%s, %.1f s", self.state.step, "  ".join(parts), target, time.monotonic() - started)
         return values
+
+    def _outputs_are_finite(self) -> bool:
+        """Tells whether scores mean anything."""
+        return all(np.isfinite(values).all() for values in self.outcome.outputs.values())
+
+    def outputs_of(self, dataset) -> dict:
+        """Returns the model's outputs, in the order of the rows; `dataset` makes the set's global batches of their size."""
+        return evaluation.run(self.eval_step, self._global_batches(dataset))[1]
 
     def _counters(self) -> dict:
         return {"samples": int(self.state.samples.numpy())}

@@ -49,6 +49,7 @@ def make_plan(config, make_task) -> dict:
     """
     if not config.do_train:
         raise ConfigError("do_train=false: --plan plans a training. Drop --plan, or set --do_train.")
+    config = config_lib.with_data(config, None)
     batches = batch_plan.make_batch_plan(config, num_replicas(config))
     with _precision(config):
         cost = graph_cost.step_cost(config, make_task(config), batches.replica_batch_size)
@@ -113,7 +114,7 @@ def eval_steps(config) -> list[int]:
     """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
     last, step, steps = config_lib.train_steps(config), 0, []
     while step < last:
-        step += batch_plan.loop_length(step, config.steps_per_loop, last)
+        step += batch_plan.loop_length(step, config.steps_per_loop, batch_plan.next_evaluation(config, step, last))
         if batch_plan.eval_is_due(config, step, last):
             steps.append(step)
     return steps

@@ -27,6 +27,7 @@ from official.reporting import summary
 from official.reporting.files import replace_file
 from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
+from official.training import finish
 from official.training import page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -53,12 +54,14 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     if config.num_tpu_cores:
         batch_plan.make_batch_plan(config, config.num_tpu_cores)
     strategy = strategy_lib.make_strategy(config)
+    asked, config = config, strategy_lib.with_length_buckets(config, strategy)
     chief = strategy_lib.is_chief(strategy)
     if not chief:
         logging.set_verbosity(logging.WARNING)
     plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
     task = make_task(config)
     data_files = task.find_data()
+    config = config_lib.with_data(config, task.train_samples)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")  # found out now, not after a large model is built
     with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption, \
@@ -71,12 +74,12 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         logging.info("Parameters\n%s", summary.format_parameter_table(rows))
         manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
         earlier = _Earlier(config.model_dir)
-        fresh = _restore(config, manager, state, earlier)
+        fresh = _restore(config, manager, state, earlier, task)
         same_evaluation = earlier.evaluates_like(config)
-        if state.step and earlier.changes(config):
-            logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(config)))
+        if state.step and earlier.changes(asked):
+            logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(asked)))
         if chief:
-            _save_settings(config, command or sys.argv)
+            _save_settings(asked, command or sys.argv)
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, chief, earlier)
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
@@ -94,6 +97,11 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     return result
 
 
+# What an evaluation's result depends on, beside the weights.
+_EVALUATION_SETTINGS = ("eval_files", "num_eval_samples", "use_synthetic_data", "predict_file", "version_2_with_negative", "max_seq_length", "doc_stride",
+                        "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold", "data_dir", "glue_task")
+
+
 class _Earlier:
     """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
 
@@ -104,7 +112,7 @@ class _Earlier:
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
-        names = ("eval_files", "num_eval_samples", "use_synthetic_data", *(() if config.eval_files else ("input_files",)))
+        names = _EVALUATION_SETTINGS + (() if config.eval_files else ("input_files",))
         return all(self._settings.get(name) == config[name] for name in names)
 
     def changes(self, config) -> list[str]:
@@ -179,15 +187,19 @@ def _save_settings(config, command: list[str]) -> None:
         replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
-def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier) -> list[str]:
-    """Sets the state: own newest checkpoint > init_checkpoint > fresh. Returns the names of a head that started fresh."""
-    prefix = manager.restore_newest()
+def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier, task) -> list[str]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh. Returns the names of a head that started fresh."""
+    best = None if config.do_train or not task.keeps_best else earlier.result.get("best_step")
+    prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
         made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model.num_attention_heads)
         logging.info("%s", made.describe())
+        if made.fresh and task.keeps_best and not config.do_train:
+            raise ConfigError(f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not fine-tuned for this task. "
+                              "Give a checkpoint that was, or --do_train.")
         return made.fresh
     if not config.do_train:
         raise ConfigError(f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change --model_dir, or give "
@@ -207,7 +219,7 @@ def _open_metrics(config, state, writes: bool, others):
 
 
 def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
-    if not (writes and config.do_train):
+    if not (writes and config.do_train) or config.task != "pretrain":
         return mllog.SilentLog()
     kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
     settings = mllog.run_settings(config, f"{kind}-{strategy.num_replicas_in_sync}")
@@ -225,18 +237,21 @@ def _train(loop: Loop, data_files: list[str], started: float, earlier: _Earlier 
     _prepare(loop, data_files, started)
     run_started = time.time()
     status, reason = _run_loop(loop)
+    last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
+    findings = finish.Findings() if status in ("interrupted", "failed") else finish.finish(loop)
     outcome, steps = loop.outcome, loop.manager.steps()
     result = TrainResult(
-        status=status, reason=reason, step=state.step, samples=int(state.samples.numpy()),
+        status=status, reason=reason, step=last_step, samples=samples,
         eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
-        target=loop.config.stop_threshold, majority_accuracy=_majority_accuracy(loop, status, earlier),
+        target=loop.config.stop_threshold, target_metric=loop.task.target_metric, majority_accuracy=_majority_accuracy(loop, status, earlier),
         sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - started,
         peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal if status == "interrupted" else None)
+        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal if status == "interrupted" else None,
+        scores=findings.scores, tables=findings.tables, predictions=findings.files)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
-        if state.step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
+        if last_step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
             result.sequences_per_sec, result.wall_secs = earlier.result.get("sequences_per_sec"), earlier.result.get("wall_secs")
     return result
 
@@ -280,7 +295,8 @@ def _majority_accuracy(loop: Loop, status: str, earlier: _Earlier | None) -> flo
     if known is not None or not loop.config.do_eval or loop.manager.read_only or status in ("interrupted", "failed"):
         return known
     majority = reading(loop.task, loop.task.majority_accuracy)
-    logging.info("Always predicting the most frequent masked token scores %.4f on the evaluation set", majority)
+    if majority is not None:
+        logging.info("Always predicting the most frequent label scores %.4f (%s) on the evaluation set", majority, loop.task.target_metric)
     return majority
 
 
@@ -293,5 +309,7 @@ def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, st
         return "interrupted", f"saved at step {state.step} on {signal.Signals(interruption.signal).name}"
     if config.stop_threshold is not None:
         return "aborted", f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all {state.step} steps"
-    return "finished", f"all {state.step} steps done" if config.do_train else f"evaluated at step {state.step}"
+    if not config.do_train:
+        return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {state.step}"
+    return "finished", f"all {state.step} steps done"
 

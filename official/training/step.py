@@ -31,7 +31,7 @@ class TrainState:
         return int(self.optimizer.iterations.numpy())
 
     def model_variables(self) -> dict[str, tf.Variable]:
-        return {variable.name.split(":")[0]: variable for variable in self.model.trainable_variables}
+        return {variable.name.split(":")[0]: variable for variable in self.model.variables}
 
     def variables(self) -> dict[str, tf.Variable]:
         """Returns {checkpoint name: variable} of the whole state."""
@@ -80,7 +80,7 @@ def make_replica_gradients(config, task, state):
         gradients = tape.gradient(objective, variables)
         if config.clip_scope == "micro_batch":
             gradients = gradients_lib.clip(gradients_lib.unscale(gradients, 1.0 / scale), config.clip_norm)
-        return gradients, _stack(task, terms)
+        return gradients, _stack(terms, task.metrics)
 
     @tf.function(jit_compile=config.enable_xla or None)
     def accumulate(batch, factors, seed, scale):
@@ -113,9 +113,9 @@ def make_replica_gradients(config, task, state):
     return replica_gradients
 
 
-def _stack(task, terms):
-    """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of `task.metrics`, then their weights."""
-    return tf.stack([terms[name][part] for part in (0, 1) for name in task.metrics])
+def _stack(terms, names):
+    """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of the metrics `names`, then their weights."""
+    return tf.reshape(tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1])
 
 
 def _fold_in(seed: int, *numbers):
@@ -179,15 +179,21 @@ def make_train_loop(config, task, state, strategy):
 
 
 def make_eval_step(task, state, strategy):
-    """Returns (batch) -> float32 [2 x metrics + 1]: weighted sums, weights and number of examples over all replicas."""
+    """Returns (batch) -> (sums, outputs) over all replicas.
+
+    `sums` is float32 [2 x eval metrics + 1]: weighted sums, weights and number of examples. `outputs` are the task's, with `rows`.
+    """
 
     def replica_eval(batch):
-        sums = _stack(task, task.loss(state.model, batch, None))
-        return gradients_lib.reduce_sum(tf.concat([sums, [tf.reduce_sum(batch["example_weights"])]], axis=0))
+        terms, outputs = task.evaluate(state.model, batch)
+        sums = tf.concat([_stack(terms, task.eval_metrics), [tf.reduce_sum(batch["example_weights"])]], axis=0)
+        gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
+        return gradients_lib.reduce_sum(sums), gathered
 
     @tf.function
     def eval_step(batch):
-        return _first(strategy, strategy.run(replica_eval, args=(batch,)))
+        sums, outputs = strategy.run(replica_eval, args=(batch,))
+        return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
 
     return eval_step
 
@@ -217,8 +223,9 @@ def _first(strategy, value):
     return strategy.experimental_local_results(value)[0]
 
 
-def mean_metrics(task, sums: np.ndarray) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {metric: mean, loss: the sum of the mean losses}."""
+def mean_metrics(losses, names, sums: np.ndarray) -> dict[str, float]:
+    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric: mean}."""
     totals, weights = np.split(np.asarray(sums, np.float64), 2)
-    means = {name: float(total / weight) if weight else 0.0 for name, total, weight in zip(task.metrics, totals, weights)}
-    return {"loss": sum(means[name] for name in task.losses), **means}
+    means = {name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)}
+    known = [means[name] for name in losses if name in means]
+    return ({"loss": sum(known)} if known else {}) | means

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 Batch = dict[str, tf.Tensor]
@@ -13,14 +14,23 @@ class Task(Protocol):
     Attributes:
       losses: names whose mean losses add up to what is trained.
       metrics: names of everything `loss` returns, the losses first.
-      target_metric: the metric that --stop_threshold is compared with.
+      eval_metrics: names of everything `evaluate` returns terms of, the losses first; may be empty.
+      target_metric: the metric, of `eval_metrics` or of `score`, that --stop_threshold is compared with. Higher is better.
       local_epsilon: per loss, what is added to the weight of a micro batch with --loss_normalization=local.
+      keeps_best: whether the checkpoint of the best evaluation is kept, scored and predicted with. Such a task has `score`,
+        `tables`, `predict_dataset` and `write_predictions`.
+      predicts_evaluation_set: whether predictions are of the evaluation set, and not of a test set.
+      train_samples: sequences of the training set, once `find_data` has found it; None where that says nothing about the steps.
     """
 
     losses: tuple[str, ...]
     metrics: tuple[str, ...]
+    eval_metrics: tuple[str, ...]
     target_metric: str
     local_epsilon: dict[str, float]
+    keeps_best: bool
+    predicts_evaluation_set: bool
+    train_samples: int | None
 
     def build_model(self) -> tf.keras.Model:
         """Makes the model; called in the strategy's scope."""
@@ -50,8 +60,23 @@ class Task(Protocol):
     def loss(self, model, batch: Batch, dropout_seed: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Returns {metric: (weighted sum, weight)} of a batch; for losses the weight is that of `weights`."""
 
-    def majority_accuracy(self) -> float:
-        """Returns the target metric, on the evaluation set, of always predicting the most frequent label."""
+    def evaluate(self, model, batch: Batch) -> tuple[dict[str, tuple[tf.Tensor, tf.Tensor]], dict[str, tf.Tensor]]:
+        """Returns {metric: (weighted sum, weight)} of `eval_metrics`, and {output: [B, ...]}; the batch of a task with outputs has `rows`."""
+
+    def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Returns {metric: value} of the outputs of the whole evaluation set, in the order of its rows."""
+
+    def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
+        """Returns {title: rows, the first one the head} that show where the model is right and wrong."""
+
+    def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
+        """Returns what is predicted, like `eval_dataset`."""
+
+    def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
+        """Writes the files of predictions, from the outputs of `predict_dataset`; returns their paths."""
+
+    def majority_accuracy(self) -> float | None:
+        """Returns the target metric, on the evaluation set, of always predicting the most frequent label; None where there is none."""
 
     def data_digest(self) -> dict:
         """Returns what tells the data apart, per split; empty for data that is not read from files."""

@@ -1,0 +1,145 @@
+"""Classes and scores of sentences and of pairs of them: the tasks of GLUE."""
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data import token_rows
+from official.data.glue import features as features_lib
+from official.data.glue import metrics
+from official.data.glue import reading
+from official.data.glue import submission
+from official.data.glue import tasks
+from official.data.reading import digest
+from official.data.tokenization import Tokenizer
+from official.data.vocabulary import load_vocabulary
+from official.modeling import losses
+from official.modeling.fine_tuning import SequenceModel
+
+_SYNTHETIC_ROWS = 1000
+
+
+class GlueTask:
+    """See `official.training.task.Task` for what each member means."""
+
+    losses = ("label_loss",)
+    local_epsilon = {"label_loss": 0.0}
+    keeps_best = True
+    predicts_evaluation_set = False
+
+    def __init__(self, config):
+        self._config = config
+        self._task = tasks.find_task(config.glue_task)
+        self.metrics = self.losses if self._task.is_regression else self.losses + ("label_accuracy",)
+        self.eval_metrics = self.losses
+        self.target_metric = self._task.main_metric
+        self._bucketed = config.length_buckets == "always"
+        self._rows, self._features = {}, {}  # {train, dev, test}
+
+    # -------------------------------------------------------------------------------------------------------------
+    # Data
+
+    def find_data(self) -> list[str]:
+        config = self._config
+        if config.use_synthetic_data:
+            return []
+        vocabulary = load_vocabulary(config.vocab_file)
+        tokenizer = Tokenizer(vocabulary)
+        for split, is_needed in (("train", config.do_train), ("dev", config.do_eval), ("test", config.do_predict)):
+            if not is_needed:
+                continue
+            rows = self._rows[split] = reading.read_split(self._task, split, config.data_dir)
+            if not len(rows):
+                raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
+            features = self._features[split] = features_lib.make_features(rows, tokenizer, vocabulary, config.max_seq_length)
+            (logging.warning if rows.problems else logging.info)("%s", rows.describe())
+            if features.truncated:
+                logging.info("%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends", rows.path, features.truncated,
+                             len(rows), config.max_seq_length)
+        return [rows.path for rows in self._rows.values()]
+
+    @property
+    def train_samples(self) -> int | None:
+        return len(self._rows["train"]) if "train" in self._rows else None
+
+    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+        config = self._config
+        if config.use_synthetic_data:
+            return self.synthetic_dataset(batch_size)
+        return token_rows.training_dataset(
+            self._token_rows("train"), config.train_batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed,
+            samples_done // config.train_batch_size, host, num_hosts)
+
+    def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
+        return token_rows.evaluation_dataset(self._token_rows("dev"), batch_size, self._config.max_seq_length, self._bucketed)
+
+    def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
+        return token_rows.evaluation_dataset(self._token_rows("test"), batch_size, self._config.max_seq_length, self._bucketed)
+
+    def _token_rows(self, split: str) -> token_rows.TokenRows:
+        features = self._features[split]
+        labels = self._no_labels(len(features)) if features.labels is None else features.labels
+        return token_rows.TokenRows(features.ids, features.lengths, features.first_lengths, {"labels": labels})
+
+    def _no_labels(self, count: int) -> np.ndarray:
+        return np.zeros(count, np.float32 if self._task.is_regression else np.int32)
+
+    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
+        config = self._config
+        labels = np.random.default_rng(config.seed).integers(0, self._task.num_outputs, _SYNTHETIC_ROWS).astype(self._no_labels(0).dtype)
+        rows = token_rows.synthetic_rows({"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed)
+        return token_rows.training_dataset(rows, batch_size, batch_size, config.max_seq_length, False, config.seed)
+
+    def explain_read_error(self) -> str | None:
+        return None  # all data are in memory
+
+    def data_digest(self) -> dict:
+        return {split: {**digest([rows.path]), "rows": len(rows), "truncated": self._features[split].truncated,
+                        "problems": list(map(str, rows.problems))} for split, rows in self._rows.items()}
+
+    # -------------------------------------------------------------------------------------------------------------
+    # Model and loss
+
+    def build_model(self) -> SequenceModel:
+        return SequenceModel(self._config.model, self._task.num_outputs)
+
+    def weights(self, batch) -> dict[str, tf.Tensor]:
+        return {"label_loss": tf.reduce_sum(batch["example_weights"])}
+
+    def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        return self._terms(model(batch, dropout_seed=dropout_seed), batch)
+
+    def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
+        logits_BC = model(batch)
+        return self._terms(logits_BC, batch), {"logits": logits_BC}
+
+    def _terms(self, logits_BC: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        weight = self.weights(batch)["label_loss"]
+        if self._task.is_regression:
+            return {"label_loss": (losses.squared_error(logits_BC[:, 0], batch["labels"], batch["example_weights"]), weight)}
+        labelled = (logits_BC, batch["labels"], batch["example_weights"])
+        return {"label_loss": (losses.cross_entropy(*labelled), weight), "label_accuracy": (losses.correct(*labelled), weight)}
+
+    # -------------------------------------------------------------------------------------------------------------
+    # Scores
+
+    def _predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
+        logits_NC = outputs["logits"]
+        return logits_NC[:, 0] if self._task.is_regression else logits_NC.argmax(axis=1)
+
+    def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        return metrics.score(self._task, self._predictions(outputs), self._rows["dev"].labels)
+
+    def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
+        if self._task.is_regression:
+            return {}
+        counts = metrics.confusion_matrix(self._task, self._predictions(outputs), self._rows["dev"].labels).tolist()
+        labels = list(self._task.labels)
+        return {"Confusion matrix": [["label", *(f"predicted {label}" for label in labels)], *([label, *row] for label, row in zip(labels, counts))]}
+
+    def majority_accuracy(self) -> float:
+        return metrics.baseline(self._task, self._rows["dev"].labels)[self.target_metric]
+
+    def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
+        return [submission.write_predictions(self._task, self._predictions(outputs), folder)]

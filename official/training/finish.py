@@ -1,0 +1,53 @@
+"""What follows the training of a task that keeps its best checkpoint: its scores, where it is right and wrong, and predictions."""
+
+import dataclasses
+
+from absl import logging
+
+from official.training.loop import Loop, reading
+
+
+@dataclasses.dataclass
+class Findings:
+    """What the best weights are worth.
+
+    Attributes:
+      scores: {metric: value} of the evaluation set, and the step of the best evaluation.
+      tables: {title: rows, the first one the head}.
+      files: paths of the predictions.
+    """
+
+    scores: dict = dataclasses.field(default_factory=dict)
+    tables: dict = dataclasses.field(default_factory=dict)
+    files: list[str] = dataclasses.field(default_factory=list)
+
+
+def finish(loop: Loop) -> Findings:
+    """Goes back to the weights of the best evaluation, scores them and writes what they predict."""
+    config, task, findings = loop.config, loop.task, Findings()
+    if not task.keeps_best or not (config.do_eval or config.do_predict):
+        return findings
+    outputs = loop.outcome.outputs if _restore_best(loop) else {}
+    if config.do_eval:
+        outputs = outputs or reading(task, lambda: loop.outputs_of(task.eval_dataset))
+        findings.scores = {**task.score(outputs), "best_step": loop.state.step}
+        findings.tables = task.tables(outputs)
+    if config.do_predict:
+        if not (task.predicts_evaluation_set and outputs):
+            outputs = reading(task, lambda: loop.outputs_of(task.predict_dataset))
+        if not loop.manager.read_only:
+            findings.files = task.write_predictions(outputs, config.model_dir)
+            logging.info("Predictions of step %d: %s", loop.state.step, ", ".join(findings.files))
+    return findings
+
+
+def _restore_best(loop: Loop) -> bool:
+    """Restores the best weights. Returns whether the outputs that the loop has are theirs."""
+    best, last = loop.best_step(), loop.state.step
+    if best is None or best == last:
+        return bool(loop.outcome.outputs)
+    if not loop.manager.restore(best):
+        logging.warning("ckpt-%d of the best evaluation is gone or damaged; going on with step %d.", best, last)
+        return bool(loop.outcome.outputs)
+    logging.info("Back to the best evaluation: step %d", best)
+    return False
