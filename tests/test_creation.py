@@ -65,8 +65,9 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
     for name in manifest["files"]:
         found = list(tf.data.TFRecordDataset(str(tmp_path / "out" / name)).as_numpy_iterator())
         assert [records.describe_mismatch(record, features, kind) for record in found] == [None] * len(found)
-        counts[name] = len(found)
-        lengths += np.bincount(records.parse_batch(found, features, kind)["input_mask"].numpy().sum(axis=1), minlength=LONG + 1)
+        tokens = records.parse_batch(found, features, kind)["input_mask"].numpy().sum(axis=1)
+        counts[name] = len(tokens)
+        lengths += np.bincount(tokens, minlength=LONG + 1)
     assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["files"] == counts and manifest["instances"] == sum(counts.values()) > 100
     assert manifest["lengths"] == {str(length): int(count) for length, count in enumerate(lengths) if count}
@@ -121,7 +122,7 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(vocab_fi
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
-    monkeypatch.setattr(creation, "_SPLIT_BYTES", 40_000)
+    monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
     seen = []
     plan_pairs = pairs.plan_pairs
     monkeypatch.setattr(pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest))
@@ -134,13 +135,24 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(vocab_fi
 # Processes and interruptions
 
 
-def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path):
+def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path, monkeypatch):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
+    monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
     for name, changes in {"one": {"num_workers": 1}, "two": {"num_workers": 2}, "seed": {"random_seed": 1}}.items():
         creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert not set(contents(tmp_path / "one").values()) & set(contents(tmp_path / "seed").values())
+
+
+def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(text_file, vocab_file, tmp_path):
+    seen = set()
+    for change in (lambda: None, lambda: make_text(tmp_path / "text.txt", 10, seed=1), lambda: write(tmp_path / "vocab.txt", "\n".join(WORDS[:-1]))):
+        change()
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True))
+        found = set(contents(tmp_path / "out").values())
+        assert not found & seen
+        seen |= found
 
 
 KILLED = """
@@ -156,6 +168,7 @@ def killed(*arguments, **named):
         os.kill(os.getpid(), 9)
     return original(*arguments, **named)
 setattr(target, name, killed)
+creation._TASK_BYTES = 5000  # a task for each file
 rules = pairs.Rules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
 creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1))
 """
@@ -163,10 +176,11 @@ creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module, name, call", [
-    ("corpus", "write_block", 2), ("creation", "_tokenize_split", 3), ("records", "encode", 2), ("unfinished", "write_json", 6)])
+    ("corpus", "write_block", 2), ("creation", "_tokenize_text", 3), ("records", "encode", 2), ("unfinished", "write_json", 6)])
 def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(vocab_file, tmp_path, module, name, call, monkeypatch):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
+    monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
     job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
     creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
     command = [sys.executable, "-c", KILLED, module, name, str(call), job.input_files, job.vocab_file, job.output_dir]

@@ -20,8 +20,8 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import documents as documents_lib
 from official.data import files, sentences, text_files
-from official.data.documents import ReadCounts, read_documents, read_split
-from official.data.text_files import Split, plan_splits
+from official.data.documents import ReadCounts, read_documents, read_splits
+from official.data.text_files import Split, plan_splits, plan_tasks
 from tests.conftest import ROOT, TEST_DATA
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -92,7 +92,7 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
     assert read(a) == (expected, counts) and len(expected) == 300
     assert read(b)[0] == read(c)[0] == expected
     assert files.sizes([a, b]) == [len(text), len(stored["x/b.txt.gz"])]
-    assert [document for split in plan_splits([a], 100) for document in read_split(split, "auto", ReadCounts())] == expected
+    assert list(read_splits(plan_splits([a], 100), "auto", ReadCounts())) == expected
     with pytest.raises(ConfigError, match="ram://text/none cannot be read"):
         read("ram://text/none")
 
@@ -207,6 +207,39 @@ def test_sentences_of_many_paragraphs_are_those_of_each(paragraphs):
     assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))
 
 
+LONG_ATOMS = ["plain words of a text that nothing happens in ", "Capitals, Commas and (brackets) - a dash; \u00e9tudes \u00e0 l'\u00c9cole ",
+              "x" * 60 + " ", ", , , , , , , , , ,", " - " * 12, " )" * 9 + " ", "ad loc. ", "Gov. Unfortunately ", "[ citation needed ] ", ".: 123 - 456 ",
+              ". ( xviii ) ", "\ue000", "12,5 13 ", "The ", ". ", ".", "? ", " , Inc., ", "A. ", "pp. 320 "]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.sampled_from(LONG_ATOMS + ATOMS), max_size=14).map("".join), max_size=4))
+def test_what_the_splitter_is_not_given_makes_no_difference(paragraphs):
+    assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))
+
+
+def test_the_splitter_is_given_less_than_half_of_the_text(monkeypatch):
+    given, split = [], sentences.blingfire.text_to_sentences
+    monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: given.append(len(text)) or split(text))
+    paragraph = ("There are words in this text that have nothing to do with where a sentence ends, and it is a long text, too. " * 20).strip()
+    assert [len(found) for found in sentences.split_paragraphs([paragraph] * 3)] == [20] * 3
+    assert 0 < sum(given) < 1.5 * len(paragraph)
+
+
+@pytest.mark.parametrize("is_to_split", [True, False])
+def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_split, monkeypatch):
+    monkeypatch.setattr(sentences, "_BATCH_CHARACTERS", 30)
+    documents = [([f"Number {number}. And again.", "Last."] * (number % 4), is_to_split or number % 5 == 0) for number in range(200)]
+    expected = [[sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])] for texts, is_split in documents]
+    assert list(sentences.split_documents(documents)) == expected
+
+
+def test_an_error_while_documents_are_split_comes_through(monkeypatch):
+    monkeypatch.setattr(sentences, "_mark_sentences", lambda text: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(sentences.split_documents([(["A text."], True)]))
+
+
 @pytest.mark.parametrize("folder", ["wikipedia", "wikitext-2"])
 def test_sentences_of_real_paragraphs_are_those_of_each(folder):
     paragraphs = [paragraph for document in read(*real_files(folder), splitting="never")[0] for paragraph in document]
@@ -299,7 +332,7 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_f
         parts, counts = [], []
         for split in plan_splits([path], split_bytes):
             counts.append(ReadCounts())
-            parts += read_split(split, splitting, counts[-1])
+            parts += read_splits([split], splitting, counts[-1])
     assert parts == whole
     assert functools.reduce(operator.add, counts) == whole_counts
     assert whole_counts.bytes == whole_counts.text_bytes == len(content)
@@ -311,6 +344,25 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_f
 def test_splits_are_of_about_one_size(tmp_path, size, split_bytes, expected):
     path = write(tmp_path / "a", "x" * size)
     assert plan_splits([path], split_bytes) == [Split(path, *bounds) for bounds in expected]
+
+
+def test_tasks_are_parts_of_large_files_or_some_small_ones(tmp_path):
+    paths = [write(tmp_path / f"{number:02}", "x" * size) for number, size in enumerate([4, 5, 2, 0, 25, 1, 9, 10])]
+    tasks = plan_tasks(paths, 10)
+    assert [split for task in tasks for split in task] == plan_splits(paths, 10)
+    sizes = [[(split.end or os.path.getsize(split.path)) - split.start for split in task] for task in tasks]
+    assert sizes == [[4, 5], [2, 0, 8], [8], [9, 1], [9], [10]]
+    assert plan_tasks([], 10) == []
+
+
+def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
+    texts = ["A dog. A cat. A mouse.\n\nHe came. He left.", '<doc id="1" title="T">\nT\nOne. Two.\n</doc>\n', "A line.\nA line.\n", ""]
+    paths = [write(tmp_path / f"{number}", text) for number, text in enumerate(texts)]
+    counts = ReadCounts()
+    together = list(read_splits([split for task in plan_tasks(paths, 1000) for split in task], "auto", counts))
+    alone = [read(path) for path in paths]
+    assert together == [document for documents, _ in alone for document in documents] and len(together) == 4
+    assert counts == functools.reduce(operator.add, (own for _, own in alone))
 
 
 def test_a_split_reads_no_further_than_it_must():
@@ -334,7 +386,7 @@ def test_real_data(folder, documents, found_sentences, empty):
                                 sentences=found_sentences, empty_documents=empty)
     summed, parts = ReadCounts(), []
     for split in plan_splits(paths, 300_000):
-        parts += read_split(split, "auto", summed)
+        parts += read_splits([split], "auto", summed)
     assert parts == whole and summed == counts
 
 

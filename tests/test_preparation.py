@@ -45,7 +45,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
     assert len(made["train"]) + len(made["eval"]) == 402 and 50 < len(made["eval"]) < 110 and manifest["short_documents"] == 2
     assert all(len(document) == 3 for side in made.values() for document in side)
     assert not {document[0] for document in made["train"]} & {document[0] for document in made["eval"]}  # a copy is on the side of its original
-    monkeypatch.setattr(preparation, "_SPLIT_BYTES", 5000)
+    monkeypatch.setattr(preparation, "_TASK_BYTES", 5000)
     again = preparation.prepare(preparation.Job(str(text), str(tmp_path / "split"), eval_share=0.2, num_workers=2))
     assert again == manifest
     for side in preparation.SIDES:
@@ -62,11 +62,12 @@ def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         write_json(path, values)
     monkeypatch.setattr(preparation.unfinished, "write_json", fail)
+    monkeypatch.setattr(preparation, "_TASK_BYTES", os.path.getsize(text / "wiki_00"))  # a task for each file
     job = preparation.Job(str(text), str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="--output_dir=.*No space left.*goes on"):
         preparation.prepare(job)
     preparation.prepare(job)
-    assert [os.path.basename(path) for path in calls[3:]] == ["job.json", "split-00001.json", "manifest.json"]
+    assert [os.path.basename(path) for path in calls[3:]] == ["job.json", "text-00001.json", "manifest.json"]
     preparation.prepare(preparation.Job(str(text), str(tmp_path / "whole")))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     with pytest.raises(ConfigError, match="holds the files of an earlier run"):

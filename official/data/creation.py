@@ -1,7 +1,7 @@
 """Text files -> TFRecords of pre-training examples and a manifest.
 
 Two rounds of independent tasks, each in as many processes as asked for:
-  1. Every split of the text is tokenised and written to the job's work folder in blocks (`official.data.corpus`).
+  1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks (`official.data.corpus`).
   2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
      segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
 Memory holds a block or a pool per process, never the text. What a task writes depends on the input, the flags and the task's
@@ -24,15 +24,15 @@ from official.config import ConfigError
 from official.data import corpus, documents, files, masking, pairs, records, text_files, tokenization, unfinished, vocabulary, workers
 
 MANIFEST = "manifest.json"
-_VERSION = 2  # of what the same flags make of the same text
-_SPLIT_BYTES = 8 << 20
+_VERSION = 3  # of what the same flags make of the same text
+_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where the number of workers is not asked for: starting one costs seconds
 _BLOCK_TOKENS = 1 << 22
 _POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
 _FEWEST_SHARDS_UNASKED = 8
-_BATCH_SENTENCES = 4096  # of one call of the tokenizer
-_BATCH_EXAMPLES = 1024  # are laid out, masked and encoded at once
+_BATCH_SENTENCES = 2048  # of one call of the tokenizer
+_MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
 _PLAN, _MASKS, _KEYS = range(3)  # kinds of random streams
 
 
@@ -96,12 +96,12 @@ def create_pretraining_data(job: Job) -> dict:
     words = vocabulary.load_vocabulary(job.vocab_file)
     records.check_vocabulary(words, job.record_format)
     _check_output(job)
-    splits = text_files.plan_splits(paths, _SPLIT_BYTES)
-    inputs = [[split.path, split.start, split.end] for split in splits]
+    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
+    inputs = [[dataclasses.astuple(split) for split in splits] for splits in tasks]
     identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": inputs, "text_bytes": files.sizes(paths)}
     try:
         with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
-            manifest = _make(job, folder, splits, words, sum(files.sizes(paths)))
+            manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
             unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
     except (OSError, tf.errors.OpError) as error:
         raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}. The same command "
@@ -109,16 +109,17 @@ def create_pretraining_data(job: Job) -> dict:
     return manifest
 
 
-def _make(job: Job, folder: str, splits: list, words: vocabulary.Vocabulary, num_bytes: int) -> dict:
+def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: vocabulary.Vocabulary, num_bytes: int) -> dict:
     """Runs both rounds and returns the manifest."""
     for path in glob.glob(os.path.join(glob.escape(job.output_dir), "*.tmp-*")):
         os.remove(path)
+    _planned_pool.cache_clear()  # an earlier job of this process may have had the same flags, and other text
     run = functools.partial(workers.run_all, num_workers=_num_workers(job, num_bytes), total_bytes=num_bytes, preload=__name__)
-    run([(_tokenize_split, job, folder, number, split) for number, split in enumerate(splits)], doing="Tokenising", items="documents")
-    text = _sum_of(unfinished.read_json(_split_path(folder, number)) for number in range(len(splits)))
+    run([(_tokenize_text, job, folder, number, splits, words.sha256) for number, splits in enumerate(tasks)], doing="Tokenising", items="documents")
+    text = _sum_of(unfinished.read_json(_text_path(folder, number)) for number in range(len(tasks)))
     layout = _plan_layout(job, text)
     share = num_bytes / layout.num_shards
-    run([(_write_shard, job, folder, layout, number, share) for number in range(layout.num_shards)], doing="Writing", items="examples")
+    run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)], doing="Writing", items="examples")
     shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
     return _manifest(job, layout, words, text, shards)
 
@@ -178,31 +179,40 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# First round: splits of the text -> blocks of tokenised documents
+# First round: text -> blocks of tokenised documents
 
 
-def _split_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"split-{number:05d}.json")
+def _text_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"text-{number:05d}.json")
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str) -> tokenization.Tokenizer:
-    return tokenization.Tokenizer(vocabulary.load_vocabulary(vocab_file))
+def _tokenizer(vocab_file: str, sha256: str) -> tokenization.Tokenizer:
+    return tokenization.Tokenizer(_vocabulary(vocab_file, sha256))
 
 
-def _tokenize_split(job: Job, folder: str, number: int, split: text_files.Split) -> None:
-    """Writes the blocks of a split and, last, what was counted."""
-    if os.path.exists(_split_path(folder, number)):
+@functools.lru_cache(maxsize=1)
+def _vocabulary(vocab_file: str, sha256: str) -> vocabulary.Vocabulary:
+    """Loads the vocabulary, once as long as the file does not change."""
+    words = vocabulary.load_vocabulary(vocab_file)
+    if words.sha256 != sha256:
+        raise ConfigError(f"--vocab_file={vocab_file} was changed while it was read.")
+    return words
+
+
+def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Split], sha256: str) -> None:
+    """Writes the blocks of a task's splits of the text and, last, what was counted."""
+    if os.path.exists(_text_path(folder, number)):
         return
     counts, kept = documents.ReadCounts(), collections.Counter()
     keys = np.random.default_rng([job.random_seed, _KEYS, number])
-    tokenize = _tokenizer(job.vocab_file).tokenize
-    batches = _ahead(_batches(documents.read_split(split, job.sentence_splitting, counts), counts))
+    tokenize = _tokenizer(job.vocab_file, sha256).tokenize
+    batches = _batches(documents.read_splits(splits, job.sentence_splitting, counts), counts)
     for block_number, block in enumerate(_blocks(_tokenized(batch, tokenize) for batch in batches)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
         kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens))
-    unfinished.write_json(_split_path(folder, number), {**dataclasses.asdict(counts), **kept})
+    unfinished.write_json(_text_path(folder, number), {**dataclasses.asdict(counts), **kept})
 
 
 def _batches(texts: Iterator[list[str]], counts: documents.ReadCounts) -> Iterator[list[list[str]]]:
@@ -263,7 +273,7 @@ def _planned_pool(job: Job, folder: str, pool: int, num_pools: int) -> tuple[cor
     return texts, pairs.plan_pairs(texts, job.rules, np.random.default_rng([job.random_seed, _PLAN, pool]))
 
 
-def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: float) -> None:
+def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: float, sha256: str) -> None:
     """Writes a shard under a temporary name, renames it, and writes what was counted; `share` is its part of the text in bytes."""
     path = os.path.join(job.output_dir, layout.file(number))
     if os.path.exists(_shard_path(folder, number)) and os.path.exists(path):
@@ -271,7 +281,7 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
         return
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        counts = _write_shard_records(temporary, job, folder, layout, number, share)
+        counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
     except BaseException:
         os.remove(temporary)
         raise
@@ -279,11 +289,11 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
     unfinished.write_json(_shard_path(folder, number), counts)
 
 
-def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, number: int, share: float) -> dict:
+def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, number: int, share: float, sha256: str) -> dict:
     """Writes the records and returns what the manifest says about them."""
     totals, lengths = collections.Counter(), np.zeros(job.rules.max_seq_length + 1, np.int64)
     with tf.io.TFRecordWriter(path) as writer:
-        for examples, part in _shard_examples(job, folder, layout, number):
+        for examples, part in _ahead(_shard_examples(job, folder, layout, number, sha256)):
             for record in records.encode(examples, job.record_format, pad_position_value=job.pad_position_value):
                 writer.write(record)
             lengths += np.bincount(examples.lengths, minlength=len(lengths))
@@ -292,22 +302,18 @@ def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, numbe
     return {**totals, "lengths": lengths.tolist()}
 
 
-def _shard_examples(job: Job, folder: str, layout: Layout, number: int) -> Iterator[tuple]:
+def _shard_examples(job: Job, folder: str, layout: Layout, number: int, sha256: str) -> Iterator[tuple]:
     """Yields (examples, their part of the shard) in batches."""
-    words = _tokenizer_vocabulary(job.vocab_file)
+    words = _vocabulary(job.vocab_file, sha256)
     parts = layout.parts(number)
     for pool, part in parts:
         texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
         plan = plan[part::layout.shards_per_pool]
         rng = np.random.default_rng([job.random_seed, _MASKS, pool, part])
-        for first in range(0, len(plan), _BATCH_EXAMPLES):
-            rows = plan[first:first + _BATCH_EXAMPLES]
+        bounds = np.linspace(0, len(plan), -(-len(plan) // _MOST_EXAMPLES) + 1).astype(int)
+        for first, end in zip(bounds, bounds[1:]):
+            rows = plan[first:end]
             yield masking.build_examples(rows, texts, words, job.rules, rng), len(rows) / len(plan) / len(parts)
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer_vocabulary(vocab_file: str) -> vocabulary.Vocabulary:
-    return vocabulary.load_vocabulary(vocab_file)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

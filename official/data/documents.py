@@ -76,16 +76,15 @@ class _Format:
 
 
 def read_documents(paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto") -> Iterator[list[str]]:
-    """Yields the documents of whole files in order; see `read_split`."""
-    for path in paths:
-        yield from read_split(Split(path), sentence_splitting, counts)
+    """Yields the documents of whole files in order; see `read_splits`."""
+    return read_splits(map(Split, paths), sentence_splitting, counts)
 
 
-def read_split(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
-    """Yields the documents that begin in a split, each a list of one sentence or more.
+def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
+    """Yields the documents that begin in each split, in order, each a list of one sentence or more.
 
     Args:
-      split: of a text file, UTF-8.
+      splits: of text files, UTF-8.
       sentence_splitting: "always"; "never", a line is a sentence; "auto": lines of plain text are split where the first of
         the file hold clearly more than one sentence on average, and those of all other formats are.
       counts: is brought up to date while reading.
@@ -93,23 +92,29 @@ def read_split(split: Split, sentence_splitting: str, counts: ReadCounts) -> Ite
     Raises:
       ConfigError: for a file that cannot be read, is not text, or is compressed and damaged.
     """
+    paragraphs = itertools.chain.from_iterable(_read_paragraphs(split, sentence_splitting, counts) for split in splits)
+    for document in sentences.split_documents(paragraphs):
+        counts.documents += bool(document)
+        counts.empty_documents += not document
+        counts.sentences += len(document)
+        if document:
+            yield document
+
+
+def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[tuple[list[str], bool]]:
+    """Yields the paragraphs of each document and whether they are to be split into sentences."""
     with text_files.open_text(split.path) as file:
         head = _head_lines(file.text.read(_HEAD_BYTES))
         file.text.seek(0)
         layout = _find_format(head[0] if head else "", split.path)
         documents = _collect(layout.items(_read_lines(file.text, split, layout, counts), counts), counts)
-        if _has_paragraphs(head, layout, sentence_splitting):
-            documents = sentences.split_documents(documents)
+        are_paragraphs = _has_paragraphs(head, layout, sentence_splitting)
         counts.files += split.start == 0
         others, own = counts.bytes, counts.text_bytes
         done = file.packed.tell if file.packed else lambda: counts.text_bytes - own
         for document in documents:
-            counts.documents += bool(document)
-            counts.empty_documents += not document
-            counts.sentences += len(document)
             counts.bytes = others + done()
-            if document:
-                yield document
+            yield document, are_paragraphs
         counts.bytes = others + done()
 
 

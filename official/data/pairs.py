@@ -82,11 +82,17 @@ def plan_pairs(documents: TokenizedDocuments, rules: Rules, rng: np.random.Gener
     lanes = _Lanes.begin(documents, rules, rng)
     steps = []
     while len(lanes.document):
-        plan, sentence = _step(lanes, documents, rules, rng)
-        steps.append(plan)
-        lanes = lanes.advance(sentence)
-    plan = np.concatenate(steps)
+        cuts = lanes.cut(documents.sentence_starts, rng)
+        steps.append((lanes, cuts))
+        lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
+    plan = _plan(_joined(lanes for lanes, _ in steps), _joined(cuts for _, cuts in steps), documents, rules, rng)
     return plan[rng.permutation(len(plan))]
+
+
+def _joined(parts):
+    """Returns one dataclass of arrays for those of many steps."""
+    parts = list(parts)
+    return type(parts[0])(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(parts[0])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +112,26 @@ class _Lanes:
         return cls(document, documents.document_starts[document], documents.document_starts[document + 1],
                    np.where(is_short, short, rules.max_pair_length))
 
+    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "_Cuts":
+        """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a random one."""
+        end = _reach(sentence_starts, self.sentence, self.end, self.target)
+        count = end - self.sentence
+        middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
+        return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
+
     def advance(self, sentence: np.ndarray) -> "_Lanes":
         """Returns the lanes that have a sentence left when each goes on with `sentence`."""
         left = sentence < self.end
         return _Lanes(self.document[left], sentence[left], self.end[left], self.target[left])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cuts:
+    """What is collected in every lane at a step: the sentences from the lane's on up to `end`."""
+
+    middle: np.ndarray  # where segment A ends
+    end: np.ndarray
+    is_random: np.ndarray
 
 
 def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
@@ -117,21 +139,16 @@ def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
     return (rng.random(len(count)) * count).astype(np.int64)
 
 
-def _step(lanes: _Lanes, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Makes one pair in every lane. Returns int32 [lanes, 5], and the sentence with which each lane goes on."""
+def _plan(lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> np.ndarray:
+    """Makes a pair of each cut. Returns int32 [N, 5]. What is drawn here has no bearing on the next cut, so that it waits until all are made."""
     starts = documents.sentence_starts
-    end = _reach(starts, lanes.sentence, lanes.end, lanes.target)
-    count = end - lanes.sentence
-    middle = lanes.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
-    is_random = (count == 1) | (rng.random(len(count)) < 0.5)
-    a_start, a_end = starts[lanes.sentence], starts[middle]
+    a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
     random_start, random_end = _random_segments(documents, lanes.document, lanes.target - (a_end - a_start), rng)
-    b_start, b_end = np.where(is_random, random_start, a_end), np.where(is_random, random_end, starts[end])
+    b_start, b_end = np.where(cuts.is_random, random_start, a_end), np.where(cuts.is_random, random_end, starts[cuts.end])
     a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
     a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)  # what is cut is cut token by token at the front or the back
     b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
-    plan = np.stack([a_start, a_length, b_start, b_length, is_random], axis=1).astype(np.int32)
-    return plan, np.where(is_random, middle, end)
+    return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
 
 
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:

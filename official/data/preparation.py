@@ -11,7 +11,7 @@ from official.data import documents, files, text_files, unfinished, workers
 
 MANIFEST = "manifest.json"
 SIDES = ("train", "eval")
-_SPLIT_BYTES = 32 << 20
+_TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it took something out.
 _LEFTOVERS = re.compile(r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?")
 _EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
@@ -46,7 +46,7 @@ def side_of(document: list[str], eval_share: float) -> str:
 
 
 def prepare(job: Job) -> dict:
-    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per split of the text, and the manifest.
+    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest.
 
     Returns:
       The manifest: flags and counts.
@@ -56,16 +56,16 @@ def prepare(job: Job) -> dict:
     """
     _check(job)
     paths = files.find_files(job.input_files, "input_files")
-    splits = text_files.plan_splits(paths, _SPLIT_BYTES)
+    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
     flags = {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
-    identity = {**flags, "text": [[split.path, split.start, split.end] for split in splits], "text_bytes": files.sizes(paths)}
+    identity = {**flags, "text": [[dataclasses.astuple(split) for split in splits] for splits in tasks], "text_bytes": files.sizes(paths)}
     try:
         with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
             for side in SIDES:
                 os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
-            workers.run_all([(_prepare_split, job, folder, number, split) for number, split in enumerate(splits)], job.num_workers,
+            workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
                             sum(files.sizes(paths)), "Cleaning", "documents", __name__)
-            totals = sum((collections.Counter(unfinished.read_json(_counts_path(folder, number))) for number in range(len(splits))),
+            totals = sum((collections.Counter(unfinished.read_json(_counts_path(folder, number))) for number in range(len(tasks))),
                          collections.Counter())
             manifest = {"flags": flags, **totals}
             unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
@@ -87,18 +87,18 @@ def _check(job: Job) -> None:
 
 
 def _counts_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"split-{number:05d}.json")
+    return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def _prepare_split(job: Job, folder: str, number: int, split: text_files.Split) -> None:
-    """Writes the two files of a split and, last, what was counted."""
+def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split]) -> None:
+    """Writes the two files of a task and, last, what was counted."""
     if os.path.exists(_counts_path(folder, number)):
         return
     counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
     paths = {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
     outputs = {side: open(f"{path}.tmp", "w", encoding="utf-8", errors="replace") for side, path in paths.items()}
     try:
-        for document in documents.read_split(split, job.sentence_splitting, counts):
+        for document in documents.read_splits(splits, job.sentence_splitting, counts):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:

@@ -1,12 +1,18 @@
 """Paragraphs -> sentences, by the splitter of the package blingfire, whose model comes with it."""
 
+import collections
 import itertools
 import re
+import string
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import blingfire
+import numpy as np
 
 _BATCH_CHARACTERS = 1 << 17  # of one call of the splitter
+_THREADS = 2
+_BATCHES_AHEAD = 4
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it is white space,
 # which the splitter's rules treat before a word as they do the beginning of the text.
 _END = "\u2029"
@@ -16,6 +22,22 @@ _BETWEEN = _END + "\n"
 # split before the ")" at the end only. U+01C3 is a letter that the splitter takes for an exclamation mark.
 _SAFE_ENDING = re.compile("[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z")
 _ENDING_CHARACTERS = 8
+
+# The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before it and at those behind it up
+# to the first that can begin a sentence. Text in the middle between two of these places makes no difference: it is taken out,
+# a mark that no rule knows stands for it, and the splitter has two fifths of the text to go through.
+# Source: https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
+_MARK = "\ue000"
+_BEHIND_BYTES = 22  # of text are kept at least: six of punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
+_BEFORE_BYTES = 12
+_LEAST_BYTES = 16  # that are taken out
+_MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
+# Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin ones of two bytes among
+# them, and digits. An end of a sentence, "[" and ":" begin what the rules look for behind a sentence.
+_END_OR_OTHER, _PUNCTUATION, _LETTER = b"\0", b"\1", b"\2"
+_LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xc0), 0xc3, 0xc4, 0xc5])
+_PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
+_CLASSES = b"".join(_LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER for code in range(256))
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -32,12 +54,30 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
         yield from _split_batch(batch)
 
 
-def split_documents(documents: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yields documents of paragraphs as documents of sentences; reads some documents ahead."""
-    for batch in _batches(documents, lambda document: sum(map(len, document))):
-        split = split_paragraphs(itertools.chain.from_iterable(batch))
-        for document in batch:
-            yield list(itertools.chain.from_iterable(itertools.islice(split, len(document))))
+def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[list[str]]:
+    """Yields documents of sentences in order. Some documents ahead of them are read, and split in other threads.
+
+    Args:
+      documents: paragraphs of each, and whether they are to be split; where not, they are sentences.
+    """
+    with ThreadPoolExecutor(_THREADS) as threads:  # the splitter runs without Python's lock
+        begun = collections.deque()
+        for batch in _batches(documents, lambda item: sum(map(len, item[0]))):
+            has_paragraphs = any(is_to_split for _, is_to_split in batch)
+            if has_paragraphs:
+                begun.append(threads.submit(_split_documents, batch))
+            while len(begun) > _BATCHES_AHEAD * has_paragraphs:
+                yield from begun.popleft().result()
+            if not has_paragraphs:
+                yield from (document for document, _ in batch)
+        while begun:
+            yield from begun.popleft().result()
+
+
+def _split_documents(documents: list[tuple[list[str], bool]]) -> list[list[str]]:
+    split = split_paragraphs(itertools.chain.from_iterable(paragraphs for paragraphs, is_to_split in documents if is_to_split))
+    return [list(itertools.chain.from_iterable(itertools.islice(split, len(paragraphs)))) if is_to_split else paragraphs
+            for paragraphs, is_to_split in documents]
 
 
 def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
@@ -54,12 +94,37 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
 def _split_batch(paragraphs: list[str]) -> list[list[str]]:
     safe = [_SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None for paragraph in paragraphs]
     together = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
-    split = (blingfire.text_to_sentences(together) + "\n").split(_BETWEEN)[:-1]
+    split = (_mark_sentences(together) + "\n").split(_BETWEEN)[:-1]
     if len(split) != sum(safe):  # a paragraph holds the separator
         return list(map(split_sentences, paragraphs))
     following = iter(split)
     return [_sentences(next(following)) if is_safe else split_sentences(paragraph) for paragraph, is_safe in zip(paragraphs, safe)]
 
 
+def _mark_sentences(text: str) -> str:
+    """Returns what the splitter makes of the text: a line for each sentence."""
+    if _MARK in text:
+        return blingfire.text_to_sentences(text)
+    data = text.encode()
+    firsts, lasts = _idle_parts(data)
+    kept = _MARK.encode().join(map(data.__getitem__, map(slice, [0, *lasts], [*firsts, len(data)])))
+    pieces = [b""] * (2 * len(firsts) + 1)
+    pieces[::2] = blingfire.text_to_sentences(kept.decode()).encode().split(_MARK.encode())
+    pieces[1::2] = map(data.__getitem__, map(slice, firsts, lasts))
+    return b"".join(pieces).decode()
+
+
+def _idle_parts(text: bytes) -> tuple[list[int], list[int]]:
+    """Returns where the parts begin and end, from the first letter of a word to a blank, that the splitter need not see."""
+    classes = text.translate(_CLASSES).replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
+    ends = np.concatenate([[-1], np.flatnonzero(np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)), [len(text)]])
+    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _LEAST_BYTES)
+    blanks = np.concatenate([[-1], np.flatnonzero(np.frombuffer(text, np.uint8) == ord(" ")), [len(text)]])
+    firsts = blanks[np.searchsorted(blanks, ends[gaps] + _BEHIND_BYTES)] + 1
+    lasts = blanks[np.searchsorted(blanks, ends[gaps + 1] - _BEFORE_BYTES) - 1]
+    is_long = lasts - firsts >= _LEAST_BYTES
+    return firsts[is_long].tolist(), lasts[is_long].tolist()
+
+
 def _sentences(lines: str) -> list[str]:
-    return [line for line in lines.split("\n") if line.strip()]
+    return list(filter(str.strip, lines.split("\n")))

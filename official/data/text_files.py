@@ -47,12 +47,29 @@ def plan_splits(paths: Iterable[str], split_bytes: int) -> list[Split]:
     Raises:
       ConfigError: for a file that cannot be read.
     """
-    paths, splits = list(paths), []
+    return [split for split, _ in _sized_splits(paths, split_bytes)]
+
+
+def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Split, int]]:
+    """Yields the splits and their sizes in bytes."""
+    paths = list(paths)
     for path, size in zip(paths, files.sizes(paths)):
         count = 1 if size <= split_bytes or _is_compressed(path) else -(-size // split_bytes)
-        bounds = [size * number // count for number in range(count)]
-        splits += [Split(path, start, end) for start, end in zip(bounds, [*bounds[1:], None])]
-    return splits
+        bounds = [size * number // count for number in range(count + 1)]
+        for start, end in zip(bounds, bounds[1:]):
+            yield Split(path, start, None if end == size else end), end - start
+
+
+def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
+    """Deals files out to tasks of at most `task_bytes`: parts of a large file, or files that follow each other and are small."""
+    tasks, left = [], 0
+    for split, size in _sized_splits(paths, task_bytes):
+        if not tasks or size > left:
+            tasks.append([])
+            left = task_bytes
+        tasks[-1].append(split)
+        left -= size
+    return tasks
 
 
 @contextlib.contextmanager

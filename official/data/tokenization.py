@@ -5,15 +5,16 @@ space, lower-cased, loses its accents, is split at punctuation, and each word be
 has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
-tensorflow-text's compiled tokenizer has other classes of characters, so it is given nothing but ASCII, where both agree.
-A chunk of text between two white spaces has the same ids wherever it stands. So chunks that are not ASCII are set aside:
-the compiled tokenizer sees a mark in their place, plain Python looks their ids up or finds them by the rules, and they are
-put where the mark was.
+A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
+every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. For the others ids are
+remembered. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII, where its classes of
+characters are not the published ones, go to plain Python.
 """
 
+import itertools
+import operator
 import re
 import string
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
@@ -25,18 +26,20 @@ from official.data.vocabulary import CONTINUATION, Vocabulary
 
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # characters; a longer one is unknown
-_BATCH_CHARACTERS = 2**20  # of one call of the compiled tokenizer, which needs some 20 bytes for each
-_WIDEST_GAP = 32  # bytes of ASCII that are cheaper looked up together with what is around them than tokenised between two marks
-_MOST_REMEMBERED = 2**18  # chunks of text whose ids are kept: some 60 MB
-_LONGEST_REMEMBERED = 50  # characters; longer chunks hardly come twice
+_BATCH_CHARACTERS = 2**18  # are looked up at once: arrays of their words stay in the cache
+_MOST_REMEMBERED = 2**18  # words and chunks whose ids are kept: some 60 MB
+_LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
-_LINE_END = " \n "  # with blanks, so that there is one on both sides of every chunk
-_MARK = "\u03c9".encode()  # any word that is not ASCII
-_ASCII_PIECE = re.compile(rf"({CONTINUATION})?[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
+_NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
+_ASCII_WORD = re.compile(rf"[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
 _ASCII_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 _CHINESE_OR_OTHERS = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
+
+# Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is one, too.
+_WHITE, _PART, _ALONE = range(3)
+_CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in string.punctuation.encode() + b"\n" else _PART for code in range(256))
 
 
 class Tokenizer:
@@ -44,12 +47,17 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary):
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
+        self._end, self._none = vocabulary.size, vocabulary.size + 1  # ids of no piece: what ends a sentence, and for what is not in the table
+        self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
         # Other words cannot occur in lower-case ASCII text. Some of them the compiled tokenizer does not accept.
-        words = [_UNKNOWN, *filter(_ASCII_PIECE.fullmatch, vocabulary.words)]
-        self._ids = np.array([*map(vocabulary.id_of, words), 0], self._dtype)  # by the compiled tokenizer's; the last is the mark
+        words = [_UNKNOWN, *(word for word in vocabulary.words if _ASCII_WORD.fullmatch(word.removeprefix(CONTINUATION)))]
+        self._ids = np.array(list(map(vocabulary.id_of, words)), self._wide)  # by the compiled tokenizer's
         with tf.device("CPU"):
-            self._compiled = tf_text.FastWordpieceTokenizer([*words, _MARK], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
-        self._chunks = _Chunks(vocabulary, self._dtype)
+            self._compiled = tf_text.FastWordpieceTokenizer([*words, _NEVER], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
+        whole = {word.encode(): vocabulary.id_of(word) for word in words if _ASCII_WORD.fullmatch(word)}
+        self._whole_words = _WholeWords({b"\n": self._end, **whole}, self._none, self._wide)
+        self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()})
+        self._remembered = {}
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises text of any kind. A lone surrogate is a character like others.
@@ -60,34 +68,43 @@ class Tokenizer:
         """
         if not sentences:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
-        ids, lengths = zip(*map(self._tokenize_batch, _batches(sentences)))
-        return np.concatenate(ids), np.concatenate(lengths)
+        ids = np.concatenate([self._tokenize_batch(_join(batch)) for batch in _batches(sentences)])
+        is_end = ids == self._end
+        return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
-    def _tokenize_batch(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        text, stretches = _set_aside(_join(sentences))
+    def _tokenize_batch(self, text: bytes) -> np.ndarray:
+        """Returns the ids of lines, the end of each among them."""
+        starts, ends = _find_words(text)
+        ids = self._whole_words.find(text, starts, ends)
+        is_other = ids == self._none
+        others = map(text.__getitem__, map(slice, starts[is_other].tolist(), ends[is_other].tolist()))
+        return _put_in(ids, is_other, self._look_up(list(others)))
+
+    def _look_up(self, chunks: list[bytes]) -> list[bytes]:
+        """Returns the ids of words or chunks, as bytes, which are quickly joined."""
+        new = self._tokenize_chunks(list(set(chunks).difference(self._remembered)))
+        self._remembered.update(new)
+        ids = list(map(self._remembered.__getitem__, chunks))
+        if len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.clear()
+        else:
+            for chunk in new:
+                if len(chunk) > _LONGEST_REMEMBERED:
+                    del self._remembered[chunk]
+        return ids
+
+    def _tokenize_chunks(self, chunks: list[bytes]) -> dict[bytes, bytes]:
+        if not chunks:
+            return {}
+        is_ascii = list(map(bytes.isascii, chunks))
+        found = {chunk: self._rules.ids_of(chunk) for chunk in itertools.compress(chunks, map(operator.not_, is_ascii))}
+        plain = list(itertools.compress(chunks, is_ascii))
         with tf.device("CPU"):
-            pieces = self._compiled.tokenize(tf.constant(text.split(b"\n")[1:-1], tf.string))
-        ids_of_chunk = self._chunks.__getitem__
-        set_aside = [b"".join(map(ids_of_chunk, stretch.split())) for stretch in stretches]
-        return self._put_back(set_aside, pieces.flat_values.numpy(), pieces.row_splits.numpy())
-
-    def _put_back(self, set_aside: list[bytes], pieces: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids and lengths of sentences.
-
-        Args:
-          set_aside: ids of each stretch that was set aside, in order.
-          pieces: what the compiled tokenizer returned for the rest, with a mark for each stretch; int32.
-          splits: sentence n is pieces[splits[n]:splits[n + 1]].
-        """
-        ids = self._ids[pieces]
-        if not set_aside:
-            return ids, np.diff(splits)
-        is_mark = pieces == len(self._ids) - 1
-        counts = np.ones(len(pieces), np.int64)
-        counts[is_mark] = np.fromiter(map(len, set_aside), np.int64, len(set_aside)) // self._dtype.itemsize
-        ids = np.repeat(ids, counts)
-        ids[np.repeat(is_mark, counts)] = np.frombuffer(b"".join(set_aside), self._dtype)
-        return ids, np.diff(np.concatenate([[0], np.cumsum(counts)])[splits])
+            pieces = self._compiled.tokenize(tf.constant(plain, tf.string))
+        ids = self._ids[pieces.flat_values.numpy()].tobytes()
+        ends = (pieces.row_splits.numpy() * self._wide.itemsize).tolist()
+        found.update((chunk, ids[first:end]) for chunk, first, end in zip(plain, ends, ends[1:]))
+        return found
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:
@@ -99,70 +116,107 @@ def _batches(sentences: list[str]) -> Iterator[list[str]]:
 
 
 def _join(sentences: list[str]) -> bytes:
-    """Returns a line for each sentence, after an empty one. What is ASCII is in lower case, and white space of it is a blank."""
-    text = _LINE_END.join(["", *sentences, ""])
-    if text.count("\n") > len(sentences) + 1:
-        text = _LINE_END.join(["", *(sentence.replace("\n", " ") for sentence in sentences), ""])
-    text = text.replace("\x85", "")  # a control character, but white space for str.split()
+    """Returns a line for each sentence. What is ASCII is in lower case, and white space of it is a blank."""
+    text = "\n".join([*sentences, ""])
+    if text.count("\n") > len(sentences):
+        text = "\n".join([*(sentence.replace("\n", " ") for sentence in sentences), ""])
     return text.encode("utf-8", "surrogatepass").translate(_ASCII_LOWER_CASE, _ASCII_CONTROL)
+
+
+def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where the words of the text begin and end, each line feed among them, and chunks that are not all ASCII as one."""
+    codes, classes = np.frombuffer(text, np.uint8), np.frombuffer(bytearray(text.translate(_CLASSES)), np.uint8)
+    foreign = np.flatnonzero(codes > 127)
+    if len(foreign):
+        classes[_chunks_around(foreign, codes)] = _PART
+    differs = classes[1:] != classes[:-1]
+    # A word begins at what is alone, and where another class than before does that is not white space; it ends before the next one.
+    is_alone, is_word = classes == _ALONE, classes != _WHITE
+    is_start, is_last = is_alone.copy(), is_alone
+    is_start[0], is_last[-1] = is_word[0], is_word[-1]
+    is_start[1:] |= differs & is_word[1:]
+    is_last[:-1] |= differs & is_word[:-1]
+    return np.flatnonzero(is_start), np.flatnonzero(is_last) + 1
+
+
+def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Returns the places, ascending, of all bytes of the chunks in which some of the `places` lie."""
+    whites = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n")))
+    after = np.unique(np.searchsorted(whites, places))
+    starts, ends = np.where(after > 0, whites[after - 1] + 1, 0), whites[after]
+    lengths = ends - starts
+    return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+
+
+def _put_in(ids: np.ndarray, is_other: np.ndarray, parts: list[bytes]) -> np.ndarray:
+    """Puts the ids of `parts`, one part after the other, in the place of the others."""
+    counts = np.ones(len(ids), np.intp)
+    counts[is_other] = np.fromiter(map(len, parts), np.intp, len(parts)) // ids.itemsize
+    ids = np.repeat(ids, counts)
+    ids[np.repeat(is_other, counts)] = np.frombuffer(b"".join(parts), ids.dtype)
+    return ids
+
+
+class _WholeWords:
+    """A table of words of 16 bytes at most. One whose place is taken by another is left out."""
+
+    _BITS = 17  # of the number of places
+    _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, and their bits look random
+    _MASKS = np.array([256**count - 1 for count in range(9)], np.uint64)  # of the first bytes of eight
+
+    def __init__(self, ids: dict[bytes, int], none: int, dtype: np.dtype):
+        """Takes the id of each word, and what stands for that of words that are not there."""
+        words = [word for word in ids if len(word) <= 16]
+        ends = np.cumsum(list(map(len, words)))
+        keys = self._keys(b"".join(words), ends - list(map(len, words)), ends)
+        places, first = np.unique(self._places(keys), return_index=True)
+        self._none = none
+        self._ids = np.full(2**self._BITS, none, dtype)
+        self._table = np.zeros((2, 2**self._BITS), np.uint64)  # no word has the key 0
+        self._ids[places] = np.array([ids[word] for word in words])[first]
+        self._table[:, places] = keys[:, first]
+
+    def find(self, text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Returns the ids of the words text[starts[n]:ends[n]]."""
+        keys = self._keys(text, starts, ends)
+        places = self._places(keys)
+        ids = self._ids.take(places)
+        is_none = (self._table[0].take(places) != keys[0]) | (self._table[1].take(places) != keys[1])
+        ids[is_none | (ends - starts > 16)] = self._none
+        return ids
+
+    def _keys(self, text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Returns the first 16 bytes of each word as two numbers, uint64 [2, N]."""
+        eights = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
+        lengths = ends - starts
+        keys = np.empty((2, len(starts)), np.uint64)
+        keys[0] = eights[starts] & self._MASKS.take(lengths, mode="clip")
+        keys[1] = eights[np.minimum(starts + 8, len(text))] & self._MASKS.take(lengths - 8, mode="clip")
+        return keys
+
+    def _places(self, keys: np.ndarray) -> np.ndarray:
+        mixed = keys[0] * self._FACTORS[0] ^ keys[1] * self._FACTORS[1]
+        return (mixed >> np.uint64(64 - self._BITS)).astype(np.intp)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is not ASCII
 
 
-def _set_aside(text: bytes) -> tuple[bytes, list[str]]:
-    """Returns the text with a mark in place of each stretch of chunks that are not all ASCII, and these stretches."""
-    rest, stretches, end = [], [], 0
-    for first, last in _foreign_stretches(np.frombuffer(text, np.uint8)):
-        if last < end:  # in the last chunk of the stretch before
-            continue
-        if first > end:
-            start = text.rfind(b" ", 0, first) + 1
-            rest.append(text[end:start])
-            stretches.append(b"")
-        else:
-            start = end
-        end = text.find(b" ", last)
-        stretches[-1] += text[start:end]
-    rest.append(text[end:])
-    return _MARK.join(rest), [stretch.decode("utf-8", "surrogatepass") for stretch in stretches]
+class _Rules:
+    """The published rules, character by character."""
 
-
-def _foreign_stretches(text: np.ndarray) -> Iterable[tuple[int, int]]:
-    """Returns where in uint8 `text` the first and the last run of bytes begins that are not ASCII, of each stretch.
-
-    A stretch lies in one line, and its runs begin no more than _WIDEST_GAP bytes apart.
-    """
-    is_foreign = text > 127
-    runs = np.flatnonzero(is_foreign[1:] > is_foreign[:-1]) + 1
-    if not len(runs):
-        return ()
-    lines = np.searchsorted(np.flatnonzero(text == ord("\n")), runs)
-    cuts = np.flatnonzero((np.diff(runs) > _WIDEST_GAP) | (np.diff(lines) > 0))
-    return zip(runs[np.append(0, cuts + 1)].tolist(), runs[np.append(cuts, -1)].tolist())
-
-
-class _Chunks(dict):
-    """The ids of chunks of text without white space, as bytes, which are quickly joined: by the published rules, and remembered."""
-
-    def __init__(self, vocabulary: Vocabulary, dtype: np.dtype):
-        super().__init__()
-        self._starts = {word: number.to_bytes(dtype.itemsize, sys.byteorder) for word, number in vocabulary.ids.items()}
-        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in self._starts.items() if word.startswith(CONTINUATION)}
+    def __init__(self, codes: dict[str, bytes]):
+        """Takes the id of each word of the vocabulary, as bytes."""
+        self._starts = codes
+        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
         self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
-        self._unknown = self._starts[_UNKNOWN]
+        self._unknown = codes[_UNKNOWN]
 
-    def __missing__(self, chunk: str) -> bytes:
-        parts = _CHINESE_OR_OTHERS.findall(chunk)
-        if len(parts) > 1:
-            return b"".join(map(self.__getitem__, parts))
-        ids = b"".join(map(self._find_pieces, _words(chunk)))
-        if len(chunk) <= _LONGEST_REMEMBERED:
-            if len(self) >= _MOST_REMEMBERED:
-                self.clear()
-            self[chunk] = ids
-        return ids
+    def ids_of(self, chunk: bytes) -> bytes:
+        """Returns the ids of a chunk in which there may be other white space than blanks."""
+        parts = _CHINESE_OR_OTHERS.findall(chunk.decode("utf-8", "surrogatepass"))
+        return b"".join(map(self._find_pieces, itertools.chain.from_iterable(map(_words, parts))))
 
     def _find_pieces(self, word: str) -> bytes:
         if len(word) > _LONGEST_WORD:
@@ -214,6 +268,6 @@ _VISIBLE = _CharacterTable(_drop_invisible)
 _WITHOUT_ACCENT_AND_SPLIT = _CharacterTable(_drop_accent_and_split)
 
 
-def _words(chunk: str) -> list[str]:
-    """Returns the words of a chunk that has no Chinese character unless it is one."""
-    return unicodedata.normalize("NFD", chunk.translate(_VISIBLE).lower()).translate(_WITHOUT_ACCENT_AND_SPLIT).split()
+def _words(part: str) -> list[str]:
+    """Returns the words of a part of the text that has no Chinese character unless it is one."""
+    return unicodedata.normalize("NFD", part.translate(_VISIBLE).lower()).translate(_WITHOUT_ACCENT_AND_SPLIT).split()
