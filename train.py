@@ -22,13 +22,13 @@ def main(argv: list[str]) -> int:
         # Imported after the command line is known to be good: TensorFlow takes seconds to load.
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS
-        from official.training import plan, runner
+        from official.training import plan, repeats
 
         configure_logging(config.verbosity)
         if config.plan:
             print(plan.run(config, TASKS[config.task]))
             return 0
-        result = runner.run(config, TASKS[config.task], command=argv, started=official.STARTED)
+        result = repeats.run(config, TASKS[config.task], command=argv, started=official.STARTED)
     except flags.HelpRequested as text:
         print(text)
         return 0
@@ -38,7 +38,9 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:  # while starting; later, the run saves first
         print("train.py: interrupted.", file=sys.stderr)
         return 130
-    print(f"{result.status}: {result.reason}. Report: {config.model_dir}/report.html")
+    for name, value in result.scores.items():
+        print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
+    print(f"{result.status}: {result.reason}. {f'Report: {config.model_dir}/report.html' if config.num_runs == 1 else f'Result: {config.model_dir}/result.json'}")
     if result.status == "interrupted":
         print(f"Go on with: {shlex.join([sys.executable, *argv])}")
     return result.exit_code

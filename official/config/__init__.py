@@ -71,11 +71,10 @@ def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigD
       ConfigError: where the steps stay unknown, or --stop_steps is beyond them.
     """
     complete = ml_collections.ConfigDict(config)
-    fill_in_steps(complete, train_samples)
-    if config.do_train and complete.num_steps_per_epoch is None:
+    fill_in_steps(complete, train_samples if config.do_train else 1)  # without training the schedule is never asked
+    if complete.num_steps_per_epoch is None:
         raise ConfigError("num_steps_per_epoch is not set, and no training data says how many there are. Give --num_steps_per_epoch=N.")
-    if complete.num_steps_per_epoch is not None:
-        check_schedule(complete)
+    check_schedule(complete)
     return ml_collections.FrozenConfigDict(complete)
 
 

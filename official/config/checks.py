@@ -31,6 +31,8 @@ def _check_task(config) -> None:
             raise ConfigError(f"{wrong[0]}={config[wrong[0]]} needs --task={' or --task='.join(tasks)}, received --task={config.task}.")
     if config.num_runs > 1 and not config.do_train:
         raise ConfigError(f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set --do_train.")
+    if config.num_runs > 1 and config.distribution_strategy == "multi_worker_mirrored":
+        raise ConfigError(f"num_runs={config.num_runs} does not go with --distribution_strategy=multi_worker_mirrored. Start one run a seed.")
     if config.length_buckets == "always" and config.distribution_strategy == "tpu":
         raise ConfigError("length_buckets=always makes batches of different shapes, a TPU takes one. Use --length_buckets=never.")
     if config.task != "squad" and (config.stop_threshold or 0) > 1:

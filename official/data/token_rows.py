@@ -101,7 +101,7 @@ def _features(rows: TokenRows, batches: tf.data.Dataset, part_size: int, max_seq
         columns = {name: tf.constant(values) for name, values in rows.columns.items()}
 
     def cut(rows_B):
-        longest = tf.reduce_max(tf.gather(lengths_N, tf.maximum(rows_B, 0)))
+        longest = tf.reduce_max(tf.gather(lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
         length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length) if bucketed else tf.constant(max_seq_length)
         parts = tf.reshape(rows_B, [-1, part_size])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))

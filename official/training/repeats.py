@@ -1,0 +1,56 @@
+"""The same run from several seeds: mean and standard deviation of what it scores."""
+
+import json
+import os
+import statistics
+
+from absl import logging
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.reporting.result import TrainResult, write_result
+from official.training import runner
+
+
+def run(config, make_task, command: list[str] | None = None, started: float | None = None) -> TrainResult:
+    """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
+
+    A run that is finished already only says again what it scored, so the same command goes on where it was interrupted.
+
+    Returns:
+      The result that ended the last run, with {metric: mean} and {metric_std: sample standard deviation} over all runs as scores
+      and {run, ...} as a table. It is also written to model_dir/result.json.
+
+    Raises:
+      ConfigError: for bad input.
+    """
+    if config.num_runs == 1:
+        return runner.run(config, make_task, command, started)
+    if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
+        raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
+    scores = {}
+    for number in range(1, config.num_runs + 1):
+        seed = config.seed + number - 1
+        logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
+        own = type(config)({**config, "num_runs": 1, "seed": seed, "model_dir": os.path.join(config.model_dir, f"run-{number}"),
+                            "cache_dir": config.cache_dir or (os.path.join(config.model_dir, "features") if config.task == "squad" else None)})
+        result = runner.run(own, make_task, command, started if number == 1 else None)
+        if result.status in ("interrupted", "failed"):
+            return result
+        scores[seed] = result.scores
+    _summarize(result, scores)
+    result.config = json.loads(config_lib.to_json(config))
+    write_result(config.model_dir, result)
+    return result
+
+
+def _summarize(result: TrainResult, scores: dict[int, dict[str, float]]) -> None:
+    """Sets the scores of all runs in place of those of the last one."""
+    names = [name for name in next(iter(scores.values())) if name != "best_step"]
+    result.tables = {"Runs": [["seed", *names], *([str(seed), *(values[name] for name in names)] for seed, values in scores.items())]}
+    result.scores = {}
+    for name in names:
+        values = [run_scores[name] for run_scores in scores.values()]
+        result.scores |= {name: statistics.fmean(values), f"{name}_std": statistics.stdev(values)}
+        logging.info("%s over %d runs: %.4f +- %.4f", name, len(values), result.scores[name], result.scores[f"{name}_std"])
+    result.reason = f"{len(scores)} runs done"

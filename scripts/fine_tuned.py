@@ -1,0 +1,61 @@
+"""Loads a fine-tuned model from the folder of its run, for the scripts that try it on typed text."""
+
+import json
+import os
+
+from official.config import ConfigError
+
+
+def add_flags(parser) -> None:
+    """Adds the flags by which all such scripts are told what to load."""
+    parser.add_argument("--checkpoint", required=True, help="Folder of a train.py run (--model_dir).")
+    parser.add_argument("--vocab_file", help="Vocabulary. Unset: that of the run.")
+
+
+def load(flags, task_name: str):
+    """Returns (configuration, model, vocabulary) of a run: the weights of its best evaluation, or its newest ones.
+
+    Raises:
+      ConfigError: where the folder is no run of that task, or has no checkpoint.
+    """
+    from official import config as config_lib
+    from official.checkpoint import initialize, manager
+    from official.data.vocabulary import load_vocabulary
+    from official.tasks import TASKS
+
+    settings = _read(flags.checkpoint, "config.json")
+    if settings is None or settings.get("task") != task_name:
+        found = "no config.json" if settings is None else f"a run of --task={settings.get('task')}"
+        raise ConfigError(f"--checkpoint={flags.checkpoint} has {found}. Give the --model_dir of a run with --task={task_name}.")
+    config = config_lib.build_config([("config.json", {**settings, "vocab_file": flags.vocab_file or settings["vocab_file"]})])
+    vocabulary = load_vocabulary(config.vocab_file)
+    steps = manager.CheckpointManager(flags.checkpoint, {}, 1).steps()
+    if not steps:
+        raise ConfigError(f"--checkpoint={flags.checkpoint} has no checkpoint yet. Let the run save one first.")
+    best = (_read(flags.checkpoint, "result.json") or {}).get("best_step")
+    model = TASKS[task_name](config).build_model()
+    variables = {variable.name.split(":")[0]: variable for variable in model.variables}
+    initialize.initialize(variables, os.path.join(flags.checkpoint, f"ckpt-{best if best in steps else steps[-1]}"))
+    return config, model, vocabulary
+
+
+def _read(folder: str, name: str) -> dict | None:
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def lines(prompt: str):
+    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal."""
+    import sys
+
+    while True:
+        if sys.stdin.isatty():
+            print(prompt, end="", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
