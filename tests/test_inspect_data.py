@@ -1,5 +1,6 @@
 """Looking at records: what is counted, what is shown, and the first record that is wrong."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from official.config import ConfigError
-from official.data import creation, inspection, pairs, schema, vocabulary
+from official.data import creation, inspection, pairs, reading, records, schema, vocabulary
 from tests.conftest import ROOT, make_records, write_records
 from tests.test_creation import LONG, MOST, WORDS, make_text, write
+from tests.test_records import make_examples
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +80,42 @@ def test_the_first_bad_record_is_named(tmp_path, name, monkeypatch):
     assert inspection.summarize([str(tmp_path / "good")], None).records == 7
     good[4] = good[4] | {name: DAMAGES[name](good[4][name])}
     write_records(tmp_path / "bad", [schema.serialize_example(values, features) for values in good])
-    monkeypatch.setattr(inspection, "_BATCH", 3)
+    monkeypatch.setattr(reading, "_CHECKED_EXAMPLES", 3)
     with pytest.raises(ConfigError, match="bad, record 5: "):
         inspection.summarize([str(tmp_path / "bad")], vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, ""))
+
+
+@pytest.mark.parametrize("change, fault", [
+    (lambda example: dataclasses.replace(example, positions=example.positions[:, ::-1]), "masked_lm_positions are not ascending"),
+    (lambda example: dataclasses.replace(example, input_ids=example.input_ids + 50), "feature input_ids has values from"),
+    (lambda example: dataclasses.replace(example, first_lengths=example.lengths + 1), "of them in the first segment"),
+])
+def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
+    words = vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, "")
+    single = [record for record in records.encode(make_examples(300), "compact") for record in records.split(record, "compact")]
+    assert inspection.summarize([write_records(tmp_path / "good", records.join(single, "compact"))], words).records == 300
+    single[130] = records.encode(change(make_examples(1, shortest=24)), "compact")[0]
+    with pytest.raises(ConfigError, match=f"bad, record 2: example 3: .*{fault}"):
+        inspection.summarize([write_records(tmp_path / "bad", records.join(single, "compact"))], words)
+
+
+def test_examples_of_a_block_are_shown_by_their_numbers(made, words):
+    file = paths(made["compact"][0])[0]
+    text = "\n".join(inspection.show_examples(file, 3, words))
+    assert [f"record 1, example {number}: " in text for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 
 def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
     path = write_records(tmp_path / "cut", make_records(5, 0, schema.pretraining_schema(16, 3)))
     data = (tmp_path / "cut").read_bytes()
     (tmp_path / "cut").write_bytes(data[:-20])
-    with pytest.raises(ConfigError, match="cut, record 5: it is cut off or damaged"):
+    with pytest.raises(ConfigError, match="cut is truncated or damaged after record 4: record 5 cannot be read"):
         inspection.summarize([path], None)
     with pytest.raises(ConfigError, match="odd, record 1: it is no record of pre-training data"):
         inspection.summarize([write_records(tmp_path / "odd", [b"nonsense"])], None)
+    good = make_records(2, 0, schema.pretraining_schema(16, 3))
+    with pytest.raises(ConfigError, match="foreign, record 3: it is not a tf.train.Example"):
+        inspection.summarize([write_records(tmp_path / "foreign", [*good, b"\xff\xff\xff"])], None)
 
 
 def test_the_command_line(made, tmp_path):
@@ -105,4 +130,4 @@ def test_the_command_line(made, tmp_path):
     assert report["records"]["shares"] == report["compare_to"]["shares"]
     (folder / "part-00001-of-00002.tfrecord").write_bytes(b"x" * 100)
     done = subprocess.run(command[:3], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "part-00001-of-00002.tfrecord, record 1: " in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "part-00001-of-00002.tfrecord is truncated or damaged after record 0: record 1 " in done.stderr

@@ -1,4 +1,4 @@
-"""The evaluation set: which records are picked, that they are copied as they are, and what goes wrong in one line."""
+"""The evaluation set: which examples are picked, that they are copied as they are, and what goes wrong in one line."""
 
 import os
 import pathlib
@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data import reading, records, schema as schema_lib
 from tests.conftest import ROOT, write_records
+from tests.test_records import make_examples
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_eval_set  # pylint: disable=wrong-import-position
@@ -47,11 +49,27 @@ def test_picked_records_are_copied_byte_for_byte(files, tmp_path, monkeypatch, c
     assert records_of(output) == expected
     assert output.read_bytes() == pathlib.Path(write_records(tmp_path / "expected", expected)).read_bytes()
     assert [path.name for path in output.parent.iterdir()] == ["eval.out"]
-    assert capsys.readouterr().out == f"{output}: {num_samples} of the 37 records of 3 files.\n"
+    assert capsys.readouterr().out == f"{output}: {num_samples} of the 37 examples of 3 files.\n"
 
 
-def test_fewer_records_than_asked_for_name_both(files, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match=r"holds 37 records, fewer than --num_samples=10,000\."):
+def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monkeypatch):
+    features = schema_lib.pretraining_schema(24, 4)
+    made = {name: make_examples(count, seed=count) for name, count in (("a", 300), ("b", 150))}
+    for name, examples in made.items():
+        write_records(tmp_path / f"{name}.tfrecord", records.encode(examples, "compact"))
+    run(monkeypatch, f"--input_files={tmp_path}/*.tfrecord", f"--output_file={tmp_path}/out", "--num_samples=200")
+    found = records.parse_batch(records_of(tmp_path / "out"), features, "compact")
+    everything = {name: [*made["a"].features()[name], *made["b"].features()[name]] for name in features}
+    for name in features:
+        assert found[name].numpy().tolist() == [everything[name][int(i * 450 / 200)].tolist() for i in range(200)]
+    assert len(records_of(tmp_path / "out")) == 2
+    write_records(tmp_path / "c.tfrecord", [*records.encode(make_examples(3), "compact"), b"foreign"])
+    with pytest.raises(ConfigError, match="--input_files: .*c.tfrecord, record 2: it is not a compact record"):
+        run(monkeypatch, f"--input_files={tmp_path}/*.tfrecord", f"--output_file={tmp_path}/out2", "--num_samples=200")
+
+
+def test_fewer_examples_than_asked_for_name_both(files, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"holds 37 examples, fewer than --num_samples=10,000\."):
         run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
@@ -61,19 +79,19 @@ def test_a_damaged_file_is_named_and_nothing_is_written(files, tmp_path, monkeyp
     damaged = tmp_path / "b.tfrecord"
     data = damaged.read_bytes()
     damaged.write_bytes(data[:len(data) - cut])
-    with pytest.raises(ConfigError, match=re.escape(f"{damaged} is truncated or damaged after record {whole}.")):
+    with pytest.raises(ConfigError, match=re.escape(f"{damaged} is truncated or damaged after record {whole}:")):
         run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'out'}", "--num_samples=3")
     assert not list(tmp_path.glob("out*"))
 
 
 def test_the_record_before_a_damage_is_counted_over_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(make_eval_set, "_BATCH", 4)
+    monkeypatch.setattr(reading, "_CHECKED_EXAMPLES", 4)
     path = tmp_path / "data"
     data = bytearray(pathlib.Path(write_records(path, [b"%02d" % number for number in range(20)])).read_bytes())
     data[10 * 18 + 13] ^= 1  # in the eleventh record
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match="data is truncated or damaged after record 10."):
-        make_eval_set.count_records([str(path)])
+    with pytest.raises(ConfigError, match="data is truncated or damaged after record 10: record 11 cannot be read."):
+        make_eval_set.count_examples([str(path)], "plain")
 
 
 @pytest.mark.parametrize("data", [b"text", b"text that is longer than the head of a record\n"])

@@ -1,17 +1,17 @@
 """Looks at records of pre-training data: checks every one, counts what they hold, and shows examples as text."""
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import records, schema
+from official.data import reading, records, schema
 from official.data.vocabulary import Vocabulary
 
-_BATCH = 1024
 _HASH_SEED = 7
 
 
@@ -23,7 +23,7 @@ class Summary:
     max_seq_length: int
     max_predictions_per_seq: int
     files: int = 0
-    records: int = 0
+    records: int = 0  # examples, in whatever way they are written
     bytes: int = 0
     predictions: int = 0
     masked: int = 0  # of the predictions: [MASK] stands in their place
@@ -77,14 +77,16 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     weights = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
     for path in paths:
         summary.bytes += tf.io.gfile.stat(path).length
-        for first, batch in _batches(path):
+        first = 1
+        for batch in reading.read_batches(path, kind):
             _count(summary, _parse(path, first, batch, features, kind), vocabulary, weights)
+            first += len(batch)
     return summary
 
 
 def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that is known."""
-    record = next((batch[0] for _, batch in _batches(path)), None)
+    record = next((batch[0] for batch in reading.read_batches(path, "plain", limit=1)), None)
     kind = records.detect_format(record) if record is not None else None
     if kind is None:
         raise ConfigError(f"{path}, record 1: {'there is none' if record is None else 'it is no record of pre-training data'}. Expected "
@@ -92,35 +94,12 @@ def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     return kind, schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
 
 
-def _batches(path: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields (number of the first, from 1; records). Raises ConfigError for a file that is cut off or damaged."""
-    number = 1
-    try:
-        for batch in tf.data.TFRecordDataset(path).batch(_BATCH).as_numpy_iterator():
-            yield number, batch.tolist()
-            number += len(batch)
-    except tf.errors.DataLossError:
-        raise ConfigError(_first_unreadable(path)) from None
-    except tf.errors.OpError as error:
-        raise ConfigError(f"{path}: {error.message}.") from None
-
-
-def _first_unreadable(path: str) -> str:
-    number = 0
-    try:
-        for number, _ in enumerate(tf.data.TFRecordDataset(path), 1):
-            pass
-    except tf.errors.DataLossError:
-        pass
-    return f"{path}, record {number + 1}: it is cut off or damaged (after {number} whole ones)."
-
-
 def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
     """Returns the features of a batch. Raises ConfigError for its first bad record."""
     try:
         values = {name: value.numpy() for name, value in records.parse_batch(tf.constant(batch), features, kind).items()}
         suspect = _faults(values, features).any()
-    except tf.errors.OpError:
+    except (tf.errors.OpError, UnicodeDecodeError):  # TensorFlow cannot hand over a message that quotes a record's bytes
         suspect = True
     if not suspect:
         return values
@@ -157,7 +136,12 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
 
 def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
     values = {name: value.numpy() for name, value in records.parse_batch(tf.constant([record]), features, kind).items()}
-    return next((text for text, is_so in zip(_FAULTS, _faults(values, features)[0]) if is_so), None)
+    faults = _faults(values, features)
+    bad = np.flatnonzero(faults.any(axis=1))
+    if not len(bad):
+        return None
+    place = f"example {bad[0] + 1}: " if len(faults) > 1 else ""
+    return place + _FAULTS[faults[bad[0]].argmax()]
 
 
 def _count(summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabulary | None, weights: np.ndarray) -> None:
@@ -188,11 +172,15 @@ def _count(summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabula
 def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str]:
     """Yields the first examples of a file as text; a predicted token is {token>what stands in its place}, {token} where it is kept."""
     kind, features = _describe(path, vocabulary)
-    for first, batch in _batches(path):
-        values = _parse(path, first, batch[:count], features, kind)
-        for row in range(len(values["input_ids"])):
-            yield _show(f"{os.path.basename(path)}, record {first + row}", {name: value[row] for name, value in values.items()}, vocabulary)
-        return
+    for number, record in enumerate(itertools.chain.from_iterable(reading.read_batches(path, kind, limit=count)), 1):
+        values = _parse(path, number, [record], features, kind)
+        rows = len(values["input_ids"])
+        for row in range(min(rows, count)):
+            title = f"{os.path.basename(path)}, record {number}" + f", example {row + 1}" * (rows > 1)
+            yield _show(title, {name: value[row] for name, value in values.items()}, vocabulary)
+        count -= rows
+        if count <= 0:
+            return
 
 
 def _show(title: str, example: dict[str, np.ndarray], vocabulary: Vocabulary) -> str:

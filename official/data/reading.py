@@ -1,10 +1,14 @@
 """TFRecord files to batches of features. All order is a function of (seed, epoch)."""
 
 import hashlib
+import itertools
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
@@ -12,10 +16,10 @@ from official.data import files as files_lib
 from official.data import records as records_lib
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
-_SHUFFLED_RECORDS = 8192  # of all streams together
+_SHUFFLED_EXAMPLES = 8192  # of all streams together
 _MOST_STREAMS = 32
-_BLOCK = 16  # records that are handed on together: one by one, handing them on costs more than reading them
-_CHECKED_BATCH = 1024
+_PARALLEL_CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
+_CHECKED_EXAMPLES = 1024
 _FILES_CHECKED_FIRST = 16
 _FRAME_BYTES = 16  # of a record: its length, two checksums
 # Up to this much data is scanned to find the length of an epoch when a run is resumed; more is skipped through.
@@ -29,11 +33,14 @@ def find_files(patterns: str, flag: str) -> list[str]:
 
 def detect_format(files: list[str]) -> str:
     """Returns the format of the first record; "plain" where there is none that is known, whose reader then says what is wrong."""
-    try:
-        record = next(tf.data.TFRecordDataset(files[0]).take(1).as_numpy_iterator(), b"")
-    except tf.errors.OpError:
-        record = b""
-    return records_lib.detect_format(record) or "plain"
+    for path in files:
+        try:
+            return records_lib.detect_format(next(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator())) or "plain"
+        except StopIteration:
+            continue
+        except tf.errors.OpError:
+            break
+    return "plain"
 
 
 def check_first_record(files: list[str], schema: dict, flag: str) -> None:
@@ -55,7 +62,8 @@ def find_bad_record(files: list[str], schema: dict) -> str | None:
 def _first_problem(path: str, schema: dict, record_format: str, first_only: bool = False) -> str | None:
     number = 0
     try:
-        for number, record in enumerate((record for batch in read_batches(path, 1 if first_only else None) for record in batch), 1):
+        batches = read_batches(path, record_format, 1 if first_only else None)
+        for number, record in enumerate((record for batch in batches for record in batch), 1):
             mismatch = records_lib.describe_mismatch(record, schema, record_format)
             if mismatch:
                 return f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq and the model's vocab_size)"
@@ -64,15 +72,15 @@ def _first_problem(path: str, schema: dict, record_format: str, first_only: bool
     return f"{path} has no records" if number == 0 else None
 
 
-def read_batches(path: str, limit: int | None = None) -> Iterator[list[bytes]]:
-    """Yields the records of a file, or the first `limit` ones, many at a time.
+def read_batches(path: str, record_format: str, limit: int | None = None) -> Iterator[list[bytes]]:
+    """Yields the records of a file, or the first `limit` ones, so many at a time that they hold about a thousand examples.
 
     Raises:
       ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be read.
     """
     records, number, size = tf.data.TFRecordDataset(path), 0, 0
     try:
-        for batch in records.take(-1 if limit is None else limit).batch(_CHECKED_BATCH).as_numpy_iterator():
+        for batch in records.take(-1 if limit is None else limit).batch(_records_of(_CHECKED_EXAMPLES, record_format)).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + _FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
@@ -81,11 +89,25 @@ def read_batches(path: str, limit: int | None = None) -> Iterator[list[bytes]]:
         is_whole = False
         before_damage = list(_whole_ones(records.skip(number)))
         number += len(before_damage)
-        yield before_damage
+        if before_damage:
+            yield before_damage
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message}.") from None
     if not is_whole:
-        raise ConfigError(f"{path} is truncated or damaged after record {number}.")
+        raise ConfigError(f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read.")
+
+
+def read_examples(path: str, record_format: str) -> Iterator[bytes]:
+    """Yields a record for each example of a file, whatever number of them its records hold. Raises ConfigError as `read_batches` does."""
+    for number, record in enumerate(itertools.chain.from_iterable(read_batches(path, record_format)), 1):
+        try:
+            yield from records_lib.split(record, record_format)
+        except ValueError as error:
+            raise ConfigError(f"{path}, record {number}: {error}.") from None
+
+
+def _records_of(examples: int, record_format: str) -> int:
+    return max(examples // records_lib.examples_per_record(record_format), 1)
 
 
 def _whole_ones(records: tf.data.Dataset) -> Iterator[bytes]:
@@ -110,7 +132,7 @@ def digest(files: list[str]) -> dict:
 def num_streams(num_files: int, train_batch_size: int) -> int:
     """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both numbers.
 
-    A step takes the same number of records from every stream, and a host reads whole streams. What a step trains on is
+    A step takes the same number of examples from every stream, and a host reads whole streams. What a step trains on is
     thus the same however many hosts there are.
     """
     return max(count for count in range(1, _MOST_STREAMS + 1) if train_batch_size % count == 0 and num_files % count == 0)
@@ -121,11 +143,12 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size] of ones.
 
     File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each of its
-    records once, files and records in an order drawn from (seed, stream, epoch); records are taken from the streams in turn.
+    examples once, files and examples in an order drawn from (seed, stream, epoch); examples are taken from the streams in turn.
+    A stream is shuffled in windows that follow each other and end with the epoch; those of all streams hold 8,192 examples.
 
     Args:
       files: all files of the job, in the same order on every host.
-      schema: features of a record.
+      schema: features of an example.
       batch_size: sequences of a batch.
       seed: of the order.
       samples_done: sequences that all hosts together have consumed before; the dataset goes on with the next.
@@ -140,78 +163,115 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
                           f"of shards that is a multiple of {num_hosts}, with a --train_batch_size that is one too.")
 
     record_format = detect_format(files)
+    _check_sizes(files)
 
-    def parse(records):
-        return {**records_lib.parse_batch(records, schema, record_format), "example_weights": tf.ones([batch_size])}
+    def parse(rows):
+        features = records_lib.parse_rows(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]), schema, record_format)
+        return {**features, "example_weights": tf.ones([batch_size])}
 
-    own = [_stream(files[number::streams], [seed, number], samples_done // streams, streams) for number in range(host, streams, num_hosts)]
-    batches = _take_turns(own).rebatch(batch_size, drop_remainder=True)
-    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
-def _take_turns(streams: list[tf.data.Dataset]) -> tf.data.Dataset:
-    """Returns blocks of records taken from endless streams in turn."""
-    if len(streams) == 1:
-        return streams[0]
-    blocks = tf.data.Dataset.zip(tuple(stream.rebatch(_BLOCK, drop_remainder=True) for stream in streams))
-    return blocks.map(lambda *block: tf.reshape(tf.stack(block, axis=1), [-1]))
+    rows = _Streams(files, streams, schema, record_format, seed).rows(range(host, streams, num_hosts), samples_done // streams, batch_size)
+    batches = rows.map(parse, num_parallel_calls=_PARALLEL_CALLS).prefetch(_PARALLEL_CALLS)
+    return batches.with_options(_without_autotuning())
 
 
-def _stream(files: list[str], seed: list[int], records_done: int, streams: int) -> tf.data.Dataset:
-    """Returns blocks of the serialized records of one stream, endless, after the first `records_done`."""
-    sizes = [tf.io.gfile.stat(path).length for path in files]
-    smallest = min(sizes)
-    if smallest < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
-        raise ConfigError(f"--input_files: {files[sizes.index(smallest)]} has no records.")
-    countable = sum(sizes) * streams <= _COUNTED_BYTES
-    epoch, skipped = divmod(records_done, _count(files)) if records_done and countable else (0, records_done)
-    window = max(_SHUFFLED_RECORDS // streams, 1)
-    blocks = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(lambda number: _epoch(files, seed, number, window))
-    return _skip(blocks, skipped) if skipped else blocks
+def _check_sizes(files: list[str]) -> None:
+    for path in files:
+        if tf.io.gfile.stat(path).length < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
+            raise ConfigError(f"--input_files: {path} has no records.")
 
 
-def _epoch(files: list[str], seed: list[int], number, window: int) -> tf.data.Dataset:
-    """Returns blocks of `window` serialized records of epoch `number` (int64 scalar), each block shuffled; the last one has what is left."""
-    order_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed, tf.int64), number)
-    order = tf.random.experimental.stateless_shuffle(tf.constant(files), seed=order_seed)
-    records = tf.data.Dataset.from_tensor_slices(order).interleave(
-        lambda path: tf.data.TFRecordDataset(path).batch(_BLOCK), cycle_length=min(_INTERLEAVED_FILES, len(files)), block_length=1,
-        num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def shuffle(block_number, block):
-        return tf.random.experimental.stateless_shuffle(block, tf.random.experimental.stateless_fold_in(order_seed, block_number))
-
-    return records.rebatch(window).enumerate().map(shuffle)
+def _without_autotuning() -> tf.data.Options:
+    """What autotuning notes down about every element takes longer here than what it finds out can save."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
 
 
-def _skip(blocks: tf.data.Dataset, records: int) -> tf.data.Dataset:
-    """Returns the blocks without their first `records` records."""
-    def cut(left, block):
-        cut_off = tf.minimum(left, tf.size(block, tf.int64))
-        return left - cut_off, block[cut_off:]
+class _Streams(NamedTuple):
+    """The files, dealt out to streams that are each read for ever in an order of its own."""
 
-    return blocks.scan(tf.constant(records, tf.int64), cut).filter(lambda block: tf.size(block) > 0)
+    files: list[str]
+    count: int
+    schema: dict
+    record_format: str
+    seed: int
+
+    def rows(self, numbers: Sequence[int], examples_done: int, batch_size: int) -> tf.data.Dataset:
+        """Returns the rows (`records.unpack`) of some streams, as many of one as of the other, `batch_size` at a time.
+
+        Each begins after its first `examples_done` rows. One dataset goes through all streams: one for each would take seconds to start.
+        """
+        starts = np.array([self._start(number, examples_done) for number in numbers], np.int64)  # epoch, rows of it to be skipped
+        turn = math.lcm(batch_size, len(numbers)) // len(numbers)
+
+        def stream(number, start):
+            windows = tf.data.Dataset.range(start[0], tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
+            return (_skip(windows, start[1]) if starts[:, 1].any() else windows).rebatch(turn, drop_remainder=True)
+
+        streams = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), starts))
+        return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(batch_size, drop_remainder=True)
+
+    def _start(self, number: int, examples_done: int) -> tuple[int, int]:
+        countable = sum(tf.io.gfile.stat(path).length for path in self.files) <= _COUNTED_BYTES
+        return divmod(examples_done, self._count(number)) if examples_done and countable else (0, examples_done)
+
+    def _count(self, number: int) -> int:
+        records = tf.data.TFRecordDataset(self.files[number::self.count]).batch(_records_of(_CHECKED_EXAMPLES, self.record_format))
+        sizes = records.map(lambda batch: tf.shape(records_lib.unpack(batch, self.schema, self.record_format))[0])
+        return int(sum(sizes.as_numpy_iterator()))
+
+    def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Returns windows of shuffled rows, those of an epoch of a stream (int64 scalars)."""
+        order_seed = tf.random.experimental.stateless_fold_in(tf.stack([tf.constant(self.seed, tf.int64), number]), epoch)
+        order = tf.random.experimental.stateless_shuffle(tf.constant(self.files)[number::self.count], seed=order_seed)
+        window = _records_of(_SHUFFLED_EXAMPLES // self.count, self.record_format)
+        files = min(_INTERLEAVED_FILES, -(-len(self.files) // self.count))
+        part = -(-window // files)  # of a window, read from one file: what is inside a window is shuffled anyway
+        records = tf.data.Dataset.from_tensor_slices(order).interleave(
+            lambda path: tf.data.TFRecordDataset(path).batch(part), cycle_length=files, block_length=1)
+
+        def unpack(window_number, records):
+            rows = records_lib.unpack(records, self.schema, self.record_format)
+            return tf.random.experimental.stateless_shuffle(rows, tf.random.experimental.stateless_fold_in(order_seed, window_number))
+
+        return records.rebatch(window).enumerate().map(unpack)
 
 
-def _count(files: list[str]) -> int:
-    return int(sum(tf.data.TFRecordDataset(files).batch(_CHECKED_BATCH).map(tf.size).as_numpy_iterator()))
+def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:
+    """Returns the windows without their first `rows` rows."""
+    def cut(left, window):
+        cut_off = tf.minimum(left, tf.shape(window, tf.int64)[0])
+        return left - cut_off, window[cut_off:]
+
+    return windows.scan(rows, cut).filter(lambda window: tf.shape(window)[0] > 0)
 
 
 def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:
-    """Returns batches of the first `num_samples` records in file order.
+    """Returns batches of the first `num_samples` examples in file order.
 
-    The last batch is filled up with records of zeros. `example_weights` [batch_size] is 1 for records and 0 for filling,
+    The last batch is filled up with examples of zeros. `example_weights` [batch_size] is 1 for examples and 0 for filling,
     so that sums over the set are exact and every batch has one shape.
     """
     record_format = detect_format(files)
 
-    def parse_and_fill(records):
-        features = records_lib.parse_batch(records, schema, record_format)
-        missing = batch_size - tf.shape(records)[0]
+    def parse_and_fill(rows):
+        features = records_lib.parse_rows(rows, schema, record_format)
+        missing = batch_size - tf.shape(rows)[0]
         features = {name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
                     for name, value in features.items()}
         features["example_weights"] = tf.cast(tf.range(batch_size) < batch_size - missing, tf.float32)
         return features
 
-    records = tf.data.TFRecordDataset(files).take(num_samples).batch(batch_size)
-    return records.map(parse_and_fill, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    records = tf.data.TFRecordDataset(files).batch(_records_of(batch_size, record_format))
+    rows = _take(records.map(lambda batch: records_lib.unpack(batch, schema, record_format)), num_samples).rebatch(batch_size)
+    batches = rows.map(parse_and_fill, num_parallel_calls=_PARALLEL_CALLS).prefetch(_PARALLEL_CALLS)
+    return batches.with_options(_without_autotuning())
+
+
+def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    """Returns the blocks up to their first `rows` rows."""
+    def cut(left, block):
+        block = block[:left]
+        return left - tf.shape(block, tf.int64)[0], block
+
+    return blocks.scan(tf.constant(rows, tf.int64), cut).take_while(lambda block: tf.shape(block)[0] > 0)

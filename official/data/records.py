@@ -1,7 +1,7 @@
 """Records of pre-training data in three formats, each a module of `official.data.record_formats`.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
-  compact  16-bit ids without padding
+  compact  blocks of examples, as 16-bit ids without padding
   remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
 
 All are read into the same features, those of `schema.pretraining_schema`.
@@ -26,7 +26,9 @@ def check_vocabulary(vocabulary, record_format: str) -> None:
 
 
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records of a batch. A batch of about a thousand examples is the fastest: it stays in the cache.
+    """Returns the records of a batch, each of up to `examples_per_record` examples, in order.
+
+    A batch of about a thousand examples, a multiple of `examples_per_record`, is the fastest: it stays in the cache.
 
     Args:
       examples: N of them.
@@ -47,24 +49,53 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
 
 def detect_format(record: bytes) -> str | None:
     """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is looked at."""
-    if record.startswith(compact.MAGIC):
-        return "compact"
     features = schema_lib.read_example(record)
     if not features:
         return None
+    if compact.SHAPE in features:
+        return "compact"
     return "remask" if "mask_padding_index" in features else "plain"
 
 
-def parse_batch(serialized_B: tf.Tensor, schema: dict, record_format: str) -> dict[str, tf.Tensor]:
-    """Parses a batch of records, shape [B], into {name: [B, length]}, the same for every format.
+def examples_per_record(record_format: str) -> int:
+    """Returns how many examples a record holds at most."""
+    return FORMATS[record_format].EXAMPLES_PER_RECORD
 
-    Fails with InvalidArgumentError where one of them is of another format or has other lengths than the schema.
+
+def unpack(serialized_B: tf.Tensor, schema: dict, record_format: str) -> tf.Tensor:
+    """Returns the examples of some records as rows, [N] or [N, W], in the form in which they are shuffled and joined at the least cost.
+
+    Args:
+      serialized_B: string [B], of records that may hold any number of examples each.
+
+    Fails with InvalidArgumentError where one of them is of another format or has other lengths than the schema; a format whose
+    rows are its records leaves that to `parse_rows`.
     """
-    return FORMATS[record_format].parse_batch(serialized_B, schema)
+    return FORMATS[record_format].unpack(serialized_B, schema)
+
+
+def parse_rows(rows_N: tf.Tensor, schema: dict, record_format: str) -> dict[str, tf.Tensor]:
+    """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack` does."""
+    return FORMATS[record_format].parse_rows(rows_N, schema)
+
+
+def parse_batch(serialized_B: tf.Tensor, schema: dict, record_format: str) -> dict[str, tf.Tensor]:
+    """Parses records, string [B], into {name: [N, length]}, N examples in all. Fails as `unpack` does."""
+    return parse_rows(unpack(serialized_B, schema, record_format), schema, record_format)
+
+
+def split(record: bytes, record_format: str) -> list[bytes]:
+    """Returns a record for each example that a record holds. Raises ValueError where it is not of the format and this tells."""
+    return FORMATS[record_format].split(record)
+
+
+def join(records: list[bytes], record_format: str) -> list[bytes]:
+    """Returns records that hold the examples of the given ones, in the same order, and as many of them as the format allows."""
+    return FORMATS[record_format].join(records)
 
 
 def describe_mismatch(record: bytes, schema: dict, record_format: str) -> str | None:
-    """Says how a record departs from the format and the schema, or None where it does not."""
+    """Says how a record departs from the format and the schema, and in which of its examples; None where it does not."""
     problem = FORMATS[record_format].describe_mismatch(record, schema)
     if problem is None:
         return None

@@ -65,17 +65,6 @@ def serialize_example(values: dict[str, np.ndarray], schema: dict[str, Feature])
     return example.SerializeToString(deterministic=True)
 
 
-def lengths_of(record: bytes) -> dict[str, int]:
-    """Returns {feature: number of values} of a serialized tf.train.Example; empty where it is none."""
-    example = tf.train.Example()
-    try:
-        example.ParseFromString(record)
-    except Exception:  # protobuf's DecodeError has no stable import path across its back ends
-        return {}
-    return {name: len(getattr(feature, feature.WhichOneof("kind")).value) for name, feature in example.features.feature.items()
-            if feature.WhichOneof("kind")}
-
-
 def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
     """Says how a serialized tf.Example departs from the schema, or None where it does not."""
     features = read_example(record)

@@ -1,8 +1,12 @@
-"""The compact format: 16-bit words without padding, less than half the bytes of a plain record.
+"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain records.
 
-A record is these words, the lower byte first: "B1" (two letters), max_seq_length, max_predictions_per_seq, the id of [PAD], the
-number of tokens n, how many of them are [CLS] A [SEP], the number of predicted tokens k, 1 for a random second segment and 0 for
-the next one; then n ids, k positions and k labels.
+A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and max_predictions_per_seq P;
+`compact_examples` holds a string for each of up to 128 examples, all in words of two bytes, the lower one first: the number of
+tokens n, how many of them are [CLS] A [SEP], the number of predicted tokens k, 1 for a random second segment and 0 for the next
+one, the id of [PAD]; P positions and P labels, zeros from the k-th on; n ids.
+
+A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the words of an example.
+What has a fixed length comes first in a string, so that filling up strings with zeros makes them the rows of a matrix.
 """
 
 import numpy as np
@@ -11,88 +15,134 @@ import tensorflow as tf
 from official.data import schema as schema_lib
 from official.data.examples import Examples
 
-MAGIC = b"B1"
+EXAMPLES_PER_RECORD = 128
 VOCABULARY_LIMIT = 1 << 16
-_MAGIC, _LENGTH, _PREDICTIONS, _PAD, _TOKENS, _FIRST, _PREDICTED, _RANDOM = range(8)  # words of the head
-_HEAD = 8
-_MAGIC_WORD = int.from_bytes(MAGIC, "little")
+SHAPE, _EXAMPLES = "compact_shape", "compact_examples"
+_TOKENS, _FIRST, _PREDICTED, _RANDOM, _PAD = range(5)  # words of the head
+_HEAD = 5
 
 
 def encode(examples: Examples) -> list[bytes]:
     """Raises ValueError for an id that has no 16-bit word."""
     if examples.input_ids.dtype != np.uint16 and max(examples.input_ids.max(initial=0), examples.labels.max(initial=0)) >= VOCABULARY_LIMIT:
         raise ValueError(f"ids of {VOCABULARY_LIMIT} and more do not fit into 16 bits")
-    (rows, length), predictions = examples.input_ids.shape, examples.positions.shape[1]
-    column_L, slot_P = np.arange(length), np.arange(predictions)
-    is_token_NL, is_used_NP = column_L < examples.lengths[:, None], slot_P < examples.predictions[:, None]
-    words = np.concatenate([_heads(examples), examples.input_ids, examples.positions, examples.labels], axis=1, dtype="<u2", casting="unsafe")
-    is_there = np.concatenate([np.ones((rows, _HEAD), bool), is_token_NL, is_used_NP, is_used_NP], axis=1)
-    data = words[is_there].tobytes()
-    ends = np.cumsum(2 * (_HEAD + examples.lengths + 2 * examples.predictions)).tolist()
-    return [data[start:end] for start, end in zip([0, *ends], ends)]
+    length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
+    words = np.concatenate([_heads(examples), examples.positions, examples.labels, examples.input_ids], axis=1, dtype="<u2", casting="unsafe")
+    counts = _HEAD + 2 * predictions + examples.lengths
+    data = words[np.arange(words.shape[1]) < counts[:, None]].tobytes()
+    ends = np.cumsum(2 * counts).tolist()
+    return _blocks((length, predictions), [data[start:end] for start, end in zip([0, *ends], ends)])
 
 
 def _heads(examples: Examples) -> np.ndarray:
     heads, length = np.empty((len(examples), _HEAD), "<u2"), examples.input_ids.shape[1]
-    heads[:, _MAGIC], heads[:, _LENGTH], heads[:, _PREDICTIONS] = _MAGIC_WORD, length, examples.positions.shape[1]
-    heads[:, _PAD] = np.where(examples.lengths < length, examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)], 0)
     heads[:, _TOKENS], heads[:, _FIRST], heads[:, _PREDICTED] = examples.lengths, examples.first_lengths, examples.predictions
     heads[:, _RANDOM] = examples.is_random
+    heads[:, _PAD] = np.where(examples.lengths < length, examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)], 0)
     return heads
 
 
-def parse_batch(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
+def _blocks(shape: tuple[int, int], strings: list[bytes]) -> list[bytes]:
+    return [_block(shape, strings[first:first + EXAMPLES_PER_RECORD]) for first in range(0, len(strings), EXAMPLES_PER_RECORD)]
+
+
+def _block(shape: tuple[int, int], strings: list[bytes]) -> bytes:
+    block = tf.train.Example()
+    block.features.feature[SHAPE].int64_list.value.extend(shape)
+    block.features.feature[_EXAMPLES].bytes_list.value.extend(strings)
+    return block.SerializeToString(deterministic=True)
+
+
+def split(record: bytes) -> list[bytes]:
+    """Returns a record for each example. Raises ValueError for a record of another format."""
+    shape, strings = _read(record)
+    return [_block(shape, [string]) for string in strings]
+
+
+def join(records: list[bytes]) -> list[bytes]:
+    """Returns the examples of some records in as few records as hold them; those of another shape begin a new one."""
+    joined, (shape, strings) = [], (None, [])
+    for record in records:
+        other, more = _read(record)
+        if other != shape:
+            joined += _blocks(shape, strings)
+            shape, strings = other, []
+        strings += more
+    return joined + _blocks(shape, strings)
+
+
+def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
+    features = schema_lib.read_example(record) or {}
+    shape = features[SHAPE].int64_list.value if SHAPE in features else ()
+    if len(shape) != 2 or _EXAMPLES not in features:
+        raise ValueError("it is not a compact record")
+    return tuple(shape), list(features[_EXAMPLES].bytes_list.value)
+
+
+def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:
     """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    words = tf.io.decode_raw(serialized_B, tf.uint16, fixed_length=2 * (_HEAD + length))  # what is behind a record's end is 0
-    head_B = tf.unstack(tf.cast(words[:, :_HEAD], tf.int32), axis=1)
-    bytes_B = tf.strings.length(serialized_B)
-    with tf.control_dependencies([_check(head_B, bytes_B, length, predictions)]):
-        tokens_B, predicted_B = tf.identity(head_B[_TOKENS]), head_B[_PREDICTED]
-    is_token_BL = tf.range(length) < tokens_B[:, None]
-    is_second_BL = is_token_BL & (tf.range(length) >= head_B[_FIRST][:, None])
-    end_B = 2 * (_HEAD + tokens_B)
+    found = tf.io.parse_example(serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), _EXAMPLES: tf.io.RaggedFeature(tf.string)})
+    strings_N, others = found[_EXAMPLES].values, 2 * predictions + _HEAD
+    words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
+    counts_N = tf.cast(words_NW[:, :_HEAD], tf.int32)
+    is_good_N = (counts_N[:, _FIRST] <= counts_N[:, _TOKENS]) & (counts_N[:, _TOKENS] <= length) & (counts_N[:, _PREDICTED] <= predictions)
+    is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, _TOKENS])
+    is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(is_good_N)
+    with tf.control_dependencies([tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]):
+        return tf.identity(words_NW)
+
+
+def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
+    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+    head_N5, positions_NP, labels_NP, ids_NL = tf.split(words_NW, [_HEAD, predictions, predictions, length], axis=1)
+    tokens_N1, first_N1, predicted_N1, random_N1, pad_N1 = tf.split(tf.cast(head_N5, tf.int32), _HEAD, axis=1)
+    is_token_NL = tf.range(length) < tokens_N1
+    ids_NL = tf.cast(ids_NL, tf.int32)
     return {
-        "input_ids": tf.where(is_token_BL, tf.cast(words[:, _HEAD:], tf.int32), head_B[_PAD][:, None]),
-        "input_mask": tf.cast(is_token_BL, tf.int32),
-        "segment_ids": tf.cast(is_second_BL, tf.int32),
-        "masked_lm_positions": _words(serialized_B, end_B, predicted_B, predictions),
-        "masked_lm_ids": _words(serialized_B, end_B + 2 * predicted_B, predicted_B, predictions),
-        "masked_lm_weights": tf.cast(tf.range(predictions) < predicted_B[:, None], tf.float32),
-        "next_sentence_labels": head_B[_RANDOM][:, None],
+        "input_ids": tf.cond(tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL),
+        "input_mask": tf.cast(is_token_NL, tf.int32),
+        "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= first_N1), tf.int32),
+        "masked_lm_positions": tf.cast(positions_NP, tf.int32),
+        "masked_lm_ids": tf.cast(labels_NP, tf.int32),
+        "masked_lm_weights": tf.cast(tf.range(predictions) < predicted_N1, tf.float32),
+        "next_sentence_labels": random_N1,
     }
 
 
-def _check(head_B: list[tf.Tensor], bytes_B: tf.Tensor, length: int, predictions: int) -> tf.Operation:
-    tokens_B, predicted_B = head_B[_TOKENS], head_B[_PREDICTED]
-    is_good_B = (head_B[_MAGIC] == _MAGIC_WORD) & (head_B[_LENGTH] == length) & (head_B[_PREDICTIONS] == predictions)
-    is_good_B &= (tokens_B <= length) & (predicted_B <= predictions) & (bytes_B == 2 * (_HEAD + tokens_B + 2 * predicted_B))
-    return tf.debugging.Assert(tf.reduce_all(is_good_B), ["not all records are compact ones of", length, predictions])
-
-
-def _words(serialized_B: tf.Tensor, start_B: tf.Tensor, count_B: tf.Tensor, most: int) -> tf.Tensor:
-    """Returns int32 [B, most]: `count` words from byte `start` on, then zeros."""
-    return tf.cast(tf.io.decode_raw(tf.strings.substr(serialized_B, start_B, 2 * count_B), tf.uint16, fixed_length=2 * most), tf.int32)
-
-
 def describe_mismatch(record: bytes, schema: dict) -> str | None:
+    expected = schema["input_ids"].length, schema["masked_lm_ids"].length
+    try:
+        shape, strings = _read(record)
+    except ValueError as error:
+        return str(error)
+    for found, wanted, what in zip(shape, expected, ("max_seq_length", "max_predictions_per_seq")):
+        if found != wanted:
+            return f"it is of {what} {found}, expected {wanted}"
+    if not strings:
+        return "it holds no examples"
+    problems = (_describe_example(string, schema) for string in strings)
+    return next((f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None)
+
+
+def _describe_example(string: bytes, schema: dict) -> str | None:
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    if len(record) < 2 * _HEAD or len(record) % 2 or not record.startswith(MAGIC):
-        return "it is not a compact record"
-    words = np.frombuffer(record, "<u2").astype(int)
-    for place, expected, what in ((_LENGTH, length, "max_seq_length"), (_PREDICTIONS, predictions, "max_predictions_per_seq")):
-        if words[place] != expected:
-            return f"it is of {what} {words[place]}, expected {expected}"
+    others = _HEAD + 2 * predictions
+    if len(string) < 2 * others or len(string) % 2:
+        return f"it has {len(string)} bytes, expected {2 * others} and two for each token"
+    words = np.frombuffer(string, "<u2").astype(int)
     tokens, first, predicted = words[[_TOKENS, _FIRST, _PREDICTED]]
     if not (first <= tokens <= length and predicted <= predictions):
         return f"it has {tokens} tokens, {first} of them in the first segment, and {predicted} predicted ones"
-    if len(words) != _HEAD + tokens + 2 * predicted:
-        return f"it has {len(record)} bytes, expected {2 * (_HEAD + tokens + 2 * predicted)}"
-    ids, positions, labels = np.split(words[_HEAD:], [tokens, tokens + predicted])
+    if len(words) != others + tokens:
+        return f"it has {len(string)} bytes, expected {2 * (others + tokens)}"
+    _, positions, labels, ids = np.split(words, [_HEAD, _HEAD + predictions, others])
     values = {"input_ids": ids, "masked_lm_positions": positions, "masked_lm_ids": labels, "next_sentence_labels": words[[_RANDOM]]}
     return next(filter(None, (schema_lib.describe_range(name, found, schema[name]) for name, found in values.items())), None)
 
 
 def sizes_of(record: bytes) -> tuple[int, int]:
-    words = np.frombuffer(record[:2 * _HEAD], "<u2")
-    return int(words[_LENGTH]), int(words[_PREDICTIONS])
+    try:
+        return _read(record)[0]
+    except ValueError:
+        return 0, 0

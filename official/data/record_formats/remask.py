@@ -14,10 +14,12 @@ import tensorflow as tf
 
 from official.data import schema as schema_lib
 from official.data.examples import Examples
-from official.data.record_formats import wire
+from official.data.record_formats import plain, wire
 from official.data.schema import Feature
 
+EXAMPLES_PER_RECORD = 1
 VOCABULARY_LIMIT = wire.LIMIT
+split, join, unpack, sizes_of = plain.split, plain.join, plain.unpack, plain.sizes_of
 
 
 def encode(examples: Examples, pad_position_value: int | None = None) -> list[bytes]:
@@ -69,7 +71,7 @@ def _schema(schema: dict) -> dict:
     }
 
 
-def parse_batch(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
+def parse_rows(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
     """Puts the tokens back into their places."""
     length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
     found = schema_lib.parse_batch(serialized_B, _schema(schema))
@@ -95,8 +97,3 @@ def parse_batch(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
 
 def describe_mismatch(record: bytes, schema: dict) -> str | None:
     return schema_lib.describe_mismatch(record, _schema(schema))
-
-
-def sizes_of(record: bytes) -> tuple[int, int]:
-    lengths = schema_lib.lengths_of(record)
-    return lengths.get("input_ids", 0), lengths.get("masked_lm_ids", 0)
