@@ -190,7 +190,7 @@ def make_eval_step(task, state, strategy):
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
-    @tf.function
+    @tf.function(reduce_retracing=True)  # batches of one length each are traced twice, not once a length
     def eval_step(batch):
         sums, outputs = strategy.run(replica_eval, args=(batch,))
         return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
