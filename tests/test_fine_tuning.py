@@ -157,6 +157,15 @@ def test_best_checkpoint_is_kept_and_scored(squad, tmp_path):
     assert again.step == result.scores["best_step"] and again.scores["f1"] == pytest.approx(result.scores["f1"])
 
 
+def test_other_predictions_are_set_aside(squad, tmp_path):
+    run(squad(num_train_epochs=1, do_predict=True))
+    first = (tmp_path / "run" / "predictions.json").read_bytes()
+    run(squad(do_train=False, do_predict=True))  # the same again
+    assert not list((tmp_path / "run").glob("predictions-*"))
+    run(squad(do_train=False, do_predict=True, max_answer_length=1, n_best_size=1, predict_file=str(tmp_path / "train.json")))
+    assert (tmp_path / "run" / "predictions-1.json").read_bytes() == first
+
+
 def test_runs_over_seeds(squad, tmp_path):
     result = repeats.run(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
     single = [json.loads((tmp_path / "run" / f"run-{number}" / "result.json").read_text()) for number in (1, 2)]
@@ -168,6 +177,10 @@ def test_runs_over_seeds(squad, tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # GLUE
+
+
+def test_the_flag_names_the_tasks_of_the_table():
+    assert config_lib.FIELDS["glue_task"].choices == tuple(glue_tasks.TASKS)
 
 
 @pytest.mark.parametrize("name", list(glue_tasks.TASKS))

@@ -89,7 +89,7 @@ class GlueTask:
         config = self._config
         labels = np.random.default_rng(config.seed).integers(0, self._task.num_outputs, _SYNTHETIC_ROWS).astype(self._no_labels(0).dtype)
         rows = token_rows.synthetic_rows({"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed)
-        return token_rows.training_dataset(rows, batch_size, batch_size, config.max_seq_length, False, config.seed)
+        return token_rows.training_dataset(rows, batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

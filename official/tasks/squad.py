@@ -99,7 +99,7 @@ class SquadTask:
         positions = np.random.default_rng(self._config.seed).integers(0, self._config.max_seq_length, (2, _SYNTHETIC_ROWS)).astype(np.int32)
         columns = {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
         rows = token_rows.synthetic_rows(columns, _SYNTHETIC_ROWS, self._config.max_seq_length, self._config.model.vocab_size, self._config.seed)
-        return token_rows.training_dataset(rows, batch_size, batch_size, self._config.max_seq_length, False, self._config.seed)
+        return token_rows.training_dataset(rows, batch_size, batch_size, self._config.max_seq_length, self._bucketed, self._config.seed)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

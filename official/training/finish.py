@@ -1,9 +1,13 @@
 """What follows the training of a task that keeps its best checkpoint: its scores, where it is right and wrong, and predictions."""
 
 import dataclasses
+import os
+import tempfile
 
 from absl import logging
+import tensorflow as tf
 
+from official.reporting.files import replace_file
 from official.training.loop import Loop, reading
 
 
@@ -36,7 +40,7 @@ def finish(loop: Loop) -> Findings:
         if not (task.predicts_evaluation_set and outputs):
             outputs = reading(task, lambda: loop.outputs_of(task.predict_dataset))
         if not loop.manager.read_only:
-            findings.files = task.write_predictions(outputs, config.model_dir)
+            findings.files = _write_predictions(task, outputs, config.model_dir)
             logging.info("Predictions of step %d: %s", loop.state.step, ", ".join(findings.files))
     return findings
 
@@ -51,3 +55,31 @@ def _restore_best(loop: Loop) -> bool:
         return bool(loop.outcome.outputs)
     logging.info("Back to the best evaluation: step %d", best)
     return False
+
+
+def _write_predictions(task, outputs: dict, model_dir: str) -> list[str]:
+    """Writes the predictions into the run's folder, local or remote. Others of the same name that are there are renamed, not lost."""
+    paths = []
+    with tempfile.TemporaryDirectory() as folder:
+        for made in task.write_predictions(outputs, folder):
+            with open(made, "rb") as file:
+                content = file.read()
+            path = os.path.join(model_dir, os.path.basename(made))
+            _set_aside(path, content)
+            replace_file(path, content)
+            paths.append(path)
+    return paths
+
+
+def _set_aside(path: str, content: bytes) -> None:
+    """Renames a file of other content to NAME-1.ENDING, or the next number that is free."""
+    if not tf.io.gfile.exists(path):
+        return
+    with tf.io.gfile.GFile(path, "rb") as file:
+        if file.read() == content:
+            return
+    stem, ending = os.path.splitext(path)
+    number = 1
+    while tf.io.gfile.exists(f"{stem}-{number}{ending}"):
+        number += 1
+    tf.io.gfile.rename(path, f"{stem}-{number}{ending}")

@@ -50,6 +50,7 @@ def make_plan(config, make_task) -> dict:
     if not config.do_train:
         raise ConfigError("do_train=false: --plan plans a training. Drop --plan, or set --do_train.")
     config = config_lib.with_data(config, None)
+    config = type(config)({**config, "length_buckets": "never"})  # the longest batch there can be
     batches = batch_plan.make_batch_plan(config, num_replicas(config))
     with _precision(config):
         cost = graph_cost.step_cost(config, make_task(config), batches.replica_batch_size)
@@ -69,7 +70,7 @@ def make_plan(config, make_task) -> dict:
         "total_bytes": cost.parameter_bytes + cost.slot_bytes + cost.peak_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes, "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),
         "train_records_read": steps * batches.train_batch_size,
-        "eval_records_read": config.num_eval_samples if config.do_eval else 0,
+        "eval_records_read": config.num_eval_samples if config.do_eval and config.task == "pretrain" else 0,
     }
     plan["eval_samples_seen"] = {str(step): step * batches.train_batch_size for step in plan["eval_steps"]}
     plan["expected"] = expected(plan, config.plan_tflops, config.plan_gbps) if config.plan_tflops else None

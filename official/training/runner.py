@@ -113,7 +113,7 @@ class _Earlier:
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
         names = _EVALUATION_SETTINGS + (() if config.eval_files else ("input_files",))
-        return all(self._settings.get(name) == config[name] for name in names)
+        return bool(self._settings) and all(self._settings.get(name, config_lib.FIELDS[name].default) == config[name] for name in names)
 
     def changes(self, config) -> list[str]:
         """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
