@@ -1,13 +1,17 @@
 """Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors that name the file."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import reading, synthetic
+from official.data import reading, records, synthetic
 from official.data import schema as schema_lib
+from official.data.record_formats import compact
 from tests.conftest import make_records, write_records
+from tests.test_records import make_examples
 
 
 def ids(batches) -> list[bytes]:
@@ -20,8 +24,19 @@ def training_ids(files, schema, count, **settings) -> list[bytes]:
     return ids(dataset.take(count).as_numpy_iterator())
 
 
+@pytest.fixture(params=["plain", "compact"])
+def files(request, record_files, tmp_path, monkeypatch):
+    """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer examples than a file."""
+    monkeypatch.setattr(reading, "_SHUFFLED_EXAMPLES", 24)
+    if request.param == "plain":
+        return reading.find_files(record_files(files=3, records=12), "input_files")
+    monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 5)
+    return [write_records(tmp_path / f"part-{number}", records.encode(make_examples(12, number, length=16, most=3), "compact"))
+            for number in range(3)]
+
+
 @pytest.fixture
-def files(record_files):
+def plain_files(record_files):
     return reading.find_files(record_files(files=3, records=12), "input_files")
 
 
@@ -81,6 +96,27 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
 
+@pytest.mark.parametrize("done", [0, 30])
+def test_batches_may_be_of_any_size(files, schema, done):
+    one = training_ids(files, schema, 12, batch_size=6, streams=3, samples_done=done)
+    for batch_size in (1, 4, 18):
+        other = training_ids(files, schema, 72 // batch_size, batch_size=batch_size, streams=3, samples_done=done)
+        common = math.lcm(6, batch_size)
+        for first in range(0, 72, common):
+            assert set(other[first:first + common]) == set(one[first:first + common])
+
+
+def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
+    window = {"plain": 8, "compact": 5}[reading.detect_format(files)]  # of eight examples, in whole records
+    found = training_ids(files, schema, 12, batch_size=3, streams=3)
+    for number, path in enumerate(files):
+        rows, own = ids(reading.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator()), found[number::3]
+        assert set(own[:window]) == set(rows[:window]) and own[:window] != rows[:window]
+        assert set(own) == set(rows)
+        if 2 * window <= len(rows):  # the next window has an order of its own
+            assert [rows.index(row) for row in own[:window]] != [rows.index(row) - window for row in own[window:2 * window]]
+
+
 def test_remote_paths(schema):
     tf.io.gfile.makedirs("ram://reading")
     for index in range(2):
@@ -89,16 +125,25 @@ def test_remote_paths(schema):
     assert len(found) == 2 and len(set(training_ids(found, schema, 2))) == 8
 
 
-def test_a_glob_without_match_is_named(files):
+def test_a_glob_without_match_is_named(plain_files):
     with pytest.raises(ConfigError, match=r"--input_files=missing/\*.rec matches no file"):
-        reading.find_files(f"{files[0]},missing/*.rec", "input_files")
+        reading.find_files(f"{plain_files[0]},missing/*.rec", "input_files")
 
 
-def test_a_record_of_another_length_is_named(files, schema):
+def test_a_record_of_another_length_is_named(plain_files, schema):
     with pytest.raises(ConfigError, match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32"):
-        reading.check_first_record(files, schema_lib.pretraining_schema(32, 3), "input_files")
+        reading.check_first_record(plain_files, schema_lib.pretraining_schema(32, 3), "input_files")
     with pytest.raises(ConfigError, match="masked_lm_positions has 3 values, expected 5"):
-        reading.check_first_record(files, schema_lib.pretraining_schema(16, 5), "input_files")
+        reading.check_first_record(plain_files, schema_lib.pretraining_schema(16, 5), "input_files")
+
+
+def test_a_block_of_another_length_is_named(tmp_path):
+    path = write_records(tmp_path / "part", records.encode(make_examples(3), "compact"))
+    reading.check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
+    for shape, message in (((32, 4), "max_seq_length 24, expected 32"), ((24, 5), "max_predictions_per_seq 4, expected 5"),
+                           ((24, 4, 20), "example 1: feature input_ids has values from 5 to 4., expected 0 to 19")):
+        with pytest.raises(ConfigError, match=f"--input_files: .*part, record 1: .*{message}"):
+            reading.check_first_record([path], schema_lib.pretraining_schema(*shape), "input_files")
 
 
 def test_an_id_outside_of_the_vocabulary_is_named(files):
@@ -106,11 +151,18 @@ def test_an_id_outside_of_the_vocabulary_is_named(files):
         reading.check_first_record(files, schema_lib.pretraining_schema(16, 3, vocab_size=10), "input_files")
 
 
-def test_the_bad_record_is_found(files, schema, tmp_path):
+def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
-    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record([*files, bad], schema)
-    assert reading.find_bad_record(files, schema) is None
+    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record([*plain_files, bad], schema)
+    assert reading.find_bad_record(plain_files, schema) is None
+
+
+def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
+    single = [block for record in records.encode(make_examples(9, length=16, most=3), "compact") for block in records.split(record, "compact")]
+    single[5] = records.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
+    bad = write_records(tmp_path / "bad", records.join(single, "compact"))
+    assert "bad, record 1: example 6: feature input_ids has" in reading.find_bad_record([bad], schema_lib.pretraining_schema(16, 3, 50))
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])
