@@ -242,9 +242,10 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"):
         creation.create_pretraining_data(job)
-    assert [name for name in os.listdir(tmp_path / "out") if name[0] != "."] == ["part-00000-of-00003.tfrecord"]
+    done, tried = [name for name in os.listdir(tmp_path / "out") if name[0] != "."], len(calls)
+    assert done and all(name.endswith("-of-00003.tfrecord") for name in done)
     creation.create_pretraining_data(job)
-    assert len(calls) == 4
+    assert len(calls) == tried + 3 - len(done)
     creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

@@ -109,7 +109,7 @@ def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
 
 def test_a_sentence_has_the_same_ids_in_any_company(tokenizer, monkeypatch):
     sentences = ["The cats, 中 sat.", "", "cát \u2028 при", "\n\n", "a" * 100, "The ab", "éa" + "b" * 60 + "é при " + "b" * 90 + "é ab"] * 3
-    settings_to_try = {"_BATCH_CHARACTERS": (1, 7, 60), "_MOST_REMEMBERED": (1, 3), "_LONGEST_REMEMBERED": (0, 5)}
+    settings_to_try = {"_BATCH_BYTES": (1, 7, 60), "_MOST_REMEMBERED": (1, 3), "_LONGEST_REMEMBERED": (0, 5)}
     ids, lengths = tokenizer.tokenize(sentences)
     alone = [tokenizer.tokenize([sentence])[0].tolist() for sentence in sentences]
     assert [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] == alone

@@ -14,25 +14,26 @@ import functools
 import glob
 import itertools
 import os
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import corpus, documents, files, masking, pairs, records, text_files, tokenization, unfinished, vocabulary, workers
+from official.data import corpus, documents, files, masking, pairs, records, sentences, text_files, tokenization, unfinished, vocabulary, workers
 
 MANIFEST = "manifest.json"
-_VERSION = 3  # of what the same flags make of the same text
+_VERSION = 4  # of what the same flags make of the same text
 _TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where the number of workers is not asked for: starting one costs seconds
 _BLOCK_TOKENS = 1 << 22
 _POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
 _FEWEST_SHARDS_UNASKED = 8
-_BATCH_SENTENCES = 2048  # of one call of the tokenizer
 _MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
+_THREADS = 2  # write shards in a process that is the only one: while Python goes on in one, the arrays of the other are worked on
+_ONE_AT_A_TIME = threading.Lock()  # plans a pool: shards that are written at a time share it
 _PLAN, _MASKS, _KEYS = range(3)  # kinds of random streams
 
 
@@ -119,7 +120,8 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: voc
     text = _sum_of(unfinished.read_json(_text_path(folder, number)) for number in range(len(tasks)))
     layout = _plan_layout(job, text)
     share = num_bytes / layout.num_shards
-    run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)], doing="Writing", items="examples")
+    run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)], doing="Writing", items="examples",
+        threads=_THREADS)
     shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
     return _manifest(job, layout, words, text, shards)
 
@@ -206,42 +208,26 @@ def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.S
         return
     counts, kept = documents.ReadCounts(), collections.Counter()
     keys = np.random.default_rng([job.random_seed, _KEYS, number])
-    tokenize = _tokenizer(job.vocab_file, sha256).tokenize
-    batches = _batches(documents.read_splits(splits, job.sentence_splitting, counts), counts)
-    for block_number, block in enumerate(_blocks(_tokenized(batch, tokenize) for batch in batches)):
+    tokenizer = _tokenizer(job.vocab_file, sha256)
+    parts = (_tokenized(lines, tokenizer) for lines in _reported(documents.read_lines(splits, job.sentence_splitting, counts), counts))
+    for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
         kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens))
     unfinished.write_json(_text_path(folder, number), {**dataclasses.asdict(counts), **kept})
 
 
-def _batches(texts: Iterator[list[str]], counts: documents.ReadCounts) -> Iterator[list[list[str]]]:
-    """Groups documents to at least _BATCH_SENTENCES sentences."""
-    batch, sentences, done = [], 0, 0
-    for text in itertools.chain(texts, [None]):
-        if text is not None:
-            batch.append(text)
-            sentences += len(text)
-        if sentences >= _BATCH_SENTENCES or text is None:
-            workers.report(counts.bytes - done, len(batch))
-            done = counts.bytes
-            if batch:
-                yield batch
-            batch, sentences = [], 0
+def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
+    done = 0
+    for lines in parts:
+        workers.report(counts.bytes - done, len(lines.counts))
+        done = counts.bytes
+        yield lines
 
 
-def _ahead(items: Iterator) -> Iterator:
-    """Yields the items, each made in a second thread while the one before it is worked on: both run compiled code."""
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = thread.submit(next, items, None)
-            yield item
-
-
-def _tokenized(batch: list[list[str]], tokenize) -> corpus.TokenizedDocuments:
-    tokens, lengths = tokenize([sentence for text in batch for sentence in text])
-    return corpus.from_sentences(tokens, lengths, np.repeat(np.arange(len(batch)), [len(text) for text in batch]))
+def _tokenized(lines: sentences.Lines, tokenizer: tokenization.Tokenizer) -> corpus.TokenizedDocuments:
+    tokens, lengths = tokenizer.tokenize_lines(lines.text)
+    return corpus.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
 
 def _blocks(parts: Iterator[corpus.TokenizedDocuments]) -> Iterator[corpus.TokenizedDocuments]:
@@ -293,7 +279,7 @@ def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, numbe
     """Writes the records and returns what the manifest says about them."""
     totals, lengths = collections.Counter(), np.zeros(job.rules.max_seq_length + 1, np.int64)
     with tf.io.TFRecordWriter(path) as writer:
-        for examples, part in _ahead(_shard_examples(job, folder, layout, number, sha256)):
+        for examples, part in _shard_examples(job, folder, layout, number, sha256):
             for record in records.encode(examples, job.record_format, pad_position_value=job.pad_position_value):
                 writer.write(record)
             lengths += np.bincount(examples.lengths, minlength=len(lengths))
@@ -307,7 +293,8 @@ def _shard_examples(job: Job, folder: str, layout: Layout, number: int, sha256: 
     words = _vocabulary(job.vocab_file, sha256)
     parts = layout.parts(number)
     for pool, part in parts:
-        texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
+        with _ONE_AT_A_TIME:
+            texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
         plan = plan[part::layout.shards_per_pool]
         rng = np.random.default_rng([job.random_seed, _MASKS, pool, part])
         bounds = np.linspace(0, len(plan), -(-len(plan) // _MOST_EXAMPLES) + 1).astype(int)

@@ -20,6 +20,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from official.config import ConfigError
 from official.data import sentences, text_files
 from official.data.text_files import Split
@@ -81,7 +83,13 @@ def read_documents(paths: Iterable[str], counts: ReadCounts, sentence_splitting:
 
 
 def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
-    """Yields the documents that begin in each split, in order, each a list of one sentence or more.
+    """Yields the documents that begin in each split, in order, each a list of one sentence or more; see `read_lines`."""
+    for lines in read_lines(splits, sentence_splitting, counts):
+        yield from filter(None, lines.documents())
+
+
+def read_lines(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[sentences.Lines]:
+    """Yields the documents that begin in each split, in order, some at a time; there may be documents without a sentence.
 
     Args:
       splits: of text files, UTF-8.
@@ -93,12 +101,12 @@ def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCo
       ConfigError: for a file that cannot be read, is not text, or is compressed and damaged.
     """
     paragraphs = itertools.chain.from_iterable(_read_paragraphs(split, sentence_splitting, counts) for split in splits)
-    for document in sentences.split_documents(paragraphs):
-        counts.documents += bool(document)
-        counts.empty_documents += not document
-        counts.sentences += len(document)
-        if document:
-            yield document
+    for lines in sentences.split_documents(paragraphs):
+        documents = int(np.count_nonzero(lines.counts))
+        counts.documents += documents
+        counts.empty_documents += len(lines.counts) - documents
+        counts.sentences += int(lines.counts.sum())
+        yield lines
 
 
 def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[tuple[list[str], bool]]:
@@ -107,7 +115,7 @@ def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) 
         head = _head_lines(file.text.read(_HEAD_BYTES))
         file.text.seek(0)
         layout = _find_format(head[0] if head else "", split.path)
-        documents = _collect(layout.items(_read_lines(file.text, split, layout, counts), counts), counts)
+        documents = _collect(layout.items(_lines_of_split(file.text, split, layout, counts), counts), counts)
         are_paragraphs = _has_paragraphs(head, layout, sentence_splitting)
         counts.files += split.start == 0
         others, own = counts.bytes, counts.text_bytes
@@ -122,7 +130,7 @@ def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) 
 # Lines
 
 
-def _read_lines(text, split: Split, layout: _Format, counts: ReadCounts) -> _Lines:
+def _lines_of_split(text, split: Split, layout: _Format, counts: ReadCounts) -> _Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after it."""
     inside, before = split.start == 0, 0
     for offset, line in text_files.read_lines(text, split, _MOST_JSON_BYTES if layout is _JSON else _MOST_LINE_BYTES):

@@ -1,7 +1,9 @@
 """Paragraphs -> sentences, by the splitter of the package blingfire, whose model comes with it."""
 
 import collections
+import dataclasses
 import itertools
+import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +24,8 @@ _BETWEEN = _END + "\n"
 # split before the ")" at the end only. U+01C3 is a letter that the splitter takes for an exclamation mark.
 _SAFE_ENDING = re.compile("[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z")
 _ENDING_CHARACTERS = 8
+# The beginning of a line that may be nothing but white space, which is no sentence.
+_STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(re.escape(chr(code).encode()) for code in range(0x3001) if chr(code).isspace()) + b")")
 
 # The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before it and at those behind it up
 # to the first that can begin a sentence. Text in the middle between two of these places makes no difference: it is taken out,
@@ -40,9 +44,23 @@ _PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
 _CLASSES = b"".join(_LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER for code in range(256))
 
 
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Documents of sentences as one text: handed on at a fraction of the cost of a string for each sentence."""
+
+    text: bytes  # UTF-8, a line for each sentence
+    counts: np.ndarray  # int [D]: sentences of each document
+
+    def documents(self) -> Iterator[list[str]]:
+        """Yields the sentences of each document."""
+        sentences = map(bytes.decode, self.text.split(b"\n"))
+        for count in self.counts.tolist():
+            yield list(itertools.islice(sentences, count))
+
+
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph of prose into sentences."""
-    return _sentences(blingfire.text_to_sentences(paragraph))
+    return list(filter(str.strip, blingfire.text_to_sentences(paragraph).split("\n")))
 
 
 def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
@@ -51,11 +69,11 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
     A call for each would cost half as much again, and would hand Python's lock back and forth with other threads each time.
     """
     for batch in _batches(paragraphs, len):
-        yield from _split_batch(batch)
+        yield from _split_batch(batch).documents()
 
 
-def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[list[str]]:
-    """Yields documents of sentences in order. Some documents ahead of them are read, and split in other threads.
+def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lines]:
+    """Yields documents of sentences in order, some at a time. Those ahead of them are read, and split in other threads.
 
     Args:
       documents: paragraphs of each, and whether they are to be split; where not, they are sentences.
@@ -67,17 +85,24 @@ def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[lis
             if has_paragraphs:
                 begun.append(threads.submit(_split_documents, batch))
             while len(begun) > _BATCHES_AHEAD * has_paragraphs:
-                yield from begun.popleft().result()
+                yield begun.popleft().result()
             if not has_paragraphs:
-                yield from (document for document, _ in batch)
+                yield _split_documents(batch)
         while begun:
-            yield from begun.popleft().result()
+            yield begun.popleft().result()
 
 
-def _split_documents(documents: list[tuple[list[str], bool]]) -> list[list[str]]:
-    split = split_paragraphs(itertools.chain.from_iterable(paragraphs for paragraphs, is_to_split in documents if is_to_split))
-    return [list(itertools.chain.from_iterable(itertools.islice(split, len(paragraphs)))) if is_to_split else paragraphs
-            for paragraphs, is_to_split in documents]
+def _split_documents(documents: list[tuple[list[str], bool]]) -> Lines:
+    parts = []  # of which the paragraphs are the documents
+    for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
+        paragraphs = list(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group))
+        parts += map(_split_batch if is_to_split else _as_they_are, _batches(paragraphs, len))
+    ends = np.cumsum(np.concatenate([[0], *(part.counts for part in parts)]))[np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])]
+    return Lines(b"".join(part.text for part in parts), np.diff(ends))
+
+
+def _as_they_are(sentences: list[str]) -> Lines:
+    return Lines("\n".join([*sentences, ""]).encode(), np.ones(len(sentences), int))
 
 
 def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
@@ -91,27 +116,34 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
     yield batch
 
 
-def _split_batch(paragraphs: list[str]) -> list[list[str]]:
+def _split_batch(paragraphs: list[str]) -> Lines:
+    """Returns the sentences of each paragraph as if it were a document."""
     safe = [_SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None for paragraph in paragraphs]
     together = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
-    split = (_mark_sentences(together) + "\n").split(_BETWEEN)[:-1]
-    if len(split) != sum(safe):  # a paragraph holds the separator
-        return list(map(split_sentences, paragraphs))
+    split = (_mark_sentences(together) + b"\n").split(_BETWEEN.encode())[:-1]
+    if len(split) != sum(safe) or _STARTS_BLANK.search(b"\n".join([b"", *split, b""])):  # a paragraph holds the separator, or white space of its own
+        return _lines(map(split_sentences, paragraphs))
     following = iter(split)
-    return [_sentences(next(following)) if is_safe else split_sentences(paragraph) for paragraph, is_safe in zip(paragraphs, safe)]
+    texts = [next(following) + b"\n" if is_safe else _as_they_are(split_sentences(text)).text for text, is_safe in zip(paragraphs, safe)]
+    return Lines(b"".join(texts), np.fromiter((text.count(b"\n") for text in texts), int, len(texts)))
 
 
-def _mark_sentences(text: str) -> str:
+def _lines(documents: Iterable[list[str]]) -> Lines:
+    parts = list(map(_as_they_are, documents))
+    return Lines(b"".join(part.text for part in parts), np.array([len(part.counts) for part in parts], int))
+
+
+def _mark_sentences(text: str) -> bytes:
     """Returns what the splitter makes of the text: a line for each sentence."""
     if _MARK in text:
-        return blingfire.text_to_sentences(text)
+        return blingfire.text_to_sentences(text).encode()
     data = text.encode()
     firsts, lasts = _idle_parts(data)
     kept = _MARK.encode().join(map(data.__getitem__, map(slice, [0, *lasts], [*firsts, len(data)])))
     pieces = [b""] * (2 * len(firsts) + 1)
     pieces[::2] = blingfire.text_to_sentences(kept.decode()).encode().split(_MARK.encode())
     pieces[1::2] = map(data.__getitem__, map(slice, firsts, lasts))
-    return b"".join(pieces).decode()
+    return b"".join(pieces)
 
 
 def _idle_parts(text: bytes) -> tuple[list[int], list[int]]:
@@ -124,7 +156,3 @@ def _idle_parts(text: bytes) -> tuple[list[int], list[int]]:
     lasts = blanks[np.searchsorted(blanks, ends[gaps + 1] - _BEFORE_BYTES) - 1]
     is_long = lasts - firsts >= _LEAST_BYTES
     return firsts[is_long].tolist(), lasts[is_long].tolist()
-
-
-def _sentences(lines: str) -> list[str]:
-    return list(filter(str.strip, lines.split("\n")))

@@ -26,7 +26,7 @@ from official.data.vocabulary import CONTINUATION, Vocabulary
 
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # characters; a longer one is unknown
-_BATCH_CHARACTERS = 2**18  # are looked up at once: arrays of their words stay in the cache
+_BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are kept: some 60 MB
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
@@ -54,10 +54,16 @@ class Tokenizer:
         self._ids = np.array(list(map(vocabulary.id_of, words)), self._wide)  # by the compiled tokenizer's
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer([*words, _NEVER], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
-        whole = {word.encode(): vocabulary.id_of(word) for word in words if _ASCII_WORD.fullmatch(word)}
-        self._whole_words = _WholeWords({b"\n": self._end, **whole}, self._none, self._wide)
+        self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
+        self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in words if _ASCII_WORD.fullmatch(word)}})
+        self._pieces, self._piece_ids = _Table(), [b""] * 2**_Table.BITS
         self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()})
         self._remembered = {}
+
+    def _add_whole_words(self, ids: dict[str, int]) -> None:
+        ends = np.cumsum(list(map(len, ids)))
+        places, added = self._whole.add(_keys("".join(ids).encode(), ends - list(map(len, ids)), ends))
+        self._whole_ids[places] = np.array(list(ids.values()))[added]
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises text of any kind. A lone surrogate is a character like others.
@@ -66,22 +72,40 @@ class Tokenizer:
           ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of ids of each
           sentence, int64.
         """
-        if not sentences:
+        return self.tokenize_lines(_join(sentences))
+
+    def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
+        if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
-        ids = np.concatenate([self._tokenize_batch(_join(batch)) for batch in _batches(sentences)])
+        ids = np.concatenate([self._tokenize_batch(batch.translate(_ASCII_LOWER_CASE, _ASCII_CONTROL)) for batch in _batches(text)])
         is_end = ids == self._end
         return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
     def _tokenize_batch(self, text: bytes) -> np.ndarray:
         """Returns the ids of lines, the end of each among them."""
         starts, ends = _find_words(text)
-        ids = self._whole_words.find(text, starts, ends)
-        is_other = ids == self._none
-        others = map(text.__getitem__, map(slice, starts[is_other].tolist(), ends[is_other].tolist()))
-        return _put_in(ids, is_other, self._look_up(list(others)))
+        keys = _keys(text, starts, ends)
+        places, is_there = self._whole.find(keys)
+        ids = np.where(is_there, self._whole_ids.take(places), self._none)
+        others = np.flatnonzero(~is_there)
+        return _put_in(ids, others, self._look_up(text, starts[others], ends[others], keys[:, others]))
 
-    def _look_up(self, chunks: list[bytes]) -> list[bytes]:
-        """Returns the ids of words or chunks, as bytes, which are quickly joined."""
+    def _look_up(self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray) -> list[bytes]:
+        """Returns the ids of words and chunks text[starts[n]:ends[n]], as bytes, which are quickly joined."""
+        places, is_there = self._pieces.find(keys)
+        found = list(map(self._piece_ids.__getitem__, places.tolist()))
+        rest = np.flatnonzero(~is_there)
+        chunks = list(map(text.__getitem__, map(slice, starts[rest].tolist(), ends[rest].tolist())))
+        ids = self._remember(chunks)
+        for index, chunk_ids in zip(rest.tolist(), ids):
+            found[index] = chunk_ids
+        for place, added in zip(*map(np.ndarray.tolist, self._pieces.add(keys[:, rest]))):
+            self._piece_ids[place] = ids[added]
+        return found
+
+    def _remember(self, chunks: list[bytes]) -> list[bytes]:
+        """Returns the ids of chunks, and keeps those that are likely to come again."""
         new = self._tokenize_chunks(list(set(chunks).difference(self._remembered)))
         self._remembered.update(new)
         ids = list(map(self._remembered.__getitem__, chunks))
@@ -107,20 +131,21 @@ class Tokenizer:
         return found
 
 
-def _batches(sentences: list[str]) -> Iterator[list[str]]:
-    """Yields batches of _BATCH_CHARACTERS, or one sentence more."""
-    ends = np.cumsum(np.fromiter(map(len, sentences), np.int64, len(sentences)) + 1)  # an empty sentence takes room, too
-    cuts = (np.flatnonzero(np.diff(ends // _BATCH_CHARACTERS)) + 1).tolist()
-    for first, last in zip([0, *cuts], [*cuts, len(sentences)]):
-        yield sentences[first:last]
+def _batches(text: bytes) -> Iterator[bytes]:
+    """Yields whole lines of the text, _BATCH_BYTES of them or up to the end of the line there."""
+    start = 0
+    while start < len(text):
+        end = text.index(b"\n", min(start + _BATCH_BYTES, len(text) - 1)) + 1
+        yield text[start:end]
+        start = end
 
 
 def _join(sentences: list[str]) -> bytes:
-    """Returns a line for each sentence. What is ASCII is in lower case, and white space of it is a blank."""
+    """Returns a line for each sentence."""
     text = "\n".join([*sentences, ""])
     if text.count("\n") > len(sentences):
         text = "\n".join([*(sentence.replace("\n", " ") for sentence in sentences), ""])
-    return text.encode("utf-8", "surrogatepass").translate(_ASCII_LOWER_CASE, _ASCII_CONTROL)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -148,55 +173,65 @@ def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
 
 
-def _put_in(ids: np.ndarray, is_other: np.ndarray, parts: list[bytes]) -> np.ndarray:
-    """Puts the ids of `parts`, one part after the other, in the place of the others."""
+def _put_in(ids: np.ndarray, others: np.ndarray, parts: list[bytes]) -> np.ndarray:
+    """Puts the ids of `parts`, one part after the other, in the places `others`."""
+    lengths = np.fromiter(map(len, parts), np.intp, len(parts)) // ids.itemsize
     counts = np.ones(len(ids), np.intp)
-    counts[is_other] = np.fromiter(map(len, parts), np.intp, len(parts)) // ids.itemsize
+    counts[others] = lengths
+    first = others + np.cumsum(lengths - 1) - (lengths - 1)  # where the first id of each part comes
     ids = np.repeat(ids, counts)
-    ids[np.repeat(is_other, counts)] = np.frombuffer(b"".join(parts), ids.dtype)
+    ids[np.arange(lengths.sum()) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)] = np.frombuffer(b"".join(parts), ids.dtype)
     return ids
 
 
-class _WholeWords:
-    """A table of words of 16 bytes at most. One whose place is taken by another is left out."""
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of words
 
-    _BITS = 17  # of the number of places
+
+_KEY_BYTES = 16
+_FIRST_BYTES = np.array([256**count - 1 for count in range(9)], np.uint64)  # masks of the first bytes of eight
+
+
+def _keys(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each word text[starts[n]:ends[n]] as two numbers, uint64 [2, N]; _NO_KEY for one of more than 16 bytes."""
+    eights = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
+    lengths = ends - starts
+    keys = np.zeros((2, len(starts)), np.uint64)
+    keys[0] = eights[starts] & _FIRST_BYTES.take(lengths, mode="clip")
+    long = np.flatnonzero(lengths > 8)  # few: the others have zeros there
+    keys[1, long] = eights[starts[long] + 8] & _FIRST_BYTES.take(lengths[long] - 8, mode="clip")
+    keys[:, long[lengths[long] > _KEY_BYTES]] = _NO_KEY
+    return keys
+
+
+_NO_KEY = np.uint64(2**64 - 1)  # of no word: UTF-8 has no such byte
+
+
+class _Table:
+    """Places of words, found by the words' keys. A word whose place is taken by another has none."""
+
+    BITS = 17  # of the number of places
     _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, and their bits look random
-    _MASKS = np.array([256**count - 1 for count in range(9)], np.uint64)  # of the first bytes of eight
 
-    def __init__(self, ids: dict[bytes, int], none: int, dtype: np.dtype):
-        """Takes the id of each word, and what stands for that of words that are not there."""
-        words = [word for word in ids if len(word) <= 16]
-        ends = np.cumsum(list(map(len, words)))
-        keys = self._keys(b"".join(words), ends - list(map(len, words)), ends)
-        places, first = np.unique(self._places(keys), return_index=True)
-        self._none = none
-        self._ids = np.full(2**self._BITS, none, dtype)
-        self._table = np.zeros((2, 2**self._BITS), np.uint64)  # no word has the key 0
-        self._ids[places] = np.array([ids[word] for word in words])[first]
-        self._table[:, places] = keys[:, first]
+    def __init__(self):
+        self._keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
 
-    def find(self, text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Returns the ids of the words text[starts[n]:ends[n]]."""
-        keys = self._keys(text, starts, ends)
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a place for each key, and whether it is that of the word."""
         places = self._places(keys)
-        ids = self._ids.take(places)
-        is_none = (self._table[0].take(places) != keys[0]) | (self._table[1].take(places) != keys[1])
-        ids[is_none | (ends - starts > 16)] = self._none
-        return ids
+        return places, (self._keys[0].take(places) == keys[0]) & (self._keys[1].take(places) == keys[1])
 
-    def _keys(self, text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Returns the first 16 bytes of each word as two numbers, uint64 [2, N]."""
-        eights = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
-        lengths = ends - starts
-        keys = np.empty((2, len(starts)), np.uint64)
-        keys[0] = eights[starts] & self._MASKS.take(lengths, mode="clip")
-        keys[1] = eights[np.minimum(starts + 8, len(text))] & self._MASKS.take(lengths - 8, mode="clip")
-        return keys
+    def add(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gives words the places that are free. Returns these places and which of the keys got them."""
+        places = self._places(keys)
+        free = np.flatnonzero((self._keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
+        places, first = np.unique(places[free], return_index=True)
+        self._keys[:, places] = keys[:, free[first]]
+        return places, free[first]
 
     def _places(self, keys: np.ndarray) -> np.ndarray:
         mixed = keys[0] * self._FACTORS[0] ^ keys[1] * self._FACTORS[1]
-        return (mixed >> np.uint64(64 - self._BITS)).astype(np.intp)
+        return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,9 @@ def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
-    words = [line.strip() or line for line in lines]
+    words = list(map(str.strip, lines))
+    if "" in words:  # nothing but white space of Unicode's may be a word
+        words = [line.strip() or line for line in lines]
     _check_words(words, f"--{flag}={path}")
     return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
 
@@ -67,8 +69,8 @@ def _check_words(words: list[str], source: str) -> None:
     if missing:
         raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
                           f"with {' '.join(SPECIAL_TOKENS)} among them.")
-    word, times = Counter(words).most_common(1)[0]
-    if times > 1:
+    if len(set(words)) < len(words):
+        word = Counter(words).most_common(1)[0][0]
         lines = [str(index + 1) for index, other in enumerate(words) if other == word]
         raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
     if "" in words:
