@@ -51,16 +51,16 @@ def find_vocabulary(path: str | None, first_file: str):
 def describe(summary, shares: dict, vocabulary) -> str:
     masks = "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}" if vocabulary else "kept {kept:.2%} (the rest needs --vocab_file)"
     return "\n".join([
-        f"{summary.files} files, {summary.records:,} records, {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, "
+        f"{summary.files} files, {summary.records:,} examples, {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, "
         f"{summary.max_seq_length} tokens, {summary.max_predictions_per_seq} predictions at most",
         "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(**shares),
-        f"predicted   {summary.predictions / summary.records:.2f} a record, " + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
+        f"predicted   {summary.predictions / summary.records:.2f} an example, " + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
         "random next {random_next:.2%}".format(**shares),
-        "repeated    {repeated_records:.2%} of the records, {repeated_texts:.2%} of the texts (with other masks)".format(**shares)])
+        "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other masks)".format(**shares)])
 
 
 def draw(lengths: dict, path: str, longest: int) -> None:
-    """Draws histograms of the lengths, each as a share of its records."""
+    """Draws histograms of the lengths, each as a share of its examples."""
     import numpy as np
     from official.reporting import plots
     with plots.style():
@@ -70,7 +70,7 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         for (name, counts), color in zip(lengths.items(), ("#0072B2", "#D55E00")):
             axes.hist(np.arange(len(counts)), edges, weights=counts / counts.sum(), histtype="stepfilled" if name == "records" else "step",
                       color=color, label=_LABELS[name])
-        plots.write_head(axes, "Tokens of a record", "share of the records")
+        plots.write_head(axes, "Tokens of an example", "share of the examples")
         axes.set_xlabel("tokens")
         if len(lengths) > 1:
             axes.legend(frameon=False, loc="upper left")

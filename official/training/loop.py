@@ -29,7 +29,8 @@ def reading(task, work):
     """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
     try:
         return work()
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError, UnicodeDecodeError) as error:
         explanation = task.explain_read_error()
         if explanation is None:
             raise
