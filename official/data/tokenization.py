@@ -28,6 +28,7 @@ _UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # characters; a longer one is unknown
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are kept: some 60 MB
+_MOST_PIECES = 6  # of a word in the table
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
 _NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
@@ -56,7 +57,8 @@ class Tokenizer:
             self._compiled = tf_text.FastWordpieceTokenizer([*words, _NEVER], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
         self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
         self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in words if _ASCII_WORD.fullmatch(word)}})
-        self._pieces, self._piece_ids = _Table(), [b""] * 2**_Table.BITS
+        self._pieces = _Table()
+        self._piece_ids, self._piece_counts = np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide), np.zeros(2**_Table.BITS, np.intp)
         self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()})
         self._remembered = {}
 
@@ -89,20 +91,29 @@ class Tokenizer:
         places, is_there = self._whole.find(keys)
         ids = np.where(is_there, self._whole_ids.take(places), self._none)
         others = np.flatnonzero(~is_there)
-        return _put_in(ids, others, self._look_up(text, starts[others], ends[others], keys[:, others]))
+        return _put_in(ids, others, *self._look_up(text, starts[others], ends[others], keys[:, others]))
 
-    def _look_up(self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray) -> list[bytes]:
-        """Returns the ids of words and chunks text[starts[n]:ends[n]], as bytes, which are quickly joined."""
+    def _look_up(self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of words and chunks text[starts[n]:ends[n]], one after the other, and how many each has."""
         places, is_there = self._pieces.find(keys)
-        found = list(map(self._piece_ids.__getitem__, places.tolist()))
         rest = np.flatnonzero(~is_there)
         chunks = list(map(text.__getitem__, map(slice, starts[rest].tolist(), ends[rest].tolist())))
-        ids = self._remember(chunks)
-        for index, chunk_ids in zip(rest.tolist(), ids):
-            found[index] = chunk_ids
-        for place, added in zip(*map(np.ndarray.tolist, self._pieces.add(keys[:, rest]))):
-            self._piece_ids[place] = ids[added]
-        return found
+        found = self._remember(chunks)
+        counts = self._piece_counts.take(places)
+        counts[rest] = np.fromiter(map(len, found), np.intp, len(found)) // self._wide.itemsize
+        from_table = np.repeat(is_there, counts)
+        ids = np.empty(len(from_table), self._wide)
+        ids[from_table] = self._piece_ids[places[is_there]][np.arange(_MOST_PIECES) < counts[is_there, None]]
+        ids[~from_table] = np.frombuffer(b"".join(found), self._wide)
+        self._add_pieces(keys[:, rest], counts[rest], found)
+        return ids, counts
+
+    def _add_pieces(self, keys: np.ndarray, counts: np.ndarray, ids: list[bytes]) -> None:
+        few = np.flatnonzero(counts <= _MOST_PIECES)
+        places, added = self._pieces.add(keys[:, few])
+        self._piece_counts[places] = counts[few[added]]
+        for place, index in zip(places.tolist(), few[added].tolist()):
+            self._piece_ids[place, :counts[index]] = np.frombuffer(ids[index], self._wide)
 
     def _remember(self, chunks: list[bytes]) -> list[bytes]:
         """Returns the ids of chunks, and keeps those that are likely to come again."""
@@ -173,14 +184,14 @@ def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
 
 
-def _put_in(ids: np.ndarray, others: np.ndarray, parts: list[bytes]) -> np.ndarray:
-    """Puts the ids of `parts`, one part after the other, in the places `others`."""
-    lengths = np.fromiter(map(len, parts), np.intp, len(parts)) // ids.itemsize
+def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
+    """Puts `other_ids`, so many of them as is said for each, in the places `others`."""
     counts = np.ones(len(ids), np.intp)
-    counts[others] = lengths
-    first = others + np.cumsum(lengths - 1) - (lengths - 1)  # where the first id of each part comes
+    counts[others] = other_counts
     ids = np.repeat(ids, counts)
-    ids[np.arange(lengths.sum()) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)] = np.frombuffer(b"".join(parts), ids.dtype)
+    ends = np.cumsum(other_counts)
+    shift = others + ends - np.arange(len(others)) - other_counts  # where the first id of each comes
+    ids[np.arange(len(other_ids)) + np.repeat(shift - ends + other_counts, other_counts)] = other_ids
     return ids
 
 
