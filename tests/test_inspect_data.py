@@ -124,7 +124,7 @@ def test_the_command_line(made, tmp_path):
                f"--compare_to={made['compact'][0]}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"2 files, {manifest['instances']:,} records" in done.stdout and "largest gap between the distributions of lengths: 0.0000" in done.stdout
+    assert f"2 files, {manifest['instances']:,} examples" in done.stdout and "largest gap between the distributions of lengths: 0.0000" in done.stdout
     assert "record 2" in done.stdout and (tmp_path / "l.png").stat().st_size > 5000
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["records"]["shares"] == report["compare_to"]["shares"]
