@@ -202,6 +202,7 @@ ATOMS = [*'.!?,:"()[]-=\u3002\uff1f\u2026\u201d\u01c3', " ", " ", " ", "\t", "\u
 @example(["a\u01c3 )", "A."])
 @example(["1.\u3002\uff1f", "A."])
 @example(['<unk> . "', "A."])
+@example(["A b. \x85\nC d.", "A.\n\n \nB."]).via("lines of white space")
 @example(["a\u2029b", "\u2029\n", "", "\u200b", "A."])
 def test_sentences_of_many_paragraphs_are_those_of_each(paragraphs):
     assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))

@@ -4,8 +4,9 @@ Two rounds of independent tasks, each in as many processes as asked for:
   1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks (`official.data.corpus`).
   2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
      segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
-Memory holds a block or a pool per process, never the text. What a task writes depends on the input, the flags and the task's
-number, not on the processes; a task that is done is not done again when the job is started once more.
+Memory holds a block or a pool per process, or two pools where one process writes two shards at a time, and never the text. What a
+task writes depends on the input, the flags and the task's number, not on the processes; a task that is done is not done again
+when the job is started once more.
 """
 
 import collections
@@ -120,8 +121,8 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: voc
     text = _sum_of(unfinished.read_json(_text_path(folder, number)) for number in range(len(tasks)))
     layout = _plan_layout(job, text)
     share = num_bytes / layout.num_shards
-    run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)], doing="Writing", items="examples",
-        threads=_THREADS)
+    run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)],
+        doing="Writing", items="examples", threads=_THREADS)
     shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
     return _manifest(job, layout, words, text, shards)
 

@@ -97,8 +97,9 @@ def _split_documents(documents: list[tuple[list[str], bool]]) -> Lines:
     for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
         paragraphs = list(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group))
         parts += map(_split_batch if is_to_split else _as_they_are, _batches(paragraphs, len))
-    ends = np.cumsum(np.concatenate([[0], *(part.counts for part in parts)]))[np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])]
-    return Lines(b"".join(part.text for part in parts), np.diff(ends))
+    sentences_before = np.cumsum(np.concatenate([[0], *(part.counts for part in parts)]))
+    paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
+    return Lines(b"".join(part.text for part in parts), np.diff(sentences_before[paragraphs_before]))
 
 
 def _as_they_are(sentences: list[str]) -> Lines:
@@ -121,7 +122,8 @@ def _split_batch(paragraphs: list[str]) -> Lines:
     safe = [_SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None for paragraph in paragraphs]
     together = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
     split = (_mark_sentences(together) + b"\n").split(_BETWEEN.encode())[:-1]
-    if len(split) != sum(safe) or _STARTS_BLANK.search(b"\n".join([b"", *split, b""])):  # a paragraph holds the separator, or white space of its own
+    # A paragraph holds the separator, or a line of it may be blank.
+    if len(split) != sum(safe) or _STARTS_BLANK.search(b"\n".join([b"", *split, b""])):
         return _lines(map(split_sentences, paragraphs))
     following = iter(split)
     texts = [next(following) + b"\n" if is_safe else _as_they_are(split_sentences(text)).text for text, is_safe in zip(paragraphs, safe)]

@@ -6,8 +6,8 @@ has, from left to right; a word that cannot be covered, or has more than 200 cha
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
 A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
-every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. For the others ids are
-remembered. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII, where its classes of
+every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked up
+in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII, where its classes of
 characters are not the published ones, go to plain Python.
 """
 
@@ -27,7 +27,7 @@ from official.data.vocabulary import CONTINUATION, Vocabulary
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = 200  # characters; a longer one is unknown
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
-_MOST_REMEMBERED = 2**18  # words and chunks whose ids are kept: some 60 MB
+_MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
 _MOST_PIECES = 6  # of a word in the table
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
