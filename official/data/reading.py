@@ -234,7 +234,7 @@ class _Streams(NamedTuple):
             rows = records_lib.unpack(records, self.schema, self.record_format)
             return tf.random.experimental.stateless_shuffle(rows, tf.random.experimental.stateless_fold_in(order_seed, window_number))
 
-        return records.rebatch(window).enumerate().map(unpack)
+        return records.rebatch(window).enumerate().map(unpack, num_parallel_calls=_PARALLEL_CALLS)
 
 
 def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:
