@@ -41,7 +41,7 @@ def write_run(folder, evaluations=((100, 3.0, 0.2), (200, 2.0, 0.3), (300, 1.9, 
     """
     folder.mkdir(parents=True)
     settings = {"train_batch_size": 64, "model": {"hidden_size": 8}, **settings}
-    values = {name: field.default for name, field in config_lib.FIELDS.items()} | {"model_dir": str(folder)} | settings
+    values = {name: field.default for name, field in config_lib.FIELDS.items()} | {"model_dir": str(folder), "warmup_steps": 10000.0} | settings
     (folder / "config.json").write_text(json.dumps(values))
     lines = []
     for step, loss, accuracy in evaluations:
@@ -82,13 +82,13 @@ def test_only_settings_that_differ_are_listed(tmp_path):
 
 
 def test_a_run_older_than_a_setting_has_its_default(tmp_path):
-    folders = [write_run(tmp_path / "old"), write_run(tmp_path / "new", warmup_steps=5.0)]
+    folders = [write_run(tmp_path / "old"), write_run(tmp_path / "new", beta_2=0.5)]
     values = json.loads((tmp_path / "old" / "config.json").read_text())
-    del values["warmup_steps"], values["enable_xla"]
+    del values["beta_2"], values["enable_xla"]
     (tmp_path / "old" / "config.json").write_text(json.dumps(values))
     found = comparison_lib.compare(read(*folders))
-    assert found["settings"] == ["warmup_steps"]
-    assert [run["settings"]["warmup_steps"] for run in found["runs"]] == [10000.0, 5.0]
+    assert found["settings"] == ["beta_2"]
+    assert [run["settings"]["beta_2"] for run in found["runs"]] == [0.999, 0.5]
 
 
 @pytest.mark.parametrize("values, texts", [
