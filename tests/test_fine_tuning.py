@@ -205,11 +205,14 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
         rows = [(" ".join(generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)) + f" {colour}", int(colour == "red"))
                 for colour in generator.choice(COLOURS[:2], count)]
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    settings = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"), num_train_epochs=4, deterministic=True)
+    settings = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"))
+    learned = run(make("glue", model_dir="learned", num_train_epochs=6, **settings))
+    assert learned.scores["accuracy"] > learned.majority_accuracy + 0.2
+    # A few small steps: later, rounding has grown into differences.
+    settings |= dict(num_train_epochs=1, stop_steps=6, learning_rate=1e-4)
     one = run(make("glue", model_dir="one", **settings))
     two = run(make("glue", model_dir="two", distribution_strategy="mirrored", num_virtual_devices=2, num_gpus=0, num_accumulation_steps=2, **settings))
-    assert one.scores["accuracy"] > 0.9 > one.majority_accuracy
-    assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-4)
+    assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
