@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from official.data import ragged
+
 _DOCUMENT = np.dtype([("key", np.uint64), ("token", np.int64), ("sentence", np.int64)])  # where it begins in the block
 _ARRAYS = ("tokens", "sentences", "documents")  # a file each; that of the documents is the last that is written
 
@@ -46,7 +48,7 @@ def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarra
       documents: [S] number of the document of each sentence, ascending.
     """
     documents, lengths = documents[lengths > 0], lengths[lengths > 0]
-    return TokenizedDocuments(tokens, _starts(lengths), np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)))
+    return TokenizedDocuments(tokens, ragged.offsets(lengths), np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)))
 
 
 def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
@@ -54,11 +56,7 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
     parts = list(parts)
     lengths = [np.diff(part.sentence_starts) for part in parts]
     sentences = [np.diff(part.document_starts) for part in parts]
-    return TokenizedDocuments(np.concatenate([part.tokens for part in parts]), _starts(np.concatenate(lengths)), _starts(np.concatenate(sentences)))
-
-
-def _starts(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return TokenizedDocuments(np.concatenate([part.tokens for part in parts]), ragged.offsets(np.concatenate(lengths)), ragged.offsets(np.concatenate(sentences)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -76,8 +74,8 @@ def write_block(prefix: str, documents: TokenizedDocuments, keys: np.ndarray) ->
     lengths = np.diff(documents.sentence_starts)[sentences]
     index = np.zeros(documents.num_documents + 1, _DOCUMENT)
     index["key"][:-1], index["key"][-1] = keys[order], np.iinfo(np.uint64).max
-    index["sentence"] = _starts(np.diff(documents.document_starts)[order])
-    index["token"] = _starts(lengths)[index["sentence"]]
+    index["sentence"] = ragged.offsets(np.diff(documents.document_starts)[order])
+    index["token"] = ragged.offsets(lengths)[index["sentence"]]
     tokens = documents.tokens[_ranges(documents.sentence_starts[documents.document_starts], order)]
     for name, array in zip(_ARRAYS, (tokens, lengths.astype(np.int32), index)):
         np.save(f"{prefix}.{name}.npy", array)
@@ -85,9 +83,7 @@ def write_block(prefix: str, documents: TokenizedDocuments, keys: np.ndarray) ->
 
 def _ranges(starts: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Returns the numbers of range starts[i] .. starts[i + 1] for each i of `order`, one range after the other."""
-    lengths = np.diff(starts)[order]
-    shift = starts[:-1][order] - _starts(lengths)[:-1]
-    return np.arange(lengths.sum()) + np.repeat(shift, lengths)
+    return ragged.ranges(starts[order], np.diff(starts)[order])
 
 
 def find_blocks(folder: str) -> list[str]:
@@ -108,5 +104,5 @@ def _slices(blocks: Iterable[str], first_key: int, end_key: int) -> Iterator[Tok
         end = len(index) - 1 if end_key == 2**64 else np.searchsorted(index["key"][:-1], np.uint64(end_key))
         part = index[first:end + 1]
         yield TokenizedDocuments(tokens=np.array(tokens[part["token"][0]:part["token"][-1]]),
-                                 sentence_starts=_starts(lengths[part["sentence"][0]:part["sentence"][-1]]),
+                                 sentence_starts=ragged.offsets(lengths[part["sentence"][0]:part["sentence"][-1]]),
                                  document_starts=part["sentence"] - part["sentence"][0])

@@ -9,6 +9,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from official.data import ragged
+
 _POOL_BATCHES = 50  # are sorted by length together: long enough that lengths fit, short enough that the order stays random
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
 _LONGEST = 1 << 20  # tokens; above any sequence
@@ -31,7 +33,7 @@ class TokenRows:
 
     @property
     def starts(self) -> np.ndarray:
-        return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        return ragged.offsets(self.lengths)[:-1]
 
 
 def num_batches(rows: int, batch_size: int) -> int:

@@ -6,9 +6,9 @@ has, from left to right; a word that cannot be covered, or has more than 200 cha
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
 A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
-every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked up
-in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII, where its classes of
-characters are not the published ones, go to plain Python.
+every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked
+up in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled
+tokenizer together; chunks that are not ASCII, where its classes of characters are not the published ones, go to plain Python.
 """
 
 import itertools
@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from official.data import ragged
 from official.data.vocabulary import CONTINUATION, Vocabulary
 
 _UNKNOWN = "[UNK]"
@@ -180,8 +181,7 @@ def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:
     whites = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n")))
     after = np.unique(np.searchsorted(whites, places))
     starts, ends = np.where(after > 0, whites[after - 1] + 1, 0), whites[after]
-    lengths = ends - starts
-    return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+    return ragged.ranges(starts, ends - starts)
 
 
 def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
@@ -190,8 +190,8 @@ def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_co
     counts[others] = other_counts
     ids = np.repeat(ids, counts)
     ends = np.cumsum(other_counts)
-    shift = others + ends - np.arange(len(others)) - other_counts  # where the first id of each comes
-    ids[np.arange(len(other_ids)) + np.repeat(shift - ends + other_counts, other_counts)] = other_ids
+    firsts = others + ends - np.arange(len(others)) - other_counts  # where the first id of each comes
+    ids[ragged.ranges(firsts, other_counts)] = other_ids
     return ids
 
 

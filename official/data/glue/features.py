@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from official.data import ragged
 from official.data.glue.reading import GlueRows
 from official.data.pairs import kept_lengths
 from official.data.tokenization import Tokenizer
@@ -32,7 +33,7 @@ class GlueFeatures:
     @property
     def starts(self) -> np.ndarray:
         """[N] int64: where the examples begin in `ids`."""
-        return _starts(self.lengths)
+        return ragged.offsets(self.lengths)[:-1]
 
 
 def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int) -> GlueFeatures:
@@ -48,12 +49,12 @@ def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, 
     tokens, lengths = zip(*(tokenizer.tokenize(texts) for texts in rows.texts))
     kept = _kept(lengths, max_seq_length)
     totals = (1 + sum(count + 1 for count in kept)).astype(np.int32)
-    starts = _starts(totals)
+    starts = ragged.offsets(totals)[:-1]
     ids = np.full(totals.sum(), vocabulary.id_of("[SEP]"), tokens[0].dtype)
     ids[starts] = vocabulary.id_of("[CLS]")
     position = starts + 1
     for part_tokens, part_lengths, part_kept in zip(tokens, lengths, kept):
-        ids[_ranges(position, part_kept)] = part_tokens[_ranges(_starts(part_lengths), part_kept)]
+        ids[ragged.ranges(position, part_kept)] = part_tokens[ragged.ranges(ragged.offsets(part_lengths)[:-1], part_kept)]
         position = position + part_kept + 1  # over the [SEP] that is there already
     is_truncated = np.any([part_kept < part_lengths for part_kept, part_lengths in zip(kept, lengths)], axis=0)
     return GlueFeatures(ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, truncated=int(is_truncated.sum()))
@@ -63,12 +64,3 @@ def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndar
     """Returns how many tokens of each text stay: [N] for one, or two of them for pairs."""
     room = max(max_seq_length - 1 - len(lengths), 0)
     return kept_lengths(*lengths, room) if len(lengths) == 2 else (np.minimum(lengths[0], room),)
-
-
-def _starts(lengths: np.ndarray) -> np.ndarray:
-    return np.cumsum(lengths, dtype=np.int64) - lengths
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns starts[0], starts[0] + 1, .. (lengths[0] of them), starts[1], .. in one array."""
-    return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())

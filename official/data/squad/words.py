@@ -6,6 +6,7 @@ import unicodedata
 
 import numpy as np
 
+from official.data import ragged
 from official.data.squad.reading import SPACES, WORD
 from official.data.tokenization import Tokenizer
 from official.data.vocabulary import CONTINUATION, Vocabulary
@@ -68,19 +69,14 @@ def _split(text: str) -> tuple[list[str], np.ndarray]:
 def _lay_out(of_words: "_Pieces", numbers: np.ndarray, begins: np.ndarray, text_begins: np.ndarray) -> Words:
     """Puts the pieces of each different word wherever it stands; `numbers` [W] tells which word stands where."""
     lengths = of_words.lengths[numbers]
-    first_pieces = _starts(lengths)
-    source = np.repeat(_starts(of_words.lengths)[numbers] - first_pieces[:-1], lengths) + np.arange(first_pieces[-1])
+    first_pieces = ragged.offsets(lengths)
+    source = ragged.ranges(ragged.offsets(of_words.lengths)[numbers], lengths)
     texts = np.searchsorted(text_begins, begins, side="right") - 1
     shifts = np.repeat(begins - text_begins[texts], lengths)
     return Words(
         begins=begins, text_begins=text_begins, first_pieces=first_pieces, pieces=of_words.ids[source],
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
         piece_begins=(of_words.begins[source] + shifts).astype(np.int32), piece_ends=(of_words.ends[source] + shifts).astype(np.int32))
-
-
-def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Returns where each of the ragged rows starts, and the sum of their lengths."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,10 +96,10 @@ class _Pieces:
     def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> "_Pieces":
         """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once, the others word by word."""
         sizes = _sizes_of(vocabulary)[ids]
-        starts = _starts(lengths)
-        ends = np.cumsum(sizes) - np.repeat(_starts(sizes)[starts[:-1]], lengths)
+        starts = ragged.offsets(lengths)
+        ends = np.cumsum(sizes) - np.repeat(ragged.offsets(sizes)[starts[:-1]], lengths)
         begins = ends - sizes
-        totals = np.diff(_starts(sizes)[starts])
+        totals = np.diff(ragged.offsets(sizes)[starts])
         for number, word in enumerate(words):
             if totals[number] != len(word) or not word.isascii():
                 piece = slice(starts[number], starts[number + 1])
