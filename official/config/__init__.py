@@ -18,7 +18,7 @@ from official.config.model import BertConfig, bert_config_from_dict
 
 __all__ = [
     "BertConfig", "ConfigError", "FIELDS", "Field", "SECTIONS", "Section", "bert_config_from_dict", "build_config",
-    "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json",
+    "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json", "replaced",
     "schedule_steps", "suggest", "to_json", "train_steps", "validate", "with_data",
 ]
 
@@ -58,6 +58,11 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
         fill_in_steps(config)
     validate(config)
     return ml_collections.FrozenConfigDict(config)
+
+
+def replaced(config, **values) -> ml_collections.FrozenConfigDict:
+    """Returns a frozen configuration with some other values, which are not checked."""
+    return ml_collections.FrozenConfigDict({**config, **values})
 
 
 def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigDict:

@@ -201,7 +201,7 @@ class _Streams(NamedTuple):
 
         Each begins after its first `examples_done` rows. One dataset goes through all streams: one for each would take seconds to start.
         """
-        starts = np.array([self._start(number, examples_done) for number in numbers], np.int64)  # epoch, rows of it to be skipped
+        starts = np.array(self._starts(numbers, examples_done), np.int64)  # epoch, rows of it to be skipped
         turn = math.lcm(batch_size, len(numbers)) // len(numbers)
 
         def stream(number, start):
@@ -211,9 +211,10 @@ class _Streams(NamedTuple):
         streams = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), starts))
         return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(batch_size, drop_remainder=True)
 
-    def _start(self, number: int, examples_done: int) -> tuple[int, int]:
-        countable = sum(tf.io.gfile.stat(path).length for path in self.files) <= _COUNTED_BYTES
-        return divmod(examples_done, self._count(number)) if examples_done and countable else (0, examples_done)
+    def _starts(self, numbers: Sequence[int], examples_done: int) -> list[tuple[int, int]]:
+        if not examples_done or sum(tf.io.gfile.stat(path).length for path in self.files) > _COUNTED_BYTES:
+            return [(0, examples_done)] * len(numbers)
+        return [divmod(examples_done, self._count(number)) for number in numbers]
 
     def _count(self, number: int) -> int:
         records = tf.data.TFRecordDataset(self.files[number::self.count]).batch(_records_of(_CHECKED_EXAMPLES, self.record_format))

@@ -7,7 +7,7 @@ import socket
 from absl import logging
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.config import ConfigError, replaced
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
@@ -59,7 +59,7 @@ def with_length_buckets(config, strategy):
     if config.length_buckets != "auto":
         return config
     on_cpus = all("cpu" in device.lower() for device in strategy.extended.worker_devices)
-    return type(config)({**config, "length_buckets": "always" if on_cpus and not config.enable_xla else "never"})
+    return replaced(config, length_buckets="always" if on_cpus and not config.enable_xla else "never")
 
 
 def is_chief(strategy) -> bool:

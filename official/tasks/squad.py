@@ -40,6 +40,7 @@ class SquadTask:
         self._bucketed = config.length_buckets == "always"
         self._train = self._eval = self._gold = None
         self._train_features = self._eval_features = None
+        self._answered = (None, None)  # the last outputs and their answers: scores, tables and files are made of the same ones
 
     # -------------------------------------------------------------------------------------------------------------
     # Data
@@ -138,7 +139,10 @@ class SquadTask:
     # Scores
 
     def _answer(self, outputs: dict[str, np.ndarray]) -> answers_lib.Answers:
-        return answers_lib.answer_questions(outputs["start_logits"], outputs["end_logits"], self._eval_features, self._eval, self._answers)
+        if self._answered[0] is not outputs:
+            answers = answers_lib.answer_questions(outputs["start_logits"], outputs["end_logits"], self._eval_features, self._eval, self._answers)
+            self._answered = outputs, answers
+        return self._answered[1]
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         answers, gold = self._answer(outputs), self._gold.answers

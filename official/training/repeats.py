@@ -28,12 +28,12 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         return runner.run(config, make_task, command, started)
     if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
         raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
+    cache_dir = config.cache_dir or (os.path.join(config.model_dir, "features") if config.task == "squad" else None)  # of all runs
     scores = {}
     for number in range(1, config.num_runs + 1):
         seed = config.seed + number - 1
         logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
-        own = type(config)({**config, "num_runs": 1, "seed": seed, "model_dir": os.path.join(config.model_dir, f"run-{number}"),
-                            "cache_dir": config.cache_dir or (os.path.join(config.model_dir, "features") if config.task == "squad" else None)})
+        own = config_lib.replaced(config, num_runs=1, seed=seed, model_dir=os.path.join(config.model_dir, f"run-{number}"), cache_dir=cache_dir)
         result = runner.run(own, make_task, command, started if number == 1 else None)
         if result.status in ("interrupted", "failed"):
             return result

@@ -5,8 +5,6 @@ the F1 of no positive example) it is 0.0: such predictions say nothing.
 """
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from official.data.glue.tasks import GlueTask
 
@@ -30,11 +28,38 @@ def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:
 
 def confusion_matrix(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are predicted as class j."""
-    return sklearn_metrics.confusion_matrix(labels, predictions, labels=range(len(task.labels)))
+    return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.labels)))
+
+
+def _sklearn():
+    """Returns scikit-learn's metrics, which take a second to load: of the run, not of every program that knows the tasks."""
+    from sklearn import metrics
+
+    return metrics
+
+
+def _accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return _sklearn().accuracy_score(labels, predictions)
 
 
 def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return sklearn_metrics.f1_score(labels, predictions, pos_label=1, average="binary", zero_division=0.0)
+    return _sklearn().f1_score(labels, predictions, pos_label=1, average="binary", zero_division=0.0)
+
+
+def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return _sklearn().matthews_corrcoef(labels, predictions)
+
+
+def _pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    from scipy import stats  # late, as scikit-learn
+
+    return stats.pearsonr(labels, predictions).statistic
+
+
+def _spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
+    from scipy import stats
+
+    return stats.spearmanr(labels, predictions).statistic
 
 
 def _correlation(measure):
@@ -48,9 +73,6 @@ def _correlation(measure):
 
 
 _METRICS = {
-    "accuracy": sklearn_metrics.accuracy_score,
-    "f1": _f1,
-    "matthews_correlation": _correlation(sklearn_metrics.matthews_corrcoef),
-    "pearson": _correlation(lambda labels, predictions: stats.pearsonr(labels, predictions).statistic),
-    "spearman": _correlation(lambda labels, predictions: stats.spearmanr(labels, predictions).statistic),
+    "accuracy": _accuracy, "f1": _f1, "matthews_correlation": _correlation(_matthews), "pearson": _correlation(_pearson),
+    "spearman": _correlation(_spearman),
 }
