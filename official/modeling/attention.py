@@ -20,8 +20,9 @@ class SelfAttention(tf.keras.layers.Layer):
     three) but are multiplied in one product. Source: Vaswani et al. 2017, "Attention Is All You Need".
     """
 
-    def __init__(self, config: BertConfig, dropout_site: int):
+    def __init__(self, config: BertConfig, dropout_site: int, ops):
         super().__init__(name="self")
+        self._ops = ops
         self._heads, self._head_size = config.num_attention_heads, config.head_size
         self._dropout_rate, self._dropout_site = config.attention_probs_dropout_prob, dropout_site
         hidden = config.hidden_size
@@ -32,12 +33,8 @@ class SelfAttention(tf.keras.layers.Layer):
 
     def call(self, x_BLD, scores_B11M, dropout_seed=None):
         """Returns the heads' outputs side by side, [B, L, D] in the compute dtype."""
-        query_BHLK, key_BHMK, value_BHMK = self._project(x_BLD)
-        # Softmax in float32: cast once here, back once below.
-        scores_BHLM = tf.cast(tf.matmul(query_BHLK, key_BHMK, transpose_b=True), tf.float32)
-        weights_BHLM = tf.nn.softmax(scores_BHLM * self._head_size**-0.5 + scores_B11M)
-        weights_BHLM = layers.dropout(weights_BHLM, self._dropout_rate, dropout_seed, self._dropout_site)
-        heads_BHLK = tf.matmul(tf.cast(weights_BHLM, x_BLD.dtype), value_BHMK)
+        heads_BHLK = self._ops.attend(
+            *self._project(x_BLD), scores_B11M, self._dropout_rate, layers.site_seed(dropout_seed, self._dropout_site))
         return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, *layers.sizes(x_BLD)[1:]])
 
     def _project(self, x_BLD):
@@ -45,6 +42,6 @@ class SelfAttention(tf.keras.layers.Layer):
         kernel = tf.concat([tf.cast(part.kernel, x_BLD.dtype) for part in parts], axis=1)
         bias = tf.concat([tf.cast(part.bias, x_BLD.dtype) for part in parts], axis=0)
         length = layers.sizes(x_BLD)[1]
-        qkv_BL3HK = tf.reshape(layers.matmul_2d(x_BLD, kernel) + bias, [-1, length, 3, self._heads, self._head_size])
+        qkv_BL3HK = tf.reshape(tf.nn.bias_add(layers.matmul_2d(x_BLD, kernel), bias), [-1, length, 3, self._heads, self._head_size])
         # unstack, not qkv[i]: the gradient of three slices is three padded tensors and their sum.
         return tf.unstack(tf.transpose(qkv_BL3HK, [2, 0, 3, 1, 4]), num=3)

@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import attention
+from official.modeling import fused as fused_ops
 from official.modeling import layers
+from official.modeling import plain as plain_ops
 from official.modeling.embeddings import Embeddings
 
 DROPOUT_SITES_PER_BLOCK = 3  # dropout places of one block: attention weights, attention output, feed-forward output
@@ -16,49 +18,52 @@ DROPOUT_SITES_PER_BLOCK = 3  # dropout places of one block: attention weights, a
 class ResidualOutput(tf.keras.layers.Layer):
     """LayerNorm(residual + dropout(dense(x))): how both halves of a block end. Scope `output`."""
 
-    def __init__(self, config: BertConfig, in_size: int, dropout_site: int):
+    def __init__(self, config: BertConfig, in_size: int, dropout_site: int, ops):
         super().__init__(name="output")
+        self._ops = ops
         self._dropout_rate, self._dropout_site = config.hidden_dropout_prob, dropout_site
         with tf.name_scope("output"):
             self.dense = layers.Dense("dense", in_size, config.hidden_size, config.initializer_range)
             self.layer_norm = layers.LayerNorm(config.hidden_size)
 
     def call(self, x, residual, dropout_seed=None):
-        x = layers.dropout(self.dense(x), self._dropout_rate, dropout_seed, self._dropout_site)
-        # The sum and its statistics are float32; the next product wants the compute dtype.
-        return tf.cast(self.layer_norm(tf.cast(x, tf.float32) + tf.cast(residual, tf.float32)), residual.dtype)
+        return self._ops.residual_norm(
+            self.dense.product(x), self.dense.bias, residual, self.layer_norm.gamma, self.layer_norm.beta,
+            self._dropout_rate, layers.site_seed(dropout_seed, self._dropout_site))
 
 
 class EncoderBlock(tf.keras.layers.Layer):
     """Self-attention and feed-forward, each followed by residual and LayerNorm (post-LN)."""
 
-    def __init__(self, config: BertConfig, index: int):
+    def __init__(self, config: BertConfig, index: int, ops):
         super().__init__(name=f"layer_{index}")
         site = 1 + index * DROPOUT_SITES_PER_BLOCK
-        self._activation = layers.ACTIVATIONS[config.hidden_act]
+        self._ops, self._activation = ops, config.hidden_act
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):
-                self.self_attention = attention.SelfAttention(config, dropout_site=site)
-                self.attention_output = ResidualOutput(config, config.hidden_size, dropout_site=site + 1)
+                self.self_attention = attention.SelfAttention(config, site, ops)
+                self.attention_output = ResidualOutput(config, config.hidden_size, site + 1, ops)
             self.intermediate = layers.Dense("intermediate/dense", config.hidden_size, config.intermediate_size, config.initializer_range)
-            self.feed_forward_output = ResidualOutput(config, config.intermediate_size, dropout_site=site + 2)
+            self.feed_forward_output = ResidualOutput(config, config.intermediate_size, site + 2, ops)
 
     def call(self, x_BLD, scores_B11M, dropout_seed=None):
         attended_BLD = self.self_attention(x_BLD, scores_B11M, dropout_seed=dropout_seed)
         x_BLD = self.attention_output(attended_BLD, x_BLD, dropout_seed=dropout_seed)
-        inner_BLF = self._activation(self.intermediate(x_BLD))
+        inner_BLF = self._ops.bias_activation(self.intermediate.product(x_BLD), self.intermediate.bias, self._activation)
         return self.feed_forward_output(inner_BLF, x_BLD, dropout_seed=dropout_seed)
 
 
 class BertEncoder(tf.keras.layers.Layer):
     """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`."""
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig, fused: bool = False):
+        """Makes the encoder; `fused` takes the blocks of `official.modeling.fused`, equal to rounding."""
         super().__init__(name="bert")
+        ops = fused_ops if fused else plain_ops
         with tf.name_scope("bert"):
             self.embeddings = Embeddings(config)
             with tf.name_scope("encoder"):
-                self.blocks = [EncoderBlock(config, index) for index in range(config.num_hidden_layers)]
+                self.blocks = [EncoderBlock(config, index, ops) for index in range(config.num_hidden_layers)]
             self.pooler = layers.Dense("pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range)
 
     @property

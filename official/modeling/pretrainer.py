@@ -10,9 +10,9 @@ from official.modeling.heads import LinearHead, MaskedLanguageModelHead
 class BertPretrainer(tf.keras.Model):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig, fused: bool = False):
         super().__init__(name="bert_pretrainer")
-        self.encoder = BertEncoder(config)
+        self.encoder = BertEncoder(config, fused)
         self.masked_lm = MaskedLanguageModelHead(config)
         with tf.name_scope("cls/seq_relationship"):  # class 0: the second segment follows the first; class 1: it is a random one
             self.next_sentence = LinearHead("seq_relationship", config, outputs=2)

@@ -102,7 +102,7 @@ class GlueTask:
     # Model and loss
 
     def build_model(self) -> SequenceModel:
-        return SequenceModel(self._config.model, self._task.num_outputs)
+        return SequenceModel(self._config.model, self._task.num_outputs, fused=self._config.fused_ops)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(batch["example_weights"])}

@@ -41,7 +41,7 @@ class PretrainingTask:
         return files
 
     def build_model(self) -> BertPretrainer:
-        return BertPretrainer(self._config.model)
+        return BertPretrainer(self._config.model, fused=self._config.fused_ops)
 
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:

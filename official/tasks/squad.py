@@ -114,7 +114,7 @@ class SquadTask:
     # Model and loss
 
     def build_model(self) -> SpanModel:
-        return SpanModel(self._config.model)
+        return SpanModel(self._config.model, fused=self._config.fused_ops)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"span_loss": tf.reduce_sum(batch["example_weights"])}

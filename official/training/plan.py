@@ -50,7 +50,7 @@ def make_plan(config, make_task) -> dict:
     if not config.do_train:
         raise ConfigError("do_train=false: --plan plans a training. Drop --plan, or set --do_train.")
     config = config_lib.with_data(config, None)
-    config = config_lib.replaced(config, length_buckets="never")  # the longest batch there can be
+    config = config_lib.replaced(config, length_buckets="never", fused_ops=False)  # the longest batches there can be, in operations whose cost is read
     batches = batch_plan.make_batch_plan(config, num_replicas(config))
     with _precision(config):
         cost = graph_cost.step_cost(config, make_task(config), batches.replica_batch_size)
