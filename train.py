@@ -19,6 +19,7 @@ def main(argv: list[str]) -> int:
     """Runs one command line and returns the exit code."""
     try:
         config = flags.parse(argv[1:])
+        official.choose_kernels(config.dtype)
         # Imported after the command line is known to be good: TensorFlow takes seconds to load.
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import official
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT
 
@@ -85,3 +86,15 @@ def test_wrong_command_lines_end_in_one_clear_line_and_exit_2(workspace, tmp_pat
     assert done.returncode == 2 and message in done.stderr
     assert done.stderr.startswith("train.py: ")
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dtype,cpu_flags,asked_for,expected", [
+    ("bf16", "sse2 avx512f", False, "0"), ("bf16", "avx512f avx512_bf16", False, "1"), ("bf16", "amx_bf16 avx512f", False, "1"),
+    ("fp32", "sse2 avx512f", False, "1"), ("bf16", "sse2", True, "1"), ("bf16", None, False, "1")])
+def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path, dtype, cpu_flags, asked_for, expected):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    monkeypatch.setattr(official, "_ONEDNN_IS_ASKED_FOR", asked_for)
+    if cpu_flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {cpu_flags}\nbugs\t\t: none\n")
+    official.choose_kernels(dtype, str(tmp_path / "cpuinfo"))
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected
