@@ -10,6 +10,7 @@ when the job is started once more.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -269,10 +270,11 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
+        os.replace(temporary, path)
     except BaseException:
-        os.remove(temporary)
+        with contextlib.suppress(OSError):  # it may not have been made
+            os.remove(temporary)
         raise
-    os.replace(temporary, path)
     unfinished.write_json(_shard_path(folder, number), counts)
 
 

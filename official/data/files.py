@@ -55,6 +55,19 @@ def open_binary(path: str) -> BinaryIO:
     return io.BufferedReader(_RemoteFile(path), _BUFFER_BYTES)
 
 
+def replace_file(path: str, content: bytes | str) -> None:
+    """Writes a file of this machine under a temporary name, the process's own, first: it is there whole or not at all. Raises OSError."""
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Makes of an OSError in its block a ConfigError that names the file."""

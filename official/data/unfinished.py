@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from official.config import ConfigError
+from official.data import files
 
 _FOLDER = ".unfinished"
 _JOB = "job.json"
@@ -82,9 +83,4 @@ def read_json(path: str) -> dict:
 
 
 def write_json(path: str, values: dict) -> None:
-    """Writes the file under a temporary name first, so that it is there whole or not at all."""
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
-    os.replace(temporary, path)
+    files.replace_file(path, json.dumps(values, indent=2) + "\n")

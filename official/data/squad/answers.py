@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
+from official.data import files
 from official.data.squad import features as features_lib
 from official.data.squad.features import Features
 from official.data.squad.reading import SquadData
@@ -101,13 +102,11 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
 
 
 def _write(path: str, by_question: dict) -> None:
-    """Writes a JSON object with a line per question, under a temporary name first."""
+    """Writes a JSON object with a line per question."""
     lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".tmp", "w", encoding="utf-8") as file:
-            file.write("{\n" + ",\n".join(lines) + "\n}\n")
-        os.replace(path + ".tmp", path)
+        files.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
 

@@ -1,6 +1,5 @@
 """The features of a file, made once and kept: a folder with `features.npz` and `manifest.json`."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data import workers
+from official.data import files, workers
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
@@ -95,23 +94,10 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
     manifest = manifest | {"features_sha256": hashlib.sha256(content).hexdigest()}
     try:
         os.makedirs(folder, exist_ok=True)
-        _replace(os.path.join(folder, FEATURES), content)
-        _replace(os.path.join(folder, MANIFEST), (json.dumps(manifest, indent=2) + "\n").encode())
+        files.replace_file(os.path.join(folder, FEATURES), content)
+        files.replace_file(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
-
-
-def _replace(path: str, content: bytes) -> None:
-    """Writes a file under a temporary name first, which is the process's own."""
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
 
 
 # ---------------------------------------------------------------------------------------------------------------------
