@@ -25,6 +25,7 @@ def parse_flags():
     parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
     parser.add_argument("--shapes", default="128x8,512x2", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
+    parser.add_argument("--blocks", default="fused", help="Comma-separated: fused, plain; which operations the encoder's blocks take (--fused_ops).")
     parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"))
     parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
     parser.add_argument("--enable_xla", action="store_true", help="Compile forward and backward pass with XLA.")
@@ -37,7 +38,9 @@ def parse_flags():
     for name in ("rounds", "steps"):
         if getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
-    flags.shapes, flags.dtypes = read_shapes(flags.shapes), read_dtypes(flags.dtypes)
+    flags.shapes = read_shapes(flags.shapes)
+    flags.dtypes = read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
+    flags.blocks = read_list(flags.blocks, "blocks", ("fused", "plain"))
     return flags
 
 
@@ -51,12 +54,11 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     return shapes
 
 
-def read_dtypes(text: str) -> list[str]:
-    dtypes = text.split(",")
-    for dtype in dtypes:
-        if dtype not in ("fp32", "bf16", "fp16"):
-            raise ConfigError(f"--dtypes={text}: {dtype!r} is not one of fp32, bf16, fp16.")
-    return dtypes
+def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
+    for value in text.split(","):
+        if value not in allowed:
+            raise ConfigError(f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}.")
+    return text.split(",")
 
 
 def measure(flags) -> dict:
@@ -70,8 +72,9 @@ def measure(flags) -> dict:
     model = read_json(flags.bert_config_file, "bert_config_file")
     settings = {"optimizer_type": flags.optimizer_type, "num_accumulation_steps": flags.num_accumulation_steps,
                 "enable_xla": flags.enable_xla, "num_gpus": flags.num_gpus}
-    configs = {f"{dtype}, {length} tokens x {batch}": step_benchmark.step_config(model, length, batch, dtype, settings)
-               for dtype in flags.dtypes for length, batch in flags.shapes}
+    configs = {f"{dtype}, {length} tokens x {batch}" + ", plain" * (blocks == "plain"):
+               step_benchmark.step_config(model, length, batch, dtype, {**settings, "fused_ops": blocks == "fused"})
+               for dtype in flags.dtypes for length, batch in flags.shapes for blocks in flags.blocks}
     flops = {name: plan.make_plan(config, make_task)["flops_per_step"] for name, config in configs.items()}
     works = {name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()}
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
@@ -85,18 +88,18 @@ def measure(flags) -> dict:
 
 def case(name: str, config, timing, flops: float, steps: int, peaks: dict) -> dict:
     gflops = timing.rate(flops) / 1e9
-    return {"name": name, "dtype": config.dtype, "max_seq_length": config.max_seq_length, "train_batch_size": config.train_batch_size,
+    return {"name": name, "dtype": config.dtype, "max_seq_length": config.max_seq_length, "train_batch_size": config.train_batch_size, "fused_ops": config.fused_ops,
             "sequences_per_sec": timing.rate(config.train_batch_size * steps), "step_secs": timing.median / steps, "spread": timing.spread,
             "gflops": gflops, "share_of_products": gflops / peaks[config.dtype], "secs": timing.secs}
 
 
 def table(measured: dict) -> str:
-    lines = [f"{'case':<28}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
+    lines = [f"{'case':<32}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
     for row in measured["cases"]:
-        lines.append(f"{row['name']:<28}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
+        lines.append(f"{row['name']:<32}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
                      f"{row['share_of_products']:>13.1%}")
     for dtype, product in measured["products"].items():
-        lines.append(f"{'matrix product ' + dtype:<28}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}")
+        lines.append(f"{'matrix product ' + dtype:<32}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}")
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ def parse_flags():
 def case_arguments(case: tuple, model: str) -> list[str]:
     """Returns the command line of a case."""
     length, predictions, batch, dtype, optimizer, micro_batches = case
-    return [f"--bert_config_file={model}", "--model_dir=unused", "--use_synthetic_data", "--distribution_strategy=one_device", "--num_gpus=0",
+    return [f"--bert_config_file={model}", "--model_dir=unused", "--use_synthetic_data", "--distribution_strategy=one_device", "--num_gpus=0", "--fused_ops=false",
             f"--max_seq_length={length}", f"--max_predictions_per_seq={predictions}", f"--train_batch_size={batch}", f"--dtype={dtype}",
             f"--optimizer_type={optimizer}", f"--num_accumulation_steps={micro_batches}"]
 

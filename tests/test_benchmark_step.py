@@ -39,11 +39,11 @@ def benchmark(*arguments):
 @pytest.mark.slow
 def test_the_whole_way(tmp_path):
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
-    arguments = [f"--bert_config_file={tmp_path}/bert.json", "--shapes=16x4", "--dtypes=fp32,bf16", "--rounds=2", f"--output={tmp_path}/out"]
+    arguments = [f"--bert_config_file={tmp_path}/bert.json", "--shapes=16x4", "--dtypes=fp32,bf16", "--blocks=fused,plain", "--rounds=2", f"--output={tmp_path}/out"]
     done = benchmark(*arguments)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
-    assert len(record["cases"]) == 2 and all(len(row["secs"]) == 2 for row in record["cases"])
+    assert len(record["cases"]) == 4 and all(len(row["secs"]) == 2 for row in record["cases"])
     for row in record["cases"]:
         assert row["sequences_per_sec"] == pytest.approx(row["train_batch_size"] / row["step_secs"])
         assert row["share_of_products"] == pytest.approx(row["gflops"] / record["products"][row["dtype"]]["gflops"])
@@ -53,7 +53,7 @@ def test_the_whole_way(tmp_path):
     assert again.returncode == 2 and "exists" in again.stderr
 
 
-@pytest.mark.parametrize("arguments,message", [(["--shapes=128"], "LENGTHxBATCH"), (["--dtypes=fp8"], "fp32, bf16, fp16"), (["--rouns=2"], "did you mean --rounds"),
+@pytest.mark.parametrize("arguments,message", [(["--shapes=128"], "LENGTHxBATCH"), (["--dtypes=fp8"], "fp32, bf16, fp16"), (["--blocks=fast"], "fused, plain"), (["--rouns=2"], "did you mean --rounds"),
                                                (["--rounds=0"], "--rounds=0, expected 1 or more"), (["--steps=-1"], "--steps=-1, expected 1 or more"),
                                                (["--output=/proc/x"], "--output=/proc/x.json: No such file or directory")])
 def test_wrong_flags(arguments, message):
