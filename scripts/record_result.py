@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Records a finished run for the README: its command, result (with commit, versions, machine) and evaluations, and the picture.
+"""Records finished runs for the README: command, result (with commit, versions, machine) and evaluations, and the picture of one run.
 
   python scripts/record_result.py --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
+  python scripts/record_result.py --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
 """
 
 import json
@@ -15,42 +16,54 @@ import command_line
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--model_dir", required=True, help="Folder of the run.")
-    parser.add_argument("--output", required=True, help="Files to write, without their endings .json and .png.")
+    parser.add_argument("--model_dir", required=True, help="Folder of the run, or of several: comma-separated.")
+    parser.add_argument("--output", required=True, help="Files to write, without their endings: .json, and .png for one run.")
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
     return parser.parse()
 
 
-def record(model_dir: str) -> dict:
+def read(folder: str, name: str) -> str:
     from official.config import ConfigError
+
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        raise ConfigError(f"--model_dir={folder} is not a finished run: {name} is missing.") from None
+
+
+def record(model_dir: str) -> dict:
+    """Returns what is kept of a run, or of the runs of --num_runs."""
     from official.reporting.metrics import read_metrics
 
-    values = {}
-    for name in ("result.json", "config.json", "command.txt"):
-        try:
-            with open(os.path.join(model_dir, name), encoding="utf-8") as file:
-                values[name] = file.read()
-        except OSError:
-            raise ConfigError(f"--model_dir={model_dir} is not a finished run: {name} is missing.") from None
-    evaluations = [line for line in read_metrics(model_dir) if line["split"] == "eval"]
-    return {"command": values["command.txt"].strip(), "seed": json.loads(values["config.json"])["seed"], "repeats": 1,
-            "result": json.loads(values["result.json"]), "evaluations": evaluations}
+    result = json.loads(read(model_dir, "result.json"))
+    repeats = result["config"]["num_runs"]
+    folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)] if repeats > 1 else [model_dir]
+    evaluations = [[line for line in read_metrics(folder) if line["split"] == "eval"] for folder in folders]
+    return {"command": read(folders[0], "command.txt").strip(), "seed": result["config"]["seed"], "repeats": repeats, "result": result,
+            "evaluations": evaluations if repeats > 1 else evaluations[0]}
+
+
+def picture(model_dir: str, result: dict) -> bytes:
+    from official.reporting import plots
+    from official.reporting.metrics import read_metrics
+
+    return plots.render(plots.plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy")), "png")
 
 
 def main() -> None:
     flags = parse_flags()
-    from official.reporting import plots
-    from official.reporting.metrics import read_metrics
-
-    json_path, picture_path = flags.output + ".json", flags.output + ".png"
-    for path in (json_path, picture_path):
-        command_line.check_output_file(path, "output", flags.overwrite)
-    values = record(flags.model_dir)
-    result = values["result"]
-    figure = plots.plot_run(read_metrics(flags.model_dir), result.get("target"), result.get("majority_accuracy"))
-    command_line.write_file(json_path, json.dumps(values, indent=1) + "\n")
-    command_line.write_file(picture_path, plots.render(figure, "png"))
-    print(f"{json_path} and {picture_path}")
+    folders = flags.model_dir.split(",")
+    values = {os.path.basename(os.path.normpath(folder)): record(folder) for folder in folders}
+    first = next(iter(values.values()))
+    contents = {".json": json.dumps(values if len(folders) > 1 else first, indent=1) + "\n"}
+    if len(folders) == first["repeats"] == 1:
+        contents[".png"] = picture(flags.model_dir, first["result"])
+    for ending in contents:
+        command_line.check_output_file(flags.output + ending, "output", flags.overwrite)
+    for ending, content in contents.items():
+        command_line.write_file(flags.output + ending, content)
+    print(" and ".join(flags.output + ending for ending in contents))
 
 
 if __name__ == "__main__":
