@@ -44,26 +44,21 @@ def record(model_dir: str) -> dict:
             "evaluations": evaluations if repeats > 1 else evaluations[0]}
 
 
-def picture(model_dir: str, result: dict) -> bytes:
-    from official.reporting import plots
-    from official.reporting.metrics import read_metrics
-
-    return plots.render(plots.plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy")), "png")
-
-
 def main() -> None:
     flags = parse_flags()
     folders = flags.model_dir.split(",")
     values = {os.path.basename(os.path.normpath(folder)): record(folder) for folder in folders}
     first = next(iter(values.values()))
-    contents = {".json": json.dumps(values if len(folders) > 1 else first, indent=1) + "\n"}
-    if len(folders) == first["repeats"] == 1:
-        contents[".png"] = picture(flags.model_dir, first["result"])
-    for ending in contents:
-        command_line.check_output_file(flags.output + ending, "output", flags.overwrite)
-    for ending, content in contents.items():
-        command_line.write_file(flags.output + ending, content)
-    print(" and ".join(flags.output + ending for ending in contents))
+    has_picture = len(folders) == first["repeats"] == 1
+    paths = [flags.output + ".json"] + [flags.output + ".png"] * has_picture
+    for path in paths:
+        command_line.check_output_file(path, "output", flags.overwrite)
+    command_line.write_file(paths[0], json.dumps(values if len(folders) > 1 else first, indent=1) + "\n")
+    if has_picture:
+        from official.reporting import plots
+
+        plots.save_picture(flags.model_dir, paths[1])
+    print(" and ".join(paths))
 
 
 if __name__ == "__main__":

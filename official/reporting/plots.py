@@ -62,11 +62,12 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
     return figure
 
 
-def save_picture(model_dir: str, path: str, title: str | None = None) -> None:
+def save_picture(model_dir: str, path: str) -> None:
     """Draws the run in `model_dir` into the file `path`, in the format of its ending (png, svg, pdf)."""
     result = read_result(model_dir)
-    figure = plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy"), title)
-    replace_file(path, render(figure, os.path.splitext(path)[1][1:] or "png"))
+    metric = {"metric": result["target_metric"]} if "target_metric" in result else {}
+    figure = plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy"), **metric)
+    replace_file(path, render(figure, os.path.splitext(path)[1][1:]))
 
 
 def style():
