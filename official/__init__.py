@@ -17,7 +17,7 @@ os.environ.setdefault(_ONEDNN, "1")  # vendor matrix products on CPUs
 def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:
     """Chooses the matrix products that are the faster ones for a dtype on this CPU. To be called before TensorFlow is imported.
 
-    bf16 without instructions for it goes to TensorFlow's own products: oneDNN's are a third to a fifth as fast there.
+    bf16 without instructions for it goes to TensorFlow's own products: oneDNN's are half to a quarter as fast there.
     """
     if dtype == "bf16" and not _ONEDNN_IS_ASKED_FOR and not _has_bf16(cpu_info):
         os.environ[_ONEDNN] = "0"

@@ -27,7 +27,8 @@ def load(flags, task_name: str):
     if settings is None or settings.get("task") != task_name:
         found = "no config.json" if settings is None else f"a run of --task={settings.get('task')}"
         raise ConfigError(f"--checkpoint={flags.checkpoint} has {found}. Give the --model_dir of a run with --task={task_name}.")
-    config = config_lib.build_config([("config.json", {**settings, "vocab_file": flags.vocab_file or settings["vocab_file"]})])
+    config = config_lib.build_config([("config.json", {
+        **settings, "vocab_file": flags.vocab_file or settings["vocab_file"], "fused_ops": False})])  # a sentence at a time: nothing to compile for
     vocabulary = load_vocabulary(config.vocab_file)
     steps = manager.CheckpointManager(flags.checkpoint, {}, 1).steps()
     if not steps:

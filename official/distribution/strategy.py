@@ -1,8 +1,10 @@
 """Makes the strategy of a run. Precision, seeds and logical devices are set here and nowhere else."""
 
+import functools
 import json
 import os
 import socket
+import sys
 
 from absl import logging
 import tensorflow as tf
@@ -23,6 +25,28 @@ def make_strategy(config) -> tf.distribute.Strategy:
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
+    strategy = _strategy(config)
+    if config.fused_ops or config.enable_xla:
+        _silence_compiler()  # after the strategy, which is to come before all operations
+    return strategy
+
+
+@functools.cache
+def _silence_compiler() -> None:
+    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        with tf.device("/cpu:0"):
+            tf.function(lambda: tf.zeros([]), jit_compile=True)()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _strategy(config) -> tf.distribute.Strategy:
     if config.distribution_strategy == "tpu":
         return _tpu_strategy(config)
     if config.distribution_strategy == "multi_worker_mirrored":
@@ -55,7 +79,7 @@ def _devices(config) -> list[str]:
 
 
 def with_length_buckets(config, strategy):
-    """Returns the configuration with --length_buckets=auto decided: on CPUs no kernel is compiled for a shape."""
+    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile at most."""
     if config.length_buckets != "auto":
         return config
     on_cpus = all("cpu" in device.lower() for device in strategy.extended.worker_devices)
