@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import string
+import subprocess
+import sys
 import types
 
 import hypothesis
@@ -18,7 +20,7 @@ from official.data import vocabulary as vocabulary_lib
 from official.data.squad import cache, features, reading, words
 from official.data.tokenization import Tokenizer
 from tests import reference_squad, reference_wordpiece
-from tests.conftest import TEST_DATA
+from tests.conftest import ROOT, TEST_DATA
 
 LETTERS = string.ascii_lowercase
 PIECES = [*vocabulary_lib.SPECIAL_TOKENS, *LETTERS.replace("z", ""), *(f"##{letter}" for letter in LETTERS.replace("z", "")), *string.digits,
@@ -499,3 +501,13 @@ def test_processes_do_not_show_in_the_files(squad_file, tmp_path, monkeypatch):
     for name in ("features.npz", "manifest.json"):
         first, second = ((tmp_path / workers / cache.cache_name(data, RULES) / name).read_bytes() for workers in "12")
         assert first == second, name
+
+
+def test_the_benchmark_counts_and_times(squad_file, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    path = squad_file(document(("the cat sat. " * 20, ("the cat", "cat", 4), ("sat", "sat", 8))))
+    command = [sys.executable, "scripts/benchmark_features.py", f"--predict_file={path}", f"--vocab_file={tmp_path}/vocab.txt", "--max_seq_length=24",
+               "--doc_stride=5", "--max_query_length=6", "--rounds=2", f"--output={tmp_path}/out.json"]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["questions"] == 2 and found["features"] > 10 and len(found["secs"]) == 2
