@@ -38,13 +38,12 @@ def main() -> None:
 
     words = vocabulary.load_vocabulary(flags.vocab_file)
     rules = features.Rules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
-    data = reading.read_squad(flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False)
-    made = cache.load_or_make_features(data, words, rules, cache_dir=None)
 
     def make():
-        again = reading.read_squad(flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False)
-        cache.load_or_make_features(again, words, rules, cache_dir=None)
+        data = reading.read_squad(flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False)
+        return data, cache.load_or_make_features(data, words, rules, cache_dir=None)
 
+    data, made = make()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     timing = measurement.measure_in_turns({"make": make}, flags.rounds)["make"]
     values = {"questions": len(data.questions), "features": len(made), "rules": vars(rules), "secs": timing.secs, "median_secs": timing.median,

@@ -10,7 +10,6 @@ when the job is started once more.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import glob
@@ -267,14 +266,8 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
     if os.path.exists(_shard_path(folder, number)) and os.path.exists(path):
         workers.report(share, unfinished.read_json(_shard_path(folder, number))["instances"])
         return
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
+    with files.replacing(path) as temporary:
         counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # it may not have been made
-            os.remove(temporary)
-        raise
     unfinished.write_json(_shard_path(folder, number), counts)
 
 

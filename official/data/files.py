@@ -55,17 +55,23 @@ def open_binary(path: str) -> BinaryIO:
     return io.BufferedReader(_RemoteFile(path), _BUFFER_BYTES)
 
 
-def replace_file(path: str, content: bytes | str) -> None:
-    """Writes a file of this machine under a temporary name, the process's own, first: it is there whole or not at all. Raises OSError."""
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yields a temporary name, the process's own, for a file of this machine; renamed at the end of its block, it is there whole or not at all."""
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may not have been made
             os.remove(temporary)
         raise
+
+
+def replace_file(path: str, content: bytes | str) -> None:
+    """Writes a file of this machine, which is there whole or not at all. Raises OSError."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
