@@ -36,10 +36,11 @@ def numpy_adamw(weights, moments, gradient, rate, step, config, decayed):
     return weights - corrected * m / (np.sqrt(v) + config.epsilon)
 
 
+@pytest.mark.parametrize("fused_ops", [True, False])
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 @pytest.mark.parametrize("kind,update", [("lamb", numpy_lamb), ("adamw", numpy_adamw)])
-def test_optimizer_agrees_with_numpy(make_config, kind, update, strategy):
-    config = make_config(optimizer_type=kind, learning_rate=0.05, warmup_steps=2, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.9, num_steps_per_epoch=10)
+def test_optimizer_agrees_with_numpy(make_config, kind, update, strategy, fused_ops):
+    config = make_config(optimizer_type=kind, fused_ops=fused_ops, learning_rate=0.05, warmup_steps=2, weight_decay_rate=0.1, beta_1=0.8, beta_2=0.9, num_steps_per_epoch=10)
     schedule = schedules.from_config(config)
     scope = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]) if strategy == "mirrored" else tf.distribute.OneDeviceStrategy("cpu:0")
     generator = np.random.default_rng(0)
@@ -114,11 +115,9 @@ def test_fixed_loss_scale_stays():
     assert scale.scale.numpy() == 128.0
 
 
-def test_clip():
-    values = [tf.constant([3.0]), tf.constant([4.0])]
-    clipped = gradients.clip(values, 1.0)
-    np.testing.assert_allclose([float(value[0]) for value in clipped], [0.6, 0.8], rtol=1e-6)
-    assert [float(value[0]) for value in gradients.clip(values, 10.0)] == [3.0, 4.0]
+@pytest.mark.parametrize("norm,factor", [(5.0, 0.2), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (np.inf, np.nan), (np.nan, np.nan)])
+def test_clip_factor(norm, factor):
+    np.testing.assert_allclose(gradients.clip_factor(tf.constant(norm), 1.0), factor, rtol=1e-6)
 
 
 def test_accumulate_traces_its_body_once():

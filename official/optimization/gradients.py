@@ -52,7 +52,7 @@ def _add(total, new):
     return total + tf.raw_ops.Snapshot(input=new)
 
 
-def unscale(gradients, factor):
+def scaled(gradients, factor):
     """Multiplies every gradient by `factor`."""
     return [gradient * factor for gradient in gradients]
 
@@ -79,12 +79,6 @@ def gather(tensors: dict):
     return {name: context.all_gather(value, axis=0) for name, value in tensors.items()}
 
 
-def clip(gradients, max_norm: float, norm=None):
-    """Scales gradients together so that their global norm is at most `max_norm`.
-
-    Args:
-      gradients: list of tensors.
-      max_norm: above 0.
-      norm: their global norm where it is known already.
-    """
-    return tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)[0]
+def clip_factor(norm, max_norm: float):
+    """Returns what to multiply gradients of global norm `norm` by, so that it is at most `max_norm`: at most 1; NaN where the norm is not finite."""
+    return tf.where(tf.math.is_finite(norm), max_norm / tf.maximum(norm, max_norm), float("nan"))

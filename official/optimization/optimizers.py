@@ -1,15 +1,8 @@
-"""LAMB and AdamW with the exclusions of the MLPerf v0.7 recipe."""
-
-import re
-import warnings
+"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own fused ones and tensorflow-addons'."""
 
 import tensorflow as tf
 
-from official.optimization.schedules import Scaled
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the end-of-life notice: the version is pinned
-    import tensorflow_addons as tfa
+from official.optimization import fused
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that the gamma of
 # the MLM head is decayed there; one list serves both optimizers here.
@@ -19,28 +12,20 @@ EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 SLOT_NAMES = {"lamb": {"m": "lamb_m", "v": "lamb_v"}, "adamw": {"m": "adam_m", "v": "adam_v"}}
 
 
-class _AdamW(tfa.optimizers.AdamW):
-    """tensorflow-addons' AdamW, choosing what to decay by name.
-
-    The parent compares variable objects, which under a mirrored strategy are never the replica's own: with an exclusion
-    list it would decay nothing there.
-    """
-
-    def _do_use_weight_decay(self, var):
-        return not any(re.search(pattern, var.name) for pattern in self.exclude_from_weight_decay)
-
-
 def build_optimizer(config, schedule) -> tf.keras.optimizers.legacy.Optimizer:
     """Returns the optimizer. Updates are float32; `optimizer.iterations` counts steps and drives the schedule.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
+    --fused_ops=false takes tensorflow-addons' optimizers, the same to rounding.
     """
-    common = dict(beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon, exclude_from_weight_decay=list(EXCLUDED))
-    if config.optimizer_type == "lamb":
-        return tfa.optimizers.LAMB(learning_rate=schedule, weight_decay=config.weight_decay_rate,
-                                   exclude_from_layer_adaptation=list(EXCLUDED), **common)
-    return _AdamW(learning_rate=schedule, weight_decay=Scaled(schedule, config.weight_decay_rate), **common)
+    hyper = dict(learning_rate=schedule, weight_decay=config.weight_decay_rate, beta_1=config.beta_1, beta_2=config.beta_2,
+                 epsilon=config.epsilon, excluded=list(EXCLUDED))
+    if config.fused_ops:
+        return {"lamb": fused.Lamb, "adamw": fused.AdamW}[config.optimizer_type](**hyper)
+    from official.optimization import addons  # a second of start-up
+
+    return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
 
 
 def create_slots(optimizer, variables) -> None:

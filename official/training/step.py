@@ -1,6 +1,6 @@
 """One optimizer step and the loop around it, as graphs.
 
-A replica's step is a line of stages: accumulate -> unscale -> reduce across replicas -> clip -> apply.
+A replica's step is a line of stages: accumulate -> reduce across replicas -> unscale and clip, in one multiplication -> apply.
 """
 
 import dataclasses
@@ -79,7 +79,8 @@ def make_replica_gradients(config, task, state):
             objective = tf.add_n([terms[name][0] * factors[name] for name in task.losses]) * scale
         gradients = tape.gradient(objective, variables)
         if config.clip_scope == "micro_batch":
-            gradients = gradients_lib.clip(gradients_lib.unscale(gradients, 1.0 / scale), config.clip_norm)
+            norm = tf.linalg.global_norm(gradients) / scale
+            gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
         return gradients, _stack(terms, task.metrics)
 
     @tf.function(jit_compile=config.enable_xla or None)
@@ -102,12 +103,11 @@ def make_replica_gradients(config, task, state):
             factors = {name: tf.math.divide_no_nan(1.0, weight) for name, weight in
                        gradients_lib.reduce_sum(task.weights(batch)).items()}
         gradients, sums = accumulate(batch, factors, seed, scale)
-        left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
-        gradients = gradients_lib.unscale(gradients, 1.0 / left_to_undo)
         gradients, sums = gradients_lib.reduce_sum((gradients, sums), config.allreduce_bytes_per_pack)
-        norm = tf.linalg.global_norm(gradients)
-        if config.clip_scope == "global":
-            gradients = gradients_lib.clip(gradients, config.clip_norm, norm)
+        left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
+        norm = tf.linalg.global_norm(gradients) / left_to_undo
+        factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
+        gradients = gradients_lib.scaled(gradients, factor / left_to_undo)
         return gradients, sums, norm
 
     return replica_gradients
