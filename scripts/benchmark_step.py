@@ -8,7 +8,6 @@ All cases and the bare matrix products take turns, several rounds, in one proces
 quartiles beside them. A step is everything: forward, backward, clipping, optimizer, dropout 0.1, on synthetic full-length data.
 """
 
-import json
 import os
 import sys
 
@@ -32,9 +31,9 @@ def parse_flags():
     parser.add_argument("--num_gpus", type=int, default=None, help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.")
     parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
     parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
-    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+    command_line.add_output_flags(parser)
     flags = parser.parse()
+    command_line.check_results(flags)
     for name in ("rounds", "steps"):
         if getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
@@ -114,21 +113,11 @@ def chart(measured: dict, title: str) -> bytes:
 
 def main() -> None:
     flags = parse_flags()
-    if flags.output:
-        for ending in (".json", ".png"):
-            command_line.check_output_file(flags.output + ending, "output", flags.overwrite)
-    from official.reporting import environment
-
     measured = measure(flags)
     print(table(measured))
-    if flags.output:
-        command = " ".join(["python", "scripts/benchmark_step.py", *sys.argv[1:]])
-        model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
-        record = {"command": command, "model": model, "optimizer_type": flags.optimizer_type, "rounds": flags.rounds, "seed": 12345, **measured,
-                  "environment": environment.environment()}
-        command_line.write_file(flags.output + ".json", json.dumps(record, indent=1) + "\n")
-        command_line.write_file(flags.output + ".png", chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"))
-        print(f"{flags.output}.json and {flags.output}.png")
+    model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
+    record = {"model": model, "optimizer_type": flags.optimizer_type, "rounds": flags.rounds, "seed": 12345, **measured}
+    command_line.write_results(flags.output, record, lambda: chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"))
 
 
 if __name__ == "__main__":

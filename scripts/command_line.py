@@ -1,6 +1,7 @@
 """What the command-line scripts share: flags of one form, whole files or none, and errors in one line with exit code 2."""
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -47,6 +48,30 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         os.remove(path + ".tmp")
     except OSError as error:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
+
+
+def add_output_flags(parser: Parser) -> None:
+    """Adds the flags of a benchmark that `write_results` serves."""
+    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+
+
+def check_results(flags) -> None:
+    """Checks before a benchmark that its results can be written. Raises ConfigError."""
+    for ending in (".json", ".png") if flags.output else ():
+        check_output_file(flags.output + ending, "output", flags.overwrite)
+
+
+def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
+    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG); without `output` nothing."""
+    if output is None:
+        return
+    from official.reporting import environment
+
+    command = " ".join(["python", f"scripts/{os.path.basename(sys.argv[0])}", *sys.argv[1:]])
+    write_file(output + ".json", json.dumps({"command": command, **record, "environment": environment.environment()}, indent=1) + "\n")
+    write_file(output + ".png", draw())
+    print(f"{output}.json and {output}.png")
 
 
 def write_file(path: str, data: str | bytes) -> None:

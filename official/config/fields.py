@@ -135,7 +135,8 @@ SECTIONS = (
         Field("deterministic", bool, False,
               "Choose deterministic kernels only: the same command gives the same bits on the same machine; slower."),
         Field("fused_ops", bool, True,
-              "Take the encoder's blocks with gradients of their own, compiled in part; without it TensorFlow's operations, equal to rounding."),
+              "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few passes over memory; without it "
+              "TensorFlow's operations and tensorflow-addons' optimizers, equal to rounding."),
         Field("enable_xla", bool, False, "Compile the forward and backward pass with XLA."),
         Field("device_warmup", bool, False,
               "Compile the training and the evaluation step on synthetic data before the clock starts; leaves all state bit-equal."),
