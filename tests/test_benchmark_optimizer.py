@@ -10,8 +10,7 @@ from official.reporting import measurement
 from tests.conftest import ROOT, TINY
 
 sys.path.insert(0, str(ROOT / "scripts"))
-
-import benchmark_optimizer
+import benchmark_optimizer  # pylint: disable=wrong-import-position
 
 
 def benchmark(*arguments):

@@ -34,8 +34,8 @@ def predictions_of(length: int) -> int:
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
-def make_step(config, make_task, steps: int) -> Callable[[], None]:
-    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included."""
+def make_step(config, make_task, steps: int) -> Callable[[], float]:
+    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and returns their mean loss."""
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
     state = step_lib.make_state(config, task, strategy)
@@ -43,7 +43,7 @@ def make_step(config, make_task, steps: int) -> Callable[[], None]:
     replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
     iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(replica_batch)))
     count = tf.constant(steps)
-    return lambda: train_loop(iterator, count)["norm"].numpy()
+    return lambda: step_lib.mean_metrics(task.losses, task.metrics, train_loop(iterator, count)["sums"])["loss"]
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:
