@@ -74,20 +74,17 @@ def joined(examples, record_format: str):
 
 
 def write_records(path: str, records) -> None:
-    """Writes a TFRecord file under a temporary name first, so that it is there whole or not at all."""
+    """Writes a TFRecord file, which is there whole or not at all."""
     import tensorflow as tf
 
-    temporary = path + ".tmp"
+    from official.data import files
+
     try:
-        with tf.io.TFRecordWriter(temporary) as writer:
+        with files.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
             for record in records:
                 writer.write(record)
-        os.replace(temporary, path)
     except (OSError, tf.errors.OpError) as error:
         raise ConfigError(f"--output_file={path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
 
 
 def _progress(examples, what: str):

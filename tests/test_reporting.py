@@ -255,7 +255,7 @@ def test_result_file(tmp_path):
     path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 88.5}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
     assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy",
-                            "sequences_per_sec", "wall_secs", "startup_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
+                            "sequences_per_sec", "wall_secs", "startup_secs", "first_step_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
                             "skipped_steps", "config", "environment", "data", "signal", "tables", "predictions", "f1"]
     assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off again
 
+from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
@@ -19,6 +22,7 @@ from official.tasks import TASKS
 from official.training import runner, step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -207,18 +211,22 @@ def test_threshold(make_config, threshold, status, code):
 DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 
 
-def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path):
+@pytest.fixture(name="deterministic")
+def fixture_deterministic():
+    """Settings for the same bits every time; the process is as it was afterwards."""
+    yield {"deterministic": True}
+    tf_config.disable_op_determinism()
+
+
+def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, deterministic):
     """20 steps at once; and 10 steps, a new process's worth of state, 10 more. Dropout, accumulation and shuffling are on."""
-    try:
-        shared = dict(model=DROPOUT, deterministic=True, input_files=record_files(), num_accumulation_steps=2, do_eval=True, steps_between_eval=5,
-                      num_eval_samples=20, checkpoint_every_steps=5)
-        whole = make_config(**shared, model_dir=str(tmp_path / "whole"))
-        parts = {**shared, "model_dir": str(tmp_path / "parts")}
-        run(whole)
-        run(make_config(**parts, stop_steps=10))
-        run(make_config(**parts))
-    finally:
-        tf_config.disable_op_determinism()
+    shared = dict(model=DROPOUT, **deterministic, input_files=record_files(), num_accumulation_steps=2, do_eval=True, steps_between_eval=5,
+                  num_eval_samples=20, checkpoint_every_steps=5)
+    whole = make_config(**shared, model_dir=str(tmp_path / "whole"))
+    parts = {**shared, "model_dir": str(tmp_path / "parts")}
+    run(whole)
+    run(make_config(**parts, stop_steps=10))
+    run(make_config(**parts))
     ours, theirs = [tf.train.load_checkpoint(str(tmp_path / name / "ckpt-20")) for name in ("parts", "whole")]
     for name in theirs.get_variable_to_shape_map():
         np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
@@ -346,3 +354,28 @@ def test_missing_devices_are_named(make_config):
         run(make_config(distribution_strategy="tpu", tpu="grpc://localhost:1"))
     with pytest.raises(ConfigError, match="nccl needs GPUs"):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
+
+
+def test_threads_are_those_of_the_flags(make_config):
+    with pytest.raises(ConfigError, match="inter_op_threads=77, but this process computes already"):
+        tf.zeros([]).numpy()
+        strategy_lib.make_strategy(make_config(inter_op_threads=77))
+    config = config_lib.to_json(make_config(intra_op_threads=1, inter_op_threads=3))
+    code = ("import sys, json, tensorflow as tf; from official import config; from official.distribution import strategy\n"
+            "strategy.make_strategy(config.build_config([('test', json.loads(sys.argv[1]))])); get = tf.config.threading\n"
+            "print(get.get_intra_op_parallelism_threads(), get.get_inter_op_parallelism_threads())")
+    done = subprocess.run([sys.executable, "-c", code, config], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "3"]
+
+
+def test_the_first_step_apart_changes_no_total(make_config, deterministic):
+    """A loop of a process that goes on and the same loop of an uninterrupted one write the same metrics, to the last bit."""
+    totals = []
+    for parts in ((3,), (1, 2)):
+        loop = make_loop(make_config(**deterministic))
+        iterator, total = loop._train_iterator(), None
+        for steps in parts:
+            total = loop.train_loop(iterator, tf.constant(steps), total)
+        totals.append({name: value.numpy() for name, value in total.items()})
+    for name, value in totals[0].items():
+        np.testing.assert_array_equal(value, totals[1][name], err_msg=name)

@@ -137,6 +137,10 @@ SECTIONS = (
         Field("fused_ops", bool, True,
               "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few passes over memory; without it "
               "TensorFlow's operations and tensorflow-addons' optimizers, equal to rounding."),
+        Field("intra_op_threads", int, None,
+              "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1),
+        Field("inter_op_threads", int, None,
+              "CPU threads that run operations side by side. Unset: one a core; 1 and 2 on two cores were measured to be the same.", minimum=1),
         Field("enable_xla", bool, False, "Compile the forward and backward pass with XLA."),
         Field("device_warmup", bool, False,
               "Compile the training and the evaluation step on synthetic data before the clock starts; leaves all state bit-equal."),

@@ -1,4 +1,4 @@
-"""Makes the strategy of a run. Precision, seeds and logical devices are set here and nowhere else."""
+"""Makes the strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
 
 import functools
 import json
@@ -16,11 +16,12 @@ _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": t
 
 
 def make_strategy(config) -> tf.distribute.Strategy:
-    """Returns the strategy that the configuration asks for, after setting seeds and precision.
+    """Returns the strategy that the configuration asks for, after setting threads, seeds and precision.
 
     Raises:
       ConfigError: where a device that is asked for is missing.
     """
+    _set_threads(config)
     tf.keras.utils.set_random_seed(config.seed)
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -29,6 +30,20 @@ def make_strategy(config) -> tf.distribute.Strategy:
     if config.fused_ops or config.enable_xla:
         _silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
+
+
+def _set_threads(config) -> None:
+    """Sets how many threads compute on the CPU; this can be done once in a process, before its first operation."""
+    threading = tf.config.threading
+    for name, get, assign in (("intra_op_threads", threading.get_intra_op_parallelism_threads, threading.set_intra_op_parallelism_threads),
+                              ("inter_op_threads", threading.get_inter_op_parallelism_threads, threading.set_inter_op_parallelism_threads)):
+        count = getattr(config, name)
+        if count in (None, get()):
+            continue
+        try:
+            assign(count)
+        except RuntimeError:
+            raise ConfigError(f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a new process.") from None
 
 
 @functools.cache

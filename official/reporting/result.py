@@ -34,6 +34,7 @@ class TrainResult:
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
+      first_step_secs: seconds from the start of this process to the end of its first step.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
       checkpoint: prefix of the newest checkpoint.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
@@ -59,6 +60,7 @@ class TrainResult:
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
+    first_step_secs: float | None = None
     peak_memory_bytes: int | None = None
     checkpoint: str | None = None
     fresh_variables: list[str] = dataclasses.field(default_factory=list)

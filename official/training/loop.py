@@ -46,6 +46,7 @@ class Outcome:
     reached: bool = False
     skipped_steps: int = 0
     loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each inner loop
+    first_step_secs: float | None = None  # from the start of this process to the end of its first step
 
     def sequences_per_sec(self) -> float | None:
         """Returns the training throughput, without the first inner loop, which holds the compilation, where there are more."""
@@ -68,6 +69,7 @@ class Loop:
     log: MLPerfLog
     interruption: Interruption
     evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
+    process_started: float = dataclasses.field(default_factory=time.time)
     outcome: Outcome = dataclasses.field(default_factory=Outcome)
 
     def __post_init__(self):
@@ -174,7 +176,7 @@ class Loop:
         steps = batch_plan.loop_length(step, self.config.steps_per_loop, step + planned)
         self.log.train(int(self.state.samples.numpy()), planned * self.plan.train_batch_size, step)
         started = time.monotonic()
-        totals = {name: value.numpy() for name, value in reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps))).items()}
+        totals = {name: value.numpy() for name, value in reading(self.task, lambda: self._run_steps(iterator, steps)).items()}
         secs = time.monotonic() - started
         samples = steps * self.plan.train_batch_size
         self.outcome.loop_rates.append((samples, secs))
@@ -191,6 +193,16 @@ class Loop:
         self.metrics.write("train", self.state.step, values)
         self._check_finite(totals, values, steps)
         return values
+
+    def _run_steps(self, iterator, steps: int) -> dict:
+        """Runs steps on the devices and returns their totals. The first step of a process runs apart: people wait for it."""
+        totals = None
+        if self.outcome.first_step_secs is None:
+            totals, steps = self.train_loop(iterator, tf.constant(1)), steps - 1
+            totals["sums"].numpy()  # waits
+            self.outcome.first_step_secs = time.time() - self.process_started
+            logging.info("First step done %.1f s after the start", self.outcome.first_step_secs)
+        return self.train_loop(iterator, tf.constant(steps), totals) if steps else totals
 
     def _check_finite(self, totals: dict, values: dict, steps: int) -> None:
         if totals["bad_step"] >= 0:

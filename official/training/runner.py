@@ -83,8 +83,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, chief, earlier)
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
-                    earlier.evaluations(state.step) if same_evaluation and config.do_train else {})
-        result = _train(loop, data_files, started, earlier if same_evaluation else None)
+                    earlier.evaluations(state.step) if same_evaluation and config.do_train else {}, started)
+        result = _train(loop, data_files, earlier if same_evaluation else None)
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
         result.environment, result.data = surroundings, task.data_digest()
         if chief:
@@ -230,11 +230,11 @@ def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
     return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
 
 
-def _train(loop: Loop, data_files: list[str], started: float, earlier: _Earlier | None) -> TrainResult:
+def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> TrainResult:
     """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
     state, first_step = loop.state, loop.state.step
     loop.check_same_state()
-    _prepare(loop, data_files, started)
+    _prepare(loop, data_files)
     run_started = time.time()
     status, reason = _run_loop(loop)
     last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
@@ -244,8 +244,8 @@ def _train(loop: Loop, data_files: list[str], started: float, earlier: _Earlier 
         status=status, reason=reason, step=last_step, samples=samples,
         eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
         target=loop.config.stop_threshold, target_metric=loop.task.target_metric, majority_accuracy=_majority_accuracy(loop, status, earlier),
-        sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - started,
-        peak_memory_bytes=environment.peak_memory_bytes(),
+        sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - loop.process_started,
+        first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
         skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal if status == "interrupted" else None,
         scores=findings.scores, tables=findings.tables, predictions=findings.files)
@@ -256,7 +256,7 @@ def _train(loop: Loop, data_files: list[str], started: float, earlier: _Earlier 
     return result
 
 
-def _prepare(loop: Loop, data_files: list[str], started: float) -> None:
+def _prepare(loop: Loop, data_files: list[str]) -> None:
     """Does what comes before the clock starts: compiles, empties caches, and writes the head of the log."""
     config, log = loop.config, loop.log
     if config.device_warmup:
@@ -269,7 +269,7 @@ def _prepare(loop: Loop, data_files: list[str], started: float) -> None:
         remove_result(config.model_dir)  # it would be untrue from now on
     dropped = page_cache.drop(data_files) if config.clear_caches else 0
     if not log.started:
-        log.initialize(list(loop.state.model_variables()), since=started)
+        log.initialize(list(loop.state.model_variables()), since=loop.process_started)
         if dropped:
             log.cache_clear()
         log.run_start()
