@@ -41,10 +41,14 @@ def make_loop(config) -> Loop:
     return Loop(config, task, state, strategy, plan, manager, MetricsWriter(config.model_dir), SilentLog(), Interruption(), {})
 
 
+def run_steps(loop, iterator, steps: int) -> dict:
+    return loop.train_loop(iterator, tf.constant(steps), step_lib.no_totals(loop.task))
+
+
 def train(config, steps=5) -> dict[str, np.ndarray]:
     """Runs some steps and returns the state by name."""
     loop = make_loop(config)
-    loop.train_loop(loop._train_iterator(), tf.constant(steps))
+    run_steps(loop, loop._train_iterator(), steps)
     return values(loop.state)
 
 
@@ -131,7 +135,7 @@ def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
 def test_fp16_trains(make_config):
     loop = make_loop(make_config(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3))
     iterator = loop._train_iterator()
-    losses = [step_lib.mean_metrics(loop.task.losses, loop.task.metrics, loop.train_loop(iterator, tf.constant(5))["sums"])["loss"] for _ in range(3)]
+    losses = [step_lib.mean_metrics(loop.task.losses, loop.task.metrics, run_steps(loop, iterator, 5)["sums"])["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
 
 
@@ -140,7 +144,7 @@ def test_overflow_skips_the_update_and_lowers_the_scale(make_config, count):
     loop = make_loop(make_config(**replicas(count), loss_scale="dynamic"))
     loop.state.loss_scale.scale.assign(3e38)  # the scaled loss is infinite
     before = values(loop.state)
-    totals = loop.train_loop(loop._train_iterator(), tf.constant(1))
+    totals = run_steps(loop, loop._train_iterator(), 1)
     after = values(loop.state)
     assert (totals["skipped"], totals["bad_step"], after.pop("global_step"), after.pop("samples")) == (1, -1, 1, 8)
     assert after.pop("loss_scale/scale") == before["loss_scale/scale"] / 2
@@ -164,7 +168,7 @@ def test_warm_up_leaves_every_variable_bit_equal(make_config):
     loop.warm_up()
     after = values(loop.state)
     assert all((after[name] == before[name]).all() for name in before)
-    loop.train_loop(loop._train_iterator(), tf.constant(2))
+    run_steps(loop, loop._train_iterator(), 2)
     loop.evaluate()
     assert loop.train_loop.experimental_get_tracing_count() == loop.eval_step.experimental_get_tracing_count() == 1
 
@@ -373,7 +377,7 @@ def test_the_first_step_apart_changes_no_total(make_config, deterministic):
     totals = []
     for parts in ((3,), (1, 2)):
         loop = make_loop(make_config(**deterministic))
-        iterator, total = loop._train_iterator(), None
+        iterator, total = loop._train_iterator(), step_lib.no_totals(loop.task)
         for steps in parts:
             total = loop.train_loop(iterator, tf.constant(steps), total)
         totals.append({name: value.numpy() for name, value in total.items()})

@@ -36,6 +36,11 @@ def metric_title(metric: str) -> tuple[str, str]:
     return _METRIC_TITLES.get(metric, (metric, ""))
 
 
+def constant_prediction(metric: str) -> str:
+    """Returns what to predict always, for a value of the metric to compare with."""
+    return {"mlm_accuracy": "most frequent token", "pearson": "mean score"}.get(metric, "most frequent label")
+
+
 def plot_run(metrics: list[dict], target: float | None = None, majority: float | None = None, title: str | None = None,
              metric: str = "mlm_accuracy"):
     """Draws loss, the metric of the run, learning rate and throughput over its steps.
@@ -43,7 +48,7 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
     Args:
       metrics: the lines of metrics.jsonl; any may be missing or hold None.
       target: value of the metric to reach, drawn as a line.
-      majority: value of always predicting the most frequent token or label, drawn as a line.
+      majority: value of always predicting the same, drawn as a line.
       title: stands above the four plots.
       metric: name of the metric that the run is judged by.
 
@@ -128,12 +133,11 @@ def _draw_loss(axes, metrics: list[dict]) -> None:
 
 def _draw_metric(axes, metrics: list[dict], metric: str, target: float | None, majority: float | None) -> None:
     write_head(axes, *metric_title(metric))
-    most_frequent = "most frequent token" if metric == "mlm_accuracy" else "most frequent label"
     labels = [
         _draw_curve(axes, metrics, "train", metric, _TRAIN, "train", digits=3),
         _draw_curve(axes, metrics, "eval", metric, _EVAL, "evaluation", digits=3),
         draw_level(axes, target, _TARGET, f"target {target or 0:.3f}"),
-        draw_level(axes, majority, MUTED, f"{most_frequent} {majority or 0:.3f}"),
+        draw_level(axes, majority, MUTED, f"{constant_prediction(metric)} {majority or 0:.3f}"),
     ]
     axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     label_ends(axes, labels)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.reporting.files import replace_file
 from official.reporting.metrics import plain_value, read_metrics
-from official.reporting.plots import format_number, metric_title, plot_run, render
+from official.reporting.plots import constant_prediction, format_number, metric_title, plot_run, render
 from official.reporting.progress import format_secs
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -119,11 +119,11 @@ def _page(title: str, result: TrainResult, body: str) -> str:
 
 def _cards(result: TrainResult) -> str:
     """The numbers a reader looks for first. Those that the run does not have are left out."""
-    title, most_frequent = metric_title(result.target_metric)[0], "token" if result.target_metric == "mlm_accuracy" else "label"
+    title = metric_title(result.target_metric)[0]
     cards = [
         (_fixed(result.eval_accuracy, 4), f"{title}, last evaluation"),
         (_fixed(result.target, 4), "target"),
-        (_fixed(result.majority_accuracy, 4), f"always the most frequent {most_frequent}"),
+        (_fixed(result.majority_accuracy, 4), f"always the {constant_prediction(result.target_metric)}"),
         (_fixed(result.eval_loss, 3), "loss, last evaluation (nats)"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
         (format_number(result.sequences_per_sec) if result.sequences_per_sec else None, "sequences per second"),

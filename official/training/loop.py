@@ -141,7 +141,7 @@ class Loop:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""
         variables = self.state.variables().values()
         before = [tf.identity(variable.read_value()) for variable in variables]
-        self.train_loop(self._synthetic_iterator(self.plan.replica_batch_size), tf.constant(1))
+        self.train_loop(self._synthetic_iterator(self.plan.replica_batch_size), tf.constant(1), step_lib.no_totals(self.task))
         if self.config.do_eval:
             self.eval_step(next(self._synthetic_iterator(self.plan.replica_eval_batch_size)))
         for variable, value in zip(variables, before):
@@ -196,13 +196,13 @@ class Loop:
 
     def _run_steps(self, iterator, steps: int) -> dict:
         """Runs steps on the devices and returns their totals. The first step of a process runs apart: people wait for it."""
-        totals = None
+        totals = step_lib.no_totals(self.task)
         if self.outcome.first_step_secs is None:
-            totals, steps = self.train_loop(iterator, tf.constant(1)), steps - 1
+            totals, steps = self.train_loop(iterator, tf.constant(1), totals), steps - 1
             totals["sums"].numpy()  # waits
             self.outcome.first_step_secs = time.time() - self.process_started
             logging.info("First step done %.1f s after the start", self.outcome.first_step_secs)
-        return self.train_loop(iterator, tf.constant(steps), totals) if steps else totals
+        return self.train_loop(iterator, tf.constant(steps), totals)
 
     def _check_finite(self, totals: dict, values: dict, steps: int) -> None:
         if totals["bad_step"] >= 0:

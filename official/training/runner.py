@@ -22,6 +22,7 @@ from official.distribution import strategy as strategy_lib
 from official.reporting import environment
 from official.reporting import metrics as metrics_lib
 from official.reporting import mllog
+from official.reporting import plots
 from official.reporting import report
 from official.reporting import summary
 from official.reporting.files import replace_file
@@ -88,13 +89,18 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
         result.environment, result.data = surroundings, task.data_digest()
         if chief:
-            if not config.do_train:
-                keep_training_result(config.model_dir)
-            write_result(config.model_dir, result)
-            report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, rows)
+            _write_result(config, result, rows)
         if wandb:
             wandb.close(result.status, result_dict(result))
     return result
+
+
+def _write_result(config, result: TrainResult, parameters: list) -> None:
+    """Writes result and report. An evaluation of somebody's run leaves the result of the training beside it."""
+    if not config.do_train:
+        keep_training_result(config.model_dir)
+    write_result(config.model_dir, result)
+    report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters)
 
 
 # What an evaluation's result depends on, beside the weights.
@@ -296,7 +302,8 @@ def _majority_accuracy(loop: Loop, status: str, earlier: _Earlier | None) -> flo
         return known
     majority = reading(loop.task, loop.task.majority_accuracy)
     if majority is not None:
-        logging.info("Always predicting the most frequent label scores %.4f (%s) on the evaluation set", majority, loop.task.target_metric)
+        metric = loop.task.target_metric
+        logging.info("Always predicting the %s scores %.4f (%s) on the evaluation set", plots.constant_prediction(metric), majority, metric)
     return majority
 
 

@@ -126,12 +126,16 @@ def _fold_in(seed: int, *numbers):
     return folded
 
 
-def make_train_loop(config, task, state, strategy):
-    """Returns (iterator, number of steps, totals or None) -> totals, a dict of tensors; runs that many steps on the devices.
+def no_totals(task) -> dict[str, tf.Tensor]:
+    """Returns what a training loop starts from: `sums` [2 x metrics] over all steps, `norm` the sum of gradient norms, `skipped` the number of
+    updates that loss scaling skipped, `bad_step` the first step with a non-finite loss (or, without loss scaling, gradient), else -1."""
+    return {"sums": tf.zeros([2 * len(task.metrics)]), "norm": tf.constant(0.0), "skipped": tf.constant(0), "bad_step": tf.constant(-1, tf.int64)}
 
-    The totals: `sums` [2 x metrics] over all steps, `norm` the sum of gradient norms, `skipped` the number of updates that
-    loss scaling skipped, `bad_step` the first step with a non-finite loss (or, without loss scaling, gradient), else -1. They go on
-    from those that are given, so that a loop in two calls is the same as one.
+
+def make_train_loop(config, task, state, strategy):
+    """Returns (iterator, number of steps, totals so far) -> totals; runs that many steps on the devices.
+
+    The totals go on from those that are given, at first `no_totals`, so that a loop in two calls is the same as one.
     """
     replica_gradients = make_replica_gradients(config, task, state)
     variables = state.model.trainable_variables
@@ -163,7 +167,7 @@ def make_train_loop(config, task, state, strategy):
     run_step = run_scaled if state.loss_scale else run_plain
 
     @tf.function
-    def run_steps(iterator, num_steps, totals):
+    def train_loop(iterator, num_steps, totals):
         sums, norm, skipped, bad_step = totals["sums"], totals["norm"], totals["skipped"], totals["bad_step"]
         for _ in tf.range(num_steps):
             step_sums, step_norm, step_skipped = run_step(next(iterator))
@@ -174,10 +178,6 @@ def make_train_loop(config, task, state, strategy):
             skipped += tf.cast(step_skipped, tf.int32)
             state.samples.assign_add(config.train_batch_size)
         return {"sums": sums, "norm": norm, "skipped": skipped, "bad_step": bad_step}
-
-    def train_loop(iterator, num_steps, totals=None):
-        nothing = {"sums": np.zeros([2 * len(task.metrics)], np.float32), "norm": np.float32(0), "skipped": np.int32(0), "bad_step": np.int64(-1)}
-        return run_steps(iterator, num_steps, tf.nest.map_structure(tf.convert_to_tensor, totals or nothing))
 
     return train_loop
 

@@ -42,8 +42,8 @@ def make_step(config, make_task, steps: int) -> Callable[[], float]:
     train_loop = step_lib.make_train_loop(config, task, state, strategy)
     replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
     iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(replica_batch)))
-    count = tf.constant(steps)
-    return lambda: step_lib.mean_metrics(task.losses, task.metrics, train_loop(iterator, count)["sums"])["loss"]
+    count, nothing = tf.constant(steps), step_lib.no_totals(task)
+    return lambda: step_lib.mean_metrics(task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"])["loss"]
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:
