@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import files as files_lib
+from official.data import parallelism
 from official.data import records as records_lib
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_EXAMPLES = 8192  # of all streams together
 _MOST_STREAMS = 32
-_PARALLEL_CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 _CHECKED_EXAMPLES = 1024
 _FILES_CHECKED_FIRST = 16
 _FRAME_BYTES = 16  # of a record: its length, two checksums
@@ -170,21 +170,14 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
         return {**features, "example_weights": tf.ones([batch_size])}
 
     rows = _Streams(files, streams, schema, record_format, seed).rows(range(host, streams, num_hosts), samples_done // streams, batch_size)
-    batches = rows.map(parse, num_parallel_calls=_PARALLEL_CALLS).prefetch(_PARALLEL_CALLS)
-    return batches.with_options(_without_autotuning())
+    batches = rows.map(parse, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
+    return parallelism.fixed(batches)
 
 
 def _check_sizes(files: list[str]) -> None:
     for path in files:
         if tf.io.gfile.stat(path).length < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
             raise ConfigError(f"--input_files: {path} has no records.")
-
-
-def _without_autotuning() -> tf.data.Options:
-    """What autotuning notes down about every element takes longer here than what it finds out can save."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return options
 
 
 class _Streams(NamedTuple):
@@ -235,7 +228,7 @@ class _Streams(NamedTuple):
             rows = records_lib.unpack(records, self.schema, self.record_format)
             return tf.random.experimental.stateless_shuffle(rows, tf.random.experimental.stateless_fold_in(order_seed, window_number))
 
-        return records.rebatch(window).enumerate().map(unpack, num_parallel_calls=_PARALLEL_CALLS)
+        return records.rebatch(window).enumerate().map(unpack, num_parallel_calls=parallelism.CALLS)
 
 
 def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:
@@ -265,8 +258,8 @@ def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samp
 
     records = tf.data.TFRecordDataset(files).batch(_records_of(batch_size, record_format))
     rows = _take(records.map(lambda batch: records_lib.unpack(batch, schema, record_format)), num_samples).rebatch(batch_size)
-    batches = rows.map(parse_and_fill, num_parallel_calls=_PARALLEL_CALLS).prefetch(_PARALLEL_CALLS)
-    return batches.with_options(_without_autotuning())
+    batches = rows.map(parse_and_fill, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
+    return parallelism.fixed(batches)
 
 
 def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:

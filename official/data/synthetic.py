@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from official.data import parallelism
+
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
 
@@ -28,7 +30,7 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     }
     typed = {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
     typed["example_weights"] = np.ones(count, np.float32)
-    return tf.data.Dataset.from_tensor_slices(typed).repeat().batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return parallelism.fixed(tf.data.Dataset.from_tensor_slices(typed).repeat().batch(batch_size, drop_remainder=True).prefetch(parallelism.CALLS))
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:

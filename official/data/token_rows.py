@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from official.data import ragged
+from official.data import parallelism, ragged
 
 _POOL_BATCHES = 50  # are sorted by length together: long enough that lengths fit, short enough that the order stays random
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
@@ -120,7 +120,7 @@ def _features(rows: TokenRows, batches: tf.data.Dataset, part_size: int, max_seq
         features |= {name: tf.gather(values, chosen_B) for name, values in columns.items()}
         return features | {"example_weights": tf.cast(rows_B >= 0, tf.float32), "rows": tf.cast(rows_B, tf.int32)}
 
-    return batches.flat_map(cut).map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return parallelism.fixed(batches.flat_map(cut).map(gather, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS))
 
 
 def synthetic_rows(columns: dict[str, np.ndarray], count: int, length: int, vocab_size: int, seed: int) -> TokenRows:
