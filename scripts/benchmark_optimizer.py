@@ -89,7 +89,7 @@ def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variabl
 
     @tf.function(jit_compile=compiled or None)
     def apply():
-        strategy.run(lambda: optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False))
+        strategy.run(lambda: optimizers.apply(optimizer, gradients, variables, tf.constant(1.0)))
         return optimizer.iterations + 0
 
     return lambda: apply().numpy()

@@ -54,7 +54,7 @@ def test_optimizer_agrees_with_numpy(make_config, kind, update, strategy, fused_
 
     @tf.function
     def apply(values):
-        scope.run(lambda: optimizer.apply_gradients(zip(values, variables), experimental_aggregate_gradients=False))
+        scope.run(lambda: optimizers.apply(optimizer, [value * 4 for value in values], variables, tf.constant(0.25)))
 
     for step in range(5):
         values = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]

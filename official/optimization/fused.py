@@ -1,17 +1,22 @@
-"""LAMB and AdamW in as few passes over memory as TensorFlow's own update operations allow.
+"""LAMB and AdamW in few passes over memory, clipping and loss scaling among them.
 
-An update of 110 M parameters is bound by memory: gradient, weights and both moments are read, weights and moments written. The
-operation ResourceApplyAdam does that in one pass for Adam; LAMB lets it write into a scratch variable instead of the weights, and
-reads from there the norm and the update. Compiled by XLA, the same formulas take 1.5 times as long on CPUs, their norms on one core.
+An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small compiled functions, one for each
+shape, that read a gradient once and write the moments in place; norms stay outside, where they use all cores. The others, vectors, go
+through ResourceApplyAdam.
 """
 
 import re
 
 import tensorflow as tf
 
+_compiled = tf.function(jit_compile=True, autograph=False)
 
-class _Fused(tf.keras.optimizers.legacy.Optimizer):
-    """What both optimizers share: hyper-parameters, moments `m` and `v`, and the pass that updates them."""
+
+class Fused(tf.keras.optimizers.legacy.Optimizer):
+    """What both optimizers share: hyper-parameters, moments `m` and `v`, and what does not decay.
+
+    `factor`, float32, is what gradients are multiplied by before they are used: set it before `apply_gradients`.
+    """
 
     def __init__(self, learning_rate, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, excluded):
         """Makes the optimizer.
@@ -26,6 +31,7 @@ class _Fused(tf.keras.optimizers.legacy.Optimizer):
         self._set_hyper("learning_rate", learning_rate)
         self._weight_decay, self._beta_1, self._beta_2, self._epsilon = weight_decay, beta_1, beta_2, epsilon
         self._excluded = excluded
+        self.factor = tf.constant(1.0)
 
     def _create_slots(self, var_list):
         for slot in ("m", "v"):
@@ -37,58 +43,79 @@ class _Fused(tf.keras.optimizers.legacy.Optimizer):
         apply_state[(var_device, var_dtype)] = {
             "rate": self._decayed_lr(var_dtype), "beta_1_power": tf.pow(self._beta_1, step), "beta_2_power": tf.pow(self._beta_2, step)}
 
-    def _is_decayed(self, var) -> bool:
-        return not any(re.search(pattern, var.name) for pattern in self._excluded)
+    def _resource_apply_dense(self, grad, var, apply_state):
+        state = apply_state[(var.device, var.dtype.base_dtype)]
+        m, v = (_on_device_of(var, self.get_slot(var, slot)) for slot in ("m", "v"))
+        if any(re.search(pattern, var.name) for pattern in self._excluded):
+            return tf.raw_ops.ResourceApplyAdam(
+                var=var.handle, m=m.handle, v=v.handle, beta1_power=state["beta_1_power"], beta2_power=state["beta_2_power"], lr=state["rate"],
+                beta1=self._beta_1, beta2=self._beta_2, epsilon=self._epsilon_beside_root(state), grad=grad * self.factor)
+        return self._apply_decayed(grad, var, m, v, state)
 
-    def _adam(self, target, var, grad, powers, rate, epsilon):
-        """Updates the moments of `var` and subtracts rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon) from `target`."""
-        return tf.raw_ops.ResourceApplyAdam(
-            var=target.handle, m=self.get_slot(var, "m").handle, v=self.get_slot(var, "v").handle, beta1_power=powers["beta_1_power"],
-            beta2_power=powers["beta_2_power"], lr=rate, beta1=self._beta_1, beta2=self._beta_2, epsilon=epsilon, grad=grad)
+    def _epsilon_beside_root(self, state):
+        """Returns the epsilon of m / (sqrt(v) + epsilon), in which v is not corrected."""
+        raise NotImplementedError
+
+    def _apply_decayed(self, grad, var, m, v, state):
+        """Updates a variable that decays, and its moments; returns an operation."""
+        raise NotImplementedError
 
     def get_config(self):
         return {**super().get_config(), "learning_rate": self._serialize_hyperparameter("learning_rate"), "weight_decay": self._weight_decay,
                 "beta_1": self._beta_1, "beta_2": self._beta_2, "epsilon": self._epsilon, "excluded": self._excluded}
 
 
-class AdamW(_Fused):
+def _on_device_of(var, slot):
+    """Returns the part of a mirrored variable that lies on the device of `var`, or the variable where it is not mirrored."""
+    return next((part for part in getattr(slot, "values", ()) if part.device == var.device), slot)
+
+
+class AdamW(Fused):
     """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
 
-    def _resource_apply_dense(self, grad, var, apply_state):
-        state = apply_state[(var.device, var.dtype.base_dtype)]
-        if self._is_decayed(var):
-            var.assign(var * (1 - state["rate"] * self._weight_decay))
-        return self._adam(var, var, grad, state, state["rate"], self._epsilon)
+    def _epsilon_beside_root(self, state):
+        return self._epsilon
+
+    def _apply_decayed(self, grad, var, m, v, state):
+        step_size = state["rate"] * tf.sqrt(1 - state["beta_2_power"]) / (1 - state["beta_1_power"])
+        _apply_adamw(var, m, v, grad, self.factor, step_size, 1 - state["rate"] * self._weight_decay, self._beta_1, self._beta_2, self._epsilon)
+        return tf.no_op()  # Keras groups what updates return
 
 
-class Lamb(_Fused):
+class Lamb(Fused):
     """m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight decay * w, w -= rate * |w| / |u| * u.
 
     Variables that are not decayed are not adapted either: w -= rate * u. Source: You et al. 2019, "Large Batch Optimization for
     Deep Learning"; where one of the norms is 0 their ratio is 1, as in tensorflow-addons.
     """
 
-    def __init__(self, **hyper):
-        super().__init__(**hyper)
-        self._scratch = {}  # {shape: variable}: what one update writes the next of the same shape overwrites
+    def _epsilon_beside_root(self, state):
+        return self._epsilon * tf.sqrt(1 - state["beta_2_power"])
 
-    def _create_slots(self, var_list):
-        super()._create_slots(var_list)
-        for variable in filter(self._is_decayed, var_list):
-            shape = tuple(variable.shape)
-            if shape not in self._scratch:
-                self._scratch[shape] = tf.Variable(tf.zeros(shape), trainable=False, name="lamb_scratch")
-
-    def _resource_apply_dense(self, grad, var, apply_state):
-        state = apply_state[(var.device, var.dtype.base_dtype)]
-        epsilon = self._epsilon * tf.sqrt(1 - state["beta_2_power"])  # beside the uncorrected root: what epsilon is beside the corrected one
-        if not self._is_decayed(var):
-            return self._adam(var, var, grad, state, state["rate"], epsilon)
-        scratch = self._scratch[tuple(var.shape)]
-        weights = var.read_value()
-        scratch.assign(self._weight_decay * weights)
-        self._adam(scratch, var, grad, state, -1.0, epsilon)
-        update = scratch.read_value()
-        weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weights)), tf.sqrt(2 * tf.nn.l2_loss(update))
+    def _apply_decayed(self, grad, var, m, v, state):
+        corrections = 1 / (1 - state["beta_1_power"]), 1 / (1 - state["beta_2_power"])
+        update = _lamb_update(var, m, v, grad, self.factor, *corrections, self._weight_decay, self._beta_1, self._beta_2, self._epsilon)
+        weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(var)), tf.sqrt(2 * tf.nn.l2_loss(update))
         ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
         return tf.raw_ops.ResourceApplyGradientDescent(var=var.handle, alpha=state["rate"] * ratio, delta=update)
+
+
+@_compiled
+def _apply_adamw(var, m, v, grad, factor, step_size, kept, beta_1, beta_2, epsilon):
+    new_m, new_v = _moments(m, v, grad * factor, beta_1, beta_2)
+    var.assign(var * kept - step_size * new_m / (tf.sqrt(new_v) + epsilon))
+    m.assign(new_m)
+    v.assign(new_v)
+
+
+@_compiled
+def _lamb_update(var, m, v, grad, factor, m_correction, v_correction, weight_decay, beta_1, beta_2, epsilon):
+    """Updates the moments and returns u."""
+    new_m, new_v = _moments(m, v, grad * factor, beta_1, beta_2)
+    m.assign(new_m)
+    v.assign(new_v)
+    return new_m * m_correction / (tf.sqrt(new_v * v_correction) + epsilon) + weight_decay * var
+
+
+def _moments(m, v, grad, beta_1, beta_2):
+    return m + (1 - beta_1) * (grad - m), v + (1 - beta_2) * (grad * grad - v)

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from official.optimization import fused
+from official.optimization.gradients import scaled
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that the gamma of
 # the MLM head is decayed there; one list serves both optimizers here.
@@ -26,6 +27,15 @@ def build_optimizer(config, schedule) -> tf.keras.optimizers.legacy.Optimizer:
     from official.optimization import addons  # a second of start-up
 
     return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
+
+
+def apply(optimizer, gradients, variables, factor) -> None:
+    """Updates variables with gradients times `factor`, float32, which are the same on every replica."""
+    if isinstance(optimizer, fused.Fused):
+        optimizer.factor = factor
+    else:
+        gradients = scaled(gradients, factor)
+    optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
 
 
 def create_slots(optimizer, variables) -> None:

@@ -62,10 +62,10 @@ def step_cost(config, task, batch_size: int) -> Cost:
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
         batch = {name: tf.compat.v1.placeholder(feature.dtype, [batch_size, *feature.shape[1:]]) for name, feature in spec.items()}
         state = step_lib.make_state(config, task, tf.distribute.get_strategy())
-        gradients, sums, norm = step_lib.make_replica_gradients(config, task, state)(batch)
+        gradients, factor, sums, norm = step_lib.make_replica_gradients(config, task, state)(batch)
         flat, numbers = FlatGraph(), {}
         flat.add(graph, graph.get_operations(), numbers)
-        _add_update(flat, numbers, graph, state, gradients, norm)
+        _add_update(flat, numbers, graph, state, gradients, factor, norm)
     kept = [numbers[sums.name], numbers[norm.name]]
     variables = state.model.trainable_variables
     slots = optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
@@ -87,7 +87,7 @@ def _symbolic_variable(next_creator, **arguments):
         trainable=arguments["trainable"], name=arguments["name"], shape=tf.TensorShape(shape), dtype=tf.as_dtype(dtype))
 
 
-def _add_update(flat, numbers: dict, graph, state, gradients, norm) -> None:
+def _add_update(flat, numbers: dict, graph, state, gradients, factor, norm) -> None:
     """Adds the update of every variable.
 
     TensorFlow is asked for one of each kind, such as layer_{}/output/dense/kernel; the others are copies of it, since
@@ -103,7 +103,7 @@ def _add_update(flat, numbers: dict, graph, state, gradients, norm) -> None:
         start, known = len(flat.nodes), len(graph.get_operations())
         # With loss scaling the update is a branch, which starts when the norm is known to be finite.
         with tf.control_dependencies([norm] if state.loss_scale else []):
-            state.optimizer.apply_gradients([(gradient, variable)], experimental_aggregate_gradients=False)
+            optimizers.apply(state.optimizer, [gradient], [variable], factor)
         flat.add(graph, graph.get_operations()[known:], numbers, after=())
         built[kind] = gradient, start, len(flat.nodes)
 

@@ -1,6 +1,6 @@
 """One optimizer step and the loop around it, as graphs.
 
-A replica's step is a line of stages: accumulate -> reduce across replicas -> unscale and clip, in one multiplication -> apply.
+A replica's step is a line of stages: accumulate -> reduce across replicas -> find the factor that unscales and clips -> apply.
 """
 
 import dataclasses
@@ -57,10 +57,10 @@ def make_state(config, task, strategy) -> TrainState:
 
 
 def make_replica_gradients(config, task, state):
-    """Returns (batch of one replica) -> (reduced and clipped gradients, sums, gradient norm).
+    """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums, gradient norm).
 
     `sums` is float32 [2 x metrics]: the weighted sums of `task.metrics`, then their weights, over the whole step. The norm is
-    that of the reduced gradient before clipping. Gradients, sums and norm are the same on every replica.
+    that of the reduced gradient, unscaled, before clipping. All are the same on every replica.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and accumulation.
@@ -107,8 +107,7 @@ def make_replica_gradients(config, task, state):
         left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
         norm = tf.linalg.global_norm(gradients) / left_to_undo
         factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
-        gradients = gradients_lib.scaled(gradients, factor / left_to_undo)
-        return gradients, sums, norm
+        return gradients, factor / left_to_undo, sums, norm
 
     return replica_gradients
 
@@ -140,13 +139,12 @@ def make_train_loop(config, task, state, strategy):
     replica_gradients = make_replica_gradients(config, task, state)
     variables = state.model.trainable_variables
 
-    def apply(gradients):
-        # The gradients are reduced already.
-        state.optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
+    def apply(gradients, factor):
+        optimizers.apply(state.optimizer, gradients, variables, factor)
 
     def plain_step(batch):
-        gradients, sums, norm = replica_gradients(batch)
-        apply(gradients)
+        gradients, factor, sums, norm = replica_gradients(batch)
+        apply(gradients, factor)
         return sums, norm
 
     def run_plain(batch):
@@ -154,11 +152,11 @@ def make_train_loop(config, task, state, strategy):
         return _first(strategy, sums), _first(strategy, norm), tf.constant(False)
 
     def run_scaled(batch):
-        gradients, sums, norm = strategy.run(replica_gradients, args=(batch,))
+        gradients, factor, sums, norm = strategy.run(replica_gradients, args=(batch,))
         norm = _first(strategy, norm)
         finite = tf.math.is_finite(norm)
         if finite:  # AutoGraph: a tf.cond outside of the replicas, which all see the same reduced gradient
-            strategy.run(apply, args=(gradients,))
+            strategy.run(apply, args=(gradients, factor))
         else:
             state.optimizer.iterations.assign_add(1)  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
         state.loss_scale.update(finite)
