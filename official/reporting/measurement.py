@@ -80,7 +80,8 @@ def draw_bars(bars: list[Bar], title: str, unit: str, limit: float | None = None
     height = _BAR_INCHES * len(bars) + 1.5
     figure = Figure(figsize=(9.0, height))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.24, 0.62 / height, 0.55, 1 - 1.5 / height))
+    left = min(0.45, max(0.24, 0.02 + 0.0085 * max(len(bar.name) for bar in bars)))  # names that are long need room
+    axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
     colours = dict(zip(dict.fromkeys(bar.group for bar in bars), _COLOURS))
     places = range(len(bars))[::-1]
     axes.barh(places, [bar.value for bar in bars], height=0.62, color=[colours[bar.group] for bar in bars],
