@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-from official.config import ConfigError, read_json
+from official.config import read_json
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
 
@@ -29,8 +29,7 @@ def parse_flags():
     command_line.add_output_flags(parser)
     flags = parser.parse()
     command_line.check_results(flags)
-    if flags.rounds < 1:
-        raise ConfigError(f"--rounds={flags.rounds}, expected 1 or more.")
+    command_line.check_counts(flags, "rounds")
     return flags
 
 

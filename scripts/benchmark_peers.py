@@ -63,9 +63,7 @@ def parse_flags():
     command_line.add_output_flags(parser)
     flags = parser.parse()
     command_line.check_results(flags)
-    for name in ("rounds", "steps"):
-        if getattr(flags, name) < 1:
-            raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
+    command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = benchmark_step.read_shapes(flags.shapes)
     flags.dtypes = benchmark_step.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     flags.peers = benchmark_step.read_list(flags.peers, "peers", tuple(PEERS))

@@ -34,9 +34,7 @@ def parse_flags():
     command_line.add_output_flags(parser)
     flags = parser.parse()
     command_line.check_results(flags)
-    for name in ("rounds", "steps"):
-        if getattr(flags, name) < 1:
-            raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
+    command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = read_shapes(flags.shapes)
     flags.dtypes = read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.blocks = read_list(flags.blocks, "blocks", ("fused", "plain"))

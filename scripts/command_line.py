@@ -50,6 +50,13 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
 
 
+def check_counts(flags, *names: str) -> None:
+    """Raises ConfigError where one of the flags is below 1."""
+    for name in names:
+        if getattr(flags, name) < 1:
+            raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
+
+
 def add_output_flags(parser: Parser) -> None:
     """Adds the flags of a benchmark that `write_results` serves."""
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")

@@ -6,10 +6,20 @@ through ResourceApplyAdam.
 """
 
 import re
+from typing import NamedTuple
 
 import tensorflow as tf
 
 _compiled = tf.function(jit_compile=True, autograph=False)
+
+
+class _Constants(NamedTuple):
+    """What stays the same from step to step; a compiled function has these numbers in it."""
+
+    weight_decay: float
+    beta_1: float
+    beta_2: float
+    epsilon: float
 
 
 class Fused(tf.keras.optimizers.legacy.Optimizer):
@@ -29,7 +39,7 @@ class Fused(tf.keras.optimizers.legacy.Optimizer):
         """
         super().__init__(type(self).__name__)
         self._set_hyper("learning_rate", learning_rate)
-        self._weight_decay, self._beta_1, self._beta_2, self._epsilon = weight_decay, beta_1, beta_2, epsilon
+        self._constants = _Constants(weight_decay, beta_1, beta_2, epsilon)
         self._excluded = excluded
         self.factor = tf.constant(1.0)
 
@@ -41,7 +51,8 @@ class Fused(tf.keras.optimizers.legacy.Optimizer):
     def _prepare_local(self, var_device, var_dtype, apply_state):
         step = tf.cast(self.iterations + 1, var_dtype)
         apply_state[(var_device, var_dtype)] = {
-            "rate": self._decayed_lr(var_dtype), "beta_1_power": tf.pow(self._beta_1, step), "beta_2_power": tf.pow(self._beta_2, step)}
+            "rate": self._decayed_lr(var_dtype), "beta_1_power": tf.pow(self._constants.beta_1, step),
+            "beta_2_power": tf.pow(self._constants.beta_2, step)}
 
     def _resource_apply_dense(self, grad, var, apply_state):
         state = apply_state[(var.device, var.dtype.base_dtype)]
@@ -49,7 +60,7 @@ class Fused(tf.keras.optimizers.legacy.Optimizer):
         if any(re.search(pattern, var.name) for pattern in self._excluded):
             return tf.raw_ops.ResourceApplyAdam(
                 var=var.handle, m=m.handle, v=v.handle, beta1_power=state["beta_1_power"], beta2_power=state["beta_2_power"], lr=state["rate"],
-                beta1=self._beta_1, beta2=self._beta_2, epsilon=self._epsilon_beside_root(state), grad=grad * self.factor)
+                beta1=self._constants.beta_1, beta2=self._constants.beta_2, epsilon=self._epsilon_beside_root(state), grad=grad * self.factor)
         return self._apply_decayed(grad, var, m, v, state)
 
     def _epsilon_beside_root(self, state):
@@ -61,8 +72,8 @@ class Fused(tf.keras.optimizers.legacy.Optimizer):
         raise NotImplementedError
 
     def get_config(self):
-        return {**super().get_config(), "learning_rate": self._serialize_hyperparameter("learning_rate"), "weight_decay": self._weight_decay,
-                "beta_1": self._beta_1, "beta_2": self._beta_2, "epsilon": self._epsilon, "excluded": self._excluded}
+        return {**super().get_config(), "learning_rate": self._serialize_hyperparameter("learning_rate"), **self._constants._asdict(),
+                "excluded": self._excluded}
 
 
 def _on_device_of(var, slot):
@@ -74,11 +85,11 @@ class AdamW(Fused):
     """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
 
     def _epsilon_beside_root(self, state):
-        return self._epsilon
+        return self._constants.epsilon
 
     def _apply_decayed(self, grad, var, m, v, state):
         step_size = state["rate"] * tf.sqrt(1 - state["beta_2_power"]) / (1 - state["beta_1_power"])
-        _apply_adamw(var, m, v, grad, self.factor, step_size, 1 - state["rate"] * self._weight_decay, self._beta_1, self._beta_2, self._epsilon)
+        _apply_adamw(var, m, v, grad, self.factor, step_size, 1 - state["rate"] * self._constants.weight_decay, self._constants)
         return tf.no_op()  # Keras groups what updates return
 
 
@@ -90,32 +101,33 @@ class Lamb(Fused):
     """
 
     def _epsilon_beside_root(self, state):
-        return self._epsilon * tf.sqrt(1 - state["beta_2_power"])
+        return self._constants.epsilon * tf.sqrt(1 - state["beta_2_power"])
 
     def _apply_decayed(self, grad, var, m, v, state):
         corrections = 1 / (1 - state["beta_1_power"]), 1 / (1 - state["beta_2_power"])
-        update = _lamb_update(var, m, v, grad, self.factor, *corrections, self._weight_decay, self._beta_1, self._beta_2, self._epsilon)
+        update = _lamb_update(var, m, v, grad, self.factor, corrections, self._constants)
         weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(var)), tf.sqrt(2 * tf.nn.l2_loss(update))
         ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
         return tf.raw_ops.ResourceApplyGradientDescent(var=var.handle, alpha=state["rate"] * ratio, delta=update)
 
 
 @_compiled
-def _apply_adamw(var, m, v, grad, factor, step_size, kept, beta_1, beta_2, epsilon):
-    new_m, new_v = _moments(m, v, grad * factor, beta_1, beta_2)
-    var.assign(var * kept - step_size * new_m / (tf.sqrt(new_v) + epsilon))
+def _apply_adamw(var, m, v, grad, factor, step_size, kept, constants):
+    new_m, new_v = _moments(m, v, grad * factor, constants)
+    var.assign(var * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon))
     m.assign(new_m)
     v.assign(new_v)
 
 
 @_compiled
-def _lamb_update(var, m, v, grad, factor, m_correction, v_correction, weight_decay, beta_1, beta_2, epsilon):
-    """Updates the moments and returns u."""
-    new_m, new_v = _moments(m, v, grad * factor, beta_1, beta_2)
+def _lamb_update(var, m, v, grad, factor, corrections, constants):
+    """Updates the moments and returns u; `corrections` are what they are multiplied by."""
+    new_m, new_v = _moments(m, v, grad * factor, constants)
     m.assign(new_m)
     v.assign(new_v)
-    return new_m * m_correction / (tf.sqrt(new_v * v_correction) + epsilon) + weight_decay * var
+    m_correction, v_correction = corrections
+    return new_m * m_correction / (tf.sqrt(new_v * v_correction) + constants.epsilon) + constants.weight_decay * var
 
 
-def _moments(m, v, grad, beta_1, beta_2):
-    return m + (1 - beta_1) * (grad - m), v + (1 - beta_2) * (grad * grad - v)
+def _moments(m, v, grad, constants):
+    return m + (1 - constants.beta_1) * (grad - m), v + (1 - constants.beta_2) * (grad * grad - v)

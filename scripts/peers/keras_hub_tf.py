@@ -30,7 +30,7 @@ def make_step(specification: dict):
         specification["learning_rate"], weight_decay=specification["weight_decay"], epsilon=specification["epsilon"], global_clipnorm=specification["clip_norm"])
     optimizer.exclude_from_weight_decay(var_names=["bias", "layer_norm", "gamma", "beta"])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss={"masked_lm": loss, "next_sentence": loss}, jit_compile=specification["variant"] == "xla")
+    model.compile(optimizer, loss={"masked_lm": loss, "next_sentence": loss}, jit_compile=False)
     batch = worker.examples(specification)
     inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"], "segment_ids": batch["segment_ids"], "mask_positions": batch["positions"]}
     labels = {"masked_lm": batch["labels"], "next_sentence": batch["next_sentence"]}
