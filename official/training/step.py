@@ -4,6 +4,7 @@ A replica's step is a line of stages: accumulate -> reduce across replicas -> fi
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,8 @@ from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers
 from official.optimization import schedules
 from official.optimization.loss_scale import LossScale
+
+_graph = functools.partial(tf.function, autograph=False)  # AutoGraph would read model and optimizer, nothing in which needs it, for seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ def make_replica_gradients(config, task, state):
             gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
         return gradients, _stack(terms, task.metrics)
 
-    @tf.function(jit_compile=config.enable_xla or None)
+    @_graph(jit_compile=config.enable_xla or None)
     def accumulate(batch, factors, seed, scale):
         like = (variables, tf.zeros([2 * len(task.metrics)]))
         return gradients_lib.accumulate(
@@ -155,16 +158,20 @@ def make_train_loop(config, task, state, strategy):
         gradients, factor, sums, norm = strategy.run(replica_gradients, args=(batch,))
         norm = _first(strategy, norm)
         finite = tf.math.is_finite(norm)
-        if finite:  # AutoGraph: a tf.cond outside of the replicas, which all see the same reduced gradient
+
+        def update():
             strategy.run(apply, args=(gradients, factor))
-        else:
-            state.optimizer.iterations.assign_add(1)  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
+
+        def skip():  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
+            state.optimizer.iterations.assign_add(1)
+
+        tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
         state.loss_scale.update(finite)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 
-    run_step = run_scaled if state.loss_scale else run_plain
+    run_step = tf.autograph.experimental.do_not_convert(run_scaled if state.loss_scale else run_plain)
 
-    @tf.function
+    @tf.function  # the only one that AutoGraph translates, for its loop
     def train_loop(iterator, num_steps, totals):
         sums, norm, skipped, bad_step = totals["sums"], totals["norm"], totals["skipped"], totals["bad_step"]
         for _ in tf.range(num_steps):
@@ -192,7 +199,7 @@ def make_eval_step(task, state, strategy):
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
-    @tf.function(reduce_retracing=True)  # batches of one length each are traced twice, not once a length
+    @_graph(reduce_retracing=True)  # batches of one length each are traced twice, not once a length
     def eval_step(batch):
         sums, outputs = strategy.run(replica_eval, args=(batch,))
         return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
@@ -203,7 +210,7 @@ def make_eval_step(task, state, strategy):
 def make_finite_check(state):
     """Returns () -> whether every weight of the model is finite."""
 
-    @tf.function
+    @_graph()
     def weights_are_finite():
         return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(variable)) for variable in state.model.trainable_variables]))
 
@@ -213,7 +220,7 @@ def make_finite_check(state):
 def make_sum_over_replicas(strategy):
     """Returns (scalar of this process) -> its sum over all replicas of all processes."""
 
-    @tf.function
+    @_graph()
     def sum_over_replicas(value):
         return _first(strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,)))
 
