@@ -11,6 +11,24 @@ _CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
 
 
+class _Optional:
+    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+
+    def parse(self, argument):
+        return None if argument == "" else super().parse(argument)
+
+
+class _OptionalInteger(_Optional, flags.IntegerParser):
+    pass
+
+
+class _OptionalFloat(_Optional, flags.FloatParser):
+    pass
+
+
+_OPTIONAL = {int: _OptionalInteger, float: _OptionalFloat}
+
+
 class HelpRequested(Exception):
     """Raised for --help; carries the text to print."""
 
@@ -49,7 +67,10 @@ def _define() -> flags.FlagValues:
     """Defines one flag per field in a set of its own, so that libraries' flags neither clash nor show."""
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
-        _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
+        if field.default is None and field.type in _OPTIONAL:
+            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+        else:
+            _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
     flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or a name in configs/.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show every flag.", short_name="h", flag_values=values)
     return values
@@ -77,7 +98,7 @@ def read_config(name: str) -> dict:
 def help_text() -> str:
     """Returns every flag with its type, default and meaning, in sections."""
     lines = ["Trains BERT.  python train.py --flagfile=configs/NAME.flags [--name=value ...]", "",
-             "  --flagfile=FILE  read flags from a file; later flags win", "  --config=FILE.json|NAME  settings underneath the flags"]
+             "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset", "  --config=FILE.json|NAME  settings underneath the flags"]
     for section in config_lib.SECTIONS:
         lines += ["", section.title]
         for field in section.fields:

@@ -3,7 +3,7 @@
 
   python scripts/benchmark_data.py --input_files=wikipedia --vocab_file=vocab.txt --output=results/data --memory
 
-Writes OUTPUT.json and OUTPUT.png. Creation runs in one process after everything is loaded, from text files to records and
+Creation runs in one process after everything is loaded, from text files to records and
 manifest, in turns with the tokenizer; reading is the dataset that train.py uses, shuffled and parsed, of files in the page cache, once it has
 started.
 """
@@ -34,15 +34,12 @@ def parse_flags():
     add = parser.add_argument
     add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
     add("--vocab_file", required=True, help="Vocabulary.")
-    add("--output", required=True, help="Write OUTPUT.json and OUTPUT.png.")
     add("--rounds", type=int, default=5, help="Times that everything is timed.")
     add("--memory", action="store_true", help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.")
-    add("--overwrite", action="store_true", help="Replace the files.")
+    command_line.add_output_flags(parser)
     flags = parser.parse()
-    if flags.rounds < 1:
-        raise command_line.ConfigError(f"--rounds={flags.rounds} is out of range. Allowed: 1 or more.")
-    for ending in (".json", ".png"):
-        command_line.check_output_file(flags.output + ending, "output", flags.overwrite)
+    command_line.check_results(flags)
+    command_line.check_counts(flags, "rounds")
     return flags
 
 
@@ -153,18 +150,17 @@ def _say(what: str, rounds: int):
     return lambda done: print(f"{what}: round {done} of {rounds + 1}, {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-def draw(figures: dict, path: str) -> None:
+def draw(figures: dict) -> bytes:
     from official.reporting import measurement
 
     bars = [measurement.Bar(name, value["median"], value["spread"], f"{value['median']:.1f} MB/s", "tokenizer" if name == "tokenizer" else "records")
             for name, value in figures["mb_per_sec"].items()]
-    command_line.write_file(path, measurement.draw_bars(bars, "Text to records, one process", "MB of text per second"))
+    return measurement.draw_bars(bars, "Text to records, one process", "MB of text per second")
 
 
 def main() -> None:
     flags = parse_flags()
     import official  # sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-    from official.reporting import environment
 
     with tempfile.TemporaryDirectory() as folder:
         figures = time_all(flags, folder)
@@ -177,9 +173,7 @@ def main() -> None:
           f"bytes, {figures['compact_speed_of_plain']:.1f} times the reading speed of plain")
     for size, peak in figures.get("peak_memory_bytes", {}).items():
         print(f"{int(size) / 1e6:.0f} MB of text: {peak / 1e6:.0f} MB of memory at most")
-    figures["environment"] = environment.environment()
-    command_line.write_file(f"{flags.output}.json", json.dumps(figures, indent=1) + "\n")
-    draw(figures, f"{flags.output}.png")
+    command_line.write_results(flags.output, figures, lambda: draw(figures))
 
 
 if __name__ == "__main__":

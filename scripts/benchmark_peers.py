@@ -18,7 +18,6 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import benchmark_step
 import command_line
 
 from official.config import ConfigError, read_json
@@ -64,9 +63,9 @@ def parse_flags():
     flags = parser.parse()
     command_line.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = benchmark_step.read_shapes(flags.shapes)
-    flags.dtypes = benchmark_step.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
-    flags.peers = benchmark_step.read_list(flags.peers, "peers", tuple(PEERS))
+    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
     return flags
 
 

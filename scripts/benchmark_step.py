@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-from official.config import ConfigError, read_json
+from official.config import read_json
 
 
 def parse_flags():
@@ -35,27 +35,10 @@ def parse_flags():
     flags = parser.parse()
     command_line.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = read_shapes(flags.shapes)
-    flags.dtypes = read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
-    flags.blocks = read_list(flags.blocks, "blocks", ("fused", "plain"))
+    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
+    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain"))
     return flags
-
-
-def read_shapes(text: str) -> list[tuple[int, int]]:
-    try:
-        shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
-    except ValueError:
-        shapes = []
-    if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
-        raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
-    return shapes
-
-
-def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
-    for value in text.split(","):
-        if value not in allowed:
-            raise ConfigError(f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}.")
-    return text.split(",")
 
 
 def measure(flags) -> dict:

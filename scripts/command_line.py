@@ -57,6 +57,25 @@ def check_counts(flags, *names: str) -> None:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
 
 
+def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
+    """Returns the values of a comma-separated list. Raises ConfigError where one is not allowed."""
+    for value in text.split(","):
+        if value not in allowed:
+            raise ConfigError(f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}{suggest(value, allowed)}.")
+    return text.split(",")
+
+
+def read_shapes(text: str) -> list[tuple[int, int]]:
+    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises ConfigError."""
+    try:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
+    except ValueError:
+        shapes = []
+    if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
+        raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
+    return shapes
+
+
 def add_output_flags(parser: Parser) -> None:
     """Adds the flags of a benchmark that `write_results` serves."""
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")

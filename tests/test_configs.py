@@ -65,6 +65,16 @@ def test_precedence(tmp_path):
     assert (config.learning_rate, config.beta_1, config.epsilon, config.beta_2) == (1.0, 0.6, 1e-5, 0.999)
 
 
+def test_an_empty_value_unsets_what_a_flagfile_has_set():
+    evaluating = [*GOOD, "--do_eval", "--steps_between_eval=200", "--stop_threshold=0.5"]
+    with pytest.raises(ConfigError, match="Add --do_eval, or --steps_between_eval= to unset it"):
+        flags.parse([*evaluating, "--stop_threshold=", "--do_eval=false"])
+    config = flags.parse([*evaluating, "--steps_between_eval=", "--stop_threshold=", "--do_eval=false"])
+    assert (config.steps_between_eval, config.stop_threshold) == (None, None)
+    with pytest.raises(ConfigError, match="seed"):  # has a default: nothing to unset
+        flags.parse([*GOOD, "--seed="])
+
+
 def test_saved_configuration_reads_back(tmp_path):
     config = flags.parse([*GOOD, "--seed=7"])
     path = tmp_path / "config.json"

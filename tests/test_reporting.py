@@ -153,13 +153,13 @@ def test_plain_progress(stderr, monkeypatch):
     stream = stderr()
     progress = progress_lib.Progress(4000, 0)
     progress.update(400, VALUES)
-    progress.update(1200, {"loss": float("nan"), "mlm_accuracy": None})
+    progress.update(1200, {"loss": float("nan"), "mlm_accuracy": None, "sequences_per_sec": 0.46})
     progress.message("evaluation of step 1200")
     progress.close()
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in stream.getvalue().splitlines()]
     assert lines == [
         "step  400/4000  loss 7.1234  mlm_accuracy 0.0523  lr 4.9e-03  1,412 seq/s  left 3:00",
-        "step 1200/4000  loss nan  left 2:20",  # 40 s for 800 steps; the first update, with the compilation, does not count.
+        "step 1200/4000  loss nan  0.46 seq/s  left 2:20",  # 40 s for 800 steps; the first update, with the compilation, does not count.
         "evaluation of step 1200",
     ]
 

@@ -126,7 +126,8 @@ def _check_steps(config) -> None:
         raise ConfigError("eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by scripts/make_eval_set.py.")
     for name in ("steps_between_eval", "steps_before_eval_start", "eval_files"):
         if config[name] and not config.do_eval:
-            raise ConfigError(f"{name}={config[name]} needs --do_eval. Add --do_eval or drop --{name}.")
+            unset = "" if FIELDS[name].default is None else FIELDS[name].default
+            raise ConfigError(f"{name}={config[name]} needs --do_eval. Add --do_eval, or --{name}={unset} to unset it.")
 
 
 def _check_optimization(config) -> None:

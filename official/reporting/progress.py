@@ -10,6 +10,8 @@ import warnings
 from absl import logging
 import tqdm
 
+from official.reporting.plots import format_number
+
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100
 _SECS_BETWEEN_LINES = 30
@@ -141,9 +143,10 @@ def _is_terminal(stream) -> bool:
 
 def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
     """Returns the parts of a progress line, those that `values` has."""
-    shown = [("loss", "loss {:.4f}"), ("mlm_accuracy", accuracy_label + " {:.4f}"), ("learning_rate", "lr {:.1e}"),
-             ("sequences_per_sec", "{:,.0f} seq/s")]
+    shown = [("loss", "loss {:.4f}"), ("mlm_accuracy", accuracy_label + " {:.4f}"), ("learning_rate", "lr {:.1e}")]
     parts = [text.format(float(values[name])) for name, text in shown if values.get(name) is not None]
+    if values.get("sequences_per_sec") is not None:
+        parts.append(f"{format_number(values['sequences_per_sec'])} seq/s")
     return parts + [f"left {format_secs(secs_left)}"]
 
 
