@@ -73,6 +73,22 @@ def test_fused_model_inside_a_compiled_step():
         np.testing.assert_allclose(compiled[1][name], gradient, atol=1e-4 * scale, rtol=0, err_msg=name)
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
+def test_cross_entropy_is_the_plain_one(scale):
+    generator = np.random.default_rng(0)
+    logits = tf.constant(scale * generator.normal(size=[3, 4, 50]), tf.float32)
+    labels, weights = tf.constant(generator.integers(0, 50, [3, 4]), tf.int32), tf.constant(generator.random([3, 4]), tf.float32)
+    found = {}
+    for name, ops in (("fused", fused), ("plain", plain)):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            values = ops.cross_entropy(logits, labels)
+            objective = tf.reduce_sum(values * weights)
+        found[name] = values, tape.gradient(objective, logits)
+    np.testing.assert_allclose(found["fused"][0], found["plain"][0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found["fused"][1], found["plain"][1], atol=1e-6)
+
+
 def test_lengths_share_one_trace():
     model, other = pair()
 

@@ -119,6 +119,27 @@ def _attention_gradient(weights, kept_gradient, along, scale, rate, seed):
     return tf.cast(layers.dropout(weights, rate, seed), dtype), tf.cast((weights_gradient - along) * weights * scale, dtype)
 
 
+def cross_entropy(logits, labels):
+    """See `plain.cross_entropy`."""
+
+    @tf.custom_gradient
+    def surprise(logits):
+        shares = tf.nn.softmax(logits)
+        # The largest logit is where softmax is at least 1 / C: log(sum(exp(logits))) without another pass of exponentials.
+        largest = tf.reduce_max(logits, axis=-1)
+        log_sum = largest - tf.math.log(tf.reduce_max(shares, axis=-1))
+        losses = log_sum - tf.gather(logits, labels, batch_dims=labels.shape.rank)
+        return losses, lambda upstream: _cross_entropy_gradient(shares, labels, upstream)
+
+    return surprise(logits)
+
+
+@_compiled
+def _cross_entropy_gradient(shares, labels, upstream):
+    hits = tf.range(tf.shape(shares)[-1], dtype=labels.dtype) == labels[..., None]
+    return (shares - tf.cast(hits, shares.dtype)) * upstream[..., None]
+
+
 def _column_sums(x, dtype):
     """Returns the sums over all axes but the last."""
     return tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, x.shape[-1]])), dtype)

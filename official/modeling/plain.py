@@ -1,4 +1,4 @@
-"""What of an encoder block is bound by memory, in TensorFlow's own operations and gradients.
+"""What of a model is bound by memory, in TensorFlow's own operations and gradients.
 
 `official.modeling.fused` has the same functions, faster on CPUs; this one goes everywhere, and is its oracle.
 """
@@ -39,3 +39,8 @@ def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
     weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1]**-0.5 + tf.stop_gradient(scores_B11M))
     weights_BHLM = layers.dropout(weights_BHLM, rate, seed)
     return tf.matmul(tf.cast(weights_BHLM, query_BHLK.dtype), value_BHMK)
+
+
+def cross_entropy(logits, labels):
+    """Returns -log softmax(logits)[labels], float32 [...], of logits float32 [..., C] and labels int32 [...] in [0, C)."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

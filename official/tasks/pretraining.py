@@ -71,7 +71,7 @@ class PretrainingTask:
         masked = (logits_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"])
         relation = (logits_B2, batch["next_sentence_labels"][:, 0], batch["example_weights"])
         return {
-            "mlm_loss": (losses.cross_entropy(*masked), weights["mlm_loss"]),
+            "mlm_loss": (losses.cross_entropy(*masked, fused=self._config.fused_ops), weights["mlm_loss"]),
             "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
             "mlm_accuracy": (losses.correct(*masked), weights["mlm_loss"]),
             "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),

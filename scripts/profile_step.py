@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer, and what the rest is.
+
+  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtypes=fp32 --output=results/profile_bert_base
+
+Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run operations, a step. An operation that
+waits for a core counts as running, so profile on a quiet machine.
+"""
+
+import collections
+import glob
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import command_line
+
+import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+from official.config import read_json
+
+PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
+    "matrix products", "attention's products", "compiled blocks", "optimizer", "gradient norm", "everything else")
+_COMPILED_CALL = "ExecutorState::ProcessAsync::Start"  # how the profiler names operations that may finish later, compiled ones among them
+_MOST_KINDS = 12
+
+
+def parse_flags():
+    parser = command_line.Parser(__doc__.splitlines()[0])
+    parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
+    parser.add_argument("--shapes", default="128x8", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
+    parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16.")
+    parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"))
+    parser.add_argument("--steps", type=int, default=5, help="Steps that are profiled, after two that are not.")
+    command_line.add_output_flags(parser)
+    flags = parser.parse()
+    command_line.check_results(flags)
+    command_line.check_counts(flags, "steps")
+    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    return flags
+
+
+def group_of(node: str, kind: str) -> str:
+    """Returns the group of an operation.
+
+    Args:
+      node: its name in the graph, with the scopes of who made it.
+      kind: its type, such as _MklMatMul.
+    """
+    if node.startswith(("AdamW/", "Lamb/")) or kind.startswith("ResourceApply"):
+        return OPTIMIZER
+    if "Xla" in kind:
+        return BLOCKS
+    if "BatchMatMul" in kind:
+        return ATTENTION
+    if "MatMul" in kind:
+        return PRODUCTS
+    return NORM if kind == "L2Loss" else REST
+
+
+def operations(space):
+    """Yields (node, kind, seconds) of each operation that ran; `space` is an XSpace, the profiler's file."""
+    for plane in space.planes:
+        for line in plane.lines:
+            if not line.name.startswith("tf_Compute"):
+                continue
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name == _COMPILED_CALL:
+                    stats = {plane.stat_metadata[stat.metadata_id].name: plane.stat_metadata[stat.ref_value].name for stat in event.stats}
+                    if "Xla" in stats.get("kernel_type", ""):
+                        yield stats.get("name", ""), stats["kernel_type"], event.duration_ps / 1e12
+                elif ":" in name and "::" not in name:
+                    yield *name.rsplit(":", 1), event.duration_ps / 1e12
+
+
+def summarize(space, steps: int) -> dict:
+    """Returns {groups: {group: ms}, kinds: {kind: {ms, count}}}, a step, the largest first."""
+    groups, kinds, counts = collections.Counter(), collections.Counter(), collections.Counter()
+    for node, kind, secs in operations(space):
+        groups[group_of(node, kind)] += 1e3 * secs / steps
+        if group_of(node, kind) == REST:
+            kinds[kind] += 1e3 * secs / steps
+            counts[kind] += 1
+    return {"groups": dict(groups.most_common()),
+            "kinds": {kind: {"ms": ms, "count": counts[kind] / steps} for kind, ms in kinds.most_common(_MOST_KINDS)}}
+
+
+def profile(flags, dtype: str, length: int, batch: int) -> dict:
+    """Returns the summary of a case, with the step's seconds by the clock and the group that takes most beside the products."""
+    import time
+
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    config = step_benchmark.step_config(
+        read_json(flags.bert_config_file, "bert_config_file"), length, batch, dtype, {"optimizer_type": flags.optimizer_type, "num_gpus": 0})
+    step = step_benchmark.make_step(config, TASKS["pretrain"], 1)
+    for _ in range(2):
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        started = time.perf_counter()
+        for _ in range(flags.steps):
+            step()
+        secs = (time.perf_counter() - started) / flags.steps
+        tf.profiler.experimental.stop()
+        path, = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        with open(path, "rb") as file:
+            space = xplane_pb2.XSpace.FromString(file.read())
+    return {"case": f"{dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
+
+
+def text(row: dict) -> str:
+    total = sum(row["groups"].values())
+    lines = [f"{row['case']}: {row['step_secs']:.3f} s a step"]
+    lines += [f"  {name:<24}{ms:>10.1f} ms{ms / total:>8.1%}" for name, ms in row["groups"].items()]
+    lines += [f"    {kind:<34}{value['ms']:>8.1f} ms  {value['count']:,.0f} times" for kind, value in row["kinds"].items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    flags = parse_flags()
+    from official.reporting import measurement
+
+    rows = [profile(flags, dtype, length, batch) for dtype in flags.dtypes for length, batch in flags.shapes]
+    print("\n".join(map(text, rows)))
+    bars = [measurement.Bar(f"{row['case']}: {name}", 100 * ms / sum(row["groups"].values()), 0.0, f"{ms:,.0f} ms", "products" if name in (PRODUCTS, ATTENTION) else "rest")
+            for row in rows for name, ms in row["groups"].items()]
+    model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
+    record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}
+    command_line.write_results(flags.output, record, lambda: measurement.draw_bars(
+        bars, f"Training step of {model}, {flags.optimizer_type}", "% of the time of all operations"))
+
+
+if __name__ == "__main__":
+    command_line.run(main)
