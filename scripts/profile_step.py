@@ -22,7 +22,8 @@ from official.config import read_json
 
 PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
     "matrix products", "attention's products", "compiled blocks", "optimizer", "gradient norm", "everything else")
-_COMPILED_CALL = "ExecutorState::ProcessAsync::Start"  # how the profiler names operations that may finish later, compiled ones among them
+# How the profiler names operations that may finish later; calls of compiled functions are among them, and run there.
+_ASYNCHRONOUS, _CALL = "ExecutorState::ProcessAsync::Start", "PartitionedCall"
 _MOST_KINDS = 12
 
 
@@ -49,9 +50,9 @@ def group_of(node: str, kind: str) -> str:
       node: its name in the graph, with the scopes of who made it.
       kind: its type, such as _MklMatMul.
     """
-    if node.startswith(("AdamW/", "Lamb/")) or kind.startswith("ResourceApply"):
+    if "AdamW/" in node or "Lamb/" in node or kind.startswith("ResourceApply"):
         return OPTIMIZER
-    if "Xla" in kind:
+    if kind.endswith(_CALL):
         return BLOCKS
     if "BatchMatMul" in kind:
         return ATTENTION
@@ -68,9 +69,9 @@ def operations(space):
                 continue
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
-                if name == _COMPILED_CALL:
+                if name == _ASYNCHRONOUS:
                     stats = {plane.stat_metadata[stat.metadata_id].name: plane.stat_metadata[stat.ref_value].name for stat in event.stats}
-                    if "Xla" in stats.get("kernel_type", ""):
+                    if stats.get("kernel_type", "").endswith(_CALL):
                         yield stats.get("name", ""), stats["kernel_type"], event.duration_ps / 1e12
                 elif ":" in name and "::" not in name:
                     yield *name.rsplit(":", 1), event.duration_ps / 1e12
@@ -130,7 +131,8 @@ def main() -> None:
 
     rows = [profile(flags, dtype, length, batch) for dtype in flags.dtypes for length, batch in flags.shapes]
     print("\n".join(map(text, rows)))
-    bars = [measurement.Bar(f"{row['case']}: {name}", 100 * ms / sum(row["groups"].values()), 0.0, f"{ms:,.0f} ms", "products" if name in (PRODUCTS, ATTENTION) else "rest")
+    bars = [measurement.Bar(f"{row['case']}: {name}", 100 * ms / sum(row["groups"].values()), 0.0, f"{ms:,.0f} ms",
+                            "products" if name in (PRODUCTS, ATTENTION) else "rest")
             for row in rows for name, ms in row["groups"].items()]
     model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
     record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}

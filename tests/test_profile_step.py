@@ -15,8 +15,8 @@ import profile_step  # pylint: disable=wrong-import-position
 
 @pytest.mark.parametrize("node,kind,group", [
     ("while/bert/layer_0/MatMul", "_MklMatMul", profile_step.PRODUCTS), ("while/MatMul_3", "_MklNativeFusedMatMul", profile_step.PRODUCTS),
-    ("while/MatMul", "_MklBatchMatMulV2", profile_step.ATTENTION), ("while/StatefulPartitionedCall", "XlaLaunch", profile_step.BLOCKS),
-    ("AdamW/AdamW/update_3/StatefulPartitionedCall", "XlaLaunch", profile_step.OPTIMIZER), ("x", "ResourceApplyAdam", profile_step.OPTIMIZER),
+    ("while/MatMul", "_MklBatchMatMulV2", profile_step.ATTENTION), ("while/StatefulPartitionedCall", "StatefulPartitionedCall", profile_step.BLOCKS),
+    ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", profile_step.OPTIMIZER), ("x", "ResourceApplyAdam", profile_step.OPTIMIZER),
     ("global_norm/L2Loss_3", "L2Loss", profile_step.NORM), ("while/Softmax", "_MklSoftmax", profile_step.REST)])
 def test_groups(node, kind, group):
     assert profile_step.group_of(node, kind) == group
@@ -44,9 +44,9 @@ def space_of(events):
 
 
 def test_summary_is_of_operations_a_step():
-    compiled = {"name": "while/StatefulPartitionedCall", "kernel_type": "XlaLaunch"}
+    compiled = {"name": "while/StatefulPartitionedCall", "kernel_type": "StatefulPartitionedCall"}
     space = space_of([("while/MatMul:_MklMatMul", 4_000_000_000, {}), ("ExecutorState::ProcessAsync::Start", 2_000_000_000, compiled),
-                      ("ExecutorState::ProcessAsync::Start", 9_000_000_000, {**compiled, "kernel_type": "While"}),
+                      ("ExecutorState::ProcessAsync::Start", 9_000_000_000, {**compiled, "kernel_type": "IteratorGetNext"}),
                       ("ExecutorState::Process", 9_000_000_000, {}), ("while/Sum:Sum", 1_000_000_000, {}), ("while/Sum_1:Sum", 1_000_000_000, {})])
     assert profile_step.summarize(space, steps=2) == {
         "groups": {profile_step.PRODUCTS: 2.0, profile_step.BLOCKS: 1.0, profile_step.REST: 1.0}, "kinds": {"Sum": {"ms": 1.0, "count": 1.0}}}
