@@ -23,7 +23,7 @@ _TRAINING_ONLY = " train"  # after the value of a run without evaluations
 _HEADER_WIDTH, _VALUE_WIDTH, _LABEL_WIDTH, _CAPTION_WIDTH = 10, 24, 26, 150
 
 # Okabe and Ito's colours without yellow, which is too faint for lines; further runs have them again, dashed.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#24292f")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#24292f")
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 # In inches. An inch of a label holds about thirteen characters.
 _PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.6, 3.9, 0.65, 0.7, 0.62, 0.075, 0.2
@@ -306,7 +306,7 @@ def plot_comparison(runs: list[Run], target: float | None = None):
 
 def _looks(count: int) -> list[tuple]:
     """Returns (colour, dashes) for each run."""
-    return [(_COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]) for number in range(count)]
+    return [(COLORS[number % len(COLORS)], _DASHES[number // len(COLORS) % len(_DASHES)]) for number in range(count)]
 
 
 def _label(run: Run) -> str:
