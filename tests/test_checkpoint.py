@@ -153,6 +153,18 @@ def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
     assert "started fresh: cls/seq_relationship/output_bias, cls/seq_relationship/output_weights" in report.describe()
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, classes):
+    """As with MNLI before RTE, which RoBERTa's authors published."""
+    head = {"output_weights": tf.Variable(tf.ones([classes, 32])), "output_bias": tf.Variable(tf.ones([classes]))}
+    CheckpointManager(str(tmp_path), {**named(model), **head, "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1).save(3)
+    own = {"output_weights": tf.Variable(tf.zeros([2, 32])), "output_bias": tf.Variable(tf.zeros([2]))}
+    report = initialize.initialize({**named(BertPretrainer(BertConfig(**TINY))), **own}, str(tmp_path))
+    assert report.fresh == ["output_bias", "output_weights"] and not own["output_weights"].numpy().any()
+    same = {name: tf.Variable(tf.zeros_like(value)) for name, value in head.items()}
+    assert not initialize.initialize({**named(model), **same}, str(tmp_path)).fresh and same["output_bias"].numpy().all()
+
+
 def test_the_encoder_is_strict(tmp_path, model):
     prefix = google_checkpoint(
         tmp_path, model, drop=["bert/pooler/dense/bias"], extra={"bert/encoder/layer_2/output/dense/bias": np.zeros(32, np.float32)},

@@ -11,6 +11,7 @@ from official.checkpoint.formats.options import Options
 from official.config import ConfigError
 
 ENCODER_SCOPE = "bert/"
+CLASSIFIER = ("output_weights", "output_bias")  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
 _ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^(Layer\d+|Embedding)/")  # in any format
 
 
@@ -43,7 +44,7 @@ def initialize(variables: dict[str, tf.Variable], path: str, num_attention_heads
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are listed.
-        Also where a head is there with another shape, the attention heads differ in number, or the file is unreadable.
+        Also where a head other than a classifier's is there with another shape, the attention heads differ in number, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
@@ -75,12 +76,13 @@ def _check_heads(found: int | None, wanted: int | None, location: str) -> None:
 
 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
-    """Returns the names outside the encoder that the checkpoint lacks; raises for everything that does not fit."""
+    """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes; raises for all else that does not fit."""
     encoder = {name: shape for name, shape in wanted.items() if name.startswith(ENCODER_SCOPE)}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
     problems = reading.compare_names(encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected)
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
-    shared = {name: found[name] for name in heads if name in found}
+    same_classes = all(tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found)
+    shared = {name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)}
     problems += reading.compare_names({name: heads[name] for name in shared}, shared)
     if problems:
         raise ConfigError(f"init_checkpoint {location} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
