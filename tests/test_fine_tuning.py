@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from official import config as config_lib
 from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
 from official.tasks import TASKS
-from official.training import repeats, runner
+from official.training import finish, repeats, runner
 from official.training.loop import Loop
 from tests.conftest import TINY
 from tests.test_glue_data import write_split
@@ -173,6 +174,24 @@ def test_runs_over_seeds(squad, tmp_path):
     assert result.scores["f1"] == pytest.approx(np.mean([run["f1"] for run in single]))
     assert result.scores["f1_std"] == pytest.approx(np.std([run["f1"] for run in single], ddof=1))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["f1"] == result.scores["f1"]
+
+
+def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
+    config, predict = squad(num_runs=3, num_train_epochs=1), finish.finish
+
+    def finish_slowly(loop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        while loop.interruption.signal is None:
+            time.sleep(0.01)
+        return predict(loop)
+
+    monkeypatch.setattr(finish, "finish", finish_slowly)
+    result = repeats.run(config, TASKS["squad"])
+    assert (result.status, result.exit_code, result.reason) == ("interrupted", 143, "1 of 3 runs done on SIGTERM")
+    assert json.loads((tmp_path / "run" / "run-1" / "result.json").read_text())["status"] == "finished"
+    assert not (tmp_path / "run" / "run-2").exists() and not (tmp_path / "run" / "result.json").exists()
+    monkeypatch.undo()
+    assert repeats.run(config, TASKS["squad"]).reason == "3 runs done"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class TrainResult:
       config: the whole configuration, seed included.
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
-      signal: number of the signal that interrupted the run.
+      signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
       predictions: files that were written.
@@ -79,7 +79,7 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.status] + (self.signal or 0)
+        return EXIT_CODES[self.status] + (self.signal if self.status == "interrupted" else 0)
 
 
 def result_dict(result: TrainResult) -> dict:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import statistics
 
 from absl import logging
@@ -38,6 +39,9 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         if result.status in ("interrupted", "failed"):
             return result
         scores[seed] = result.scores
+        if result.signal and number < config.num_runs:  # it came while this run was finishing
+            result.status, result.reason = "interrupted", f"{number} of {config.num_runs} runs done on {signal.Signals(result.signal).name}"
+            return result
     _summarize(result, scores)
     result.config = json.loads(config_lib.to_json(config))
     write_result(config.model_dir, result)

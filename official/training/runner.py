@@ -253,7 +253,7 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
         sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - loop.process_started,
         first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal if status == "interrupted" else None,
+        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal,
         scores=findings.scores, tables=findings.tables, predictions=findings.files)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
