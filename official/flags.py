@@ -98,7 +98,8 @@ def read_config(name: str) -> dict:
 def help_text() -> str:
     """Returns every flag with its type, default and meaning, in sections."""
     lines = ["Trains BERT.  python train.py --flagfile=configs/NAME.flags [--name=value ...]", "",
-             "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset", "  --config=FILE.json|NAME  settings underneath the flags"]
+             "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset",
+             "  --config=FILE.json|NAME  settings underneath the flags"]
     for section in config_lib.SECTIONS:
         lines += ["", section.title]
         for field in section.fields:
