@@ -192,7 +192,7 @@ def main() -> None:
         print(f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
               f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}")
     print("\n".join(compare(rows)))
-    name = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
+    name = command_line.stem(flags.bert_config_file)
     requirements = {peer: PEERS[peer].requirements for peer in flags.peers}
     record = {"model": name, "rounds": flags.rounds, "steps": flags.steps, **TRAINING, "requirements": requirements, "comparison": compare(rows), "cases": rows}
     bars = [measurement.Bar(f"{row['case']}: {PEERS[row['peer']].title}", row["sequences_per_sec"], row["spread"], f"{row['sequences_per_sec']:.2f}",

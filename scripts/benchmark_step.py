@@ -96,7 +96,7 @@ def main() -> None:
     flags = parse_flags()
     measured = measure(flags)
     print(table(measured))
-    model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
+    model = command_line.stem(flags.bert_config_file)
     record = {"model": model, "optimizer_type": flags.optimizer_type, "rounds": flags.rounds, "seed": 12345, **measured}
     command_line.write_results(flags.output, record, lambda: chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"))
 

@@ -76,6 +76,11 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     return shapes
 
 
+def stem(path: str) -> str:
+    """Returns the name of a file without folder and ending, which charts call a model by."""
+    return os.path.splitext(os.path.basename(path))[0]
+
+
 def add_output_flags(parser: Parser) -> None:
     """Adds the flags of a benchmark that `write_results` serves."""
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")

@@ -78,12 +78,13 @@ def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
     rows = []
     for name, runs in curves.items():
         losses = [run.losses[-1] for run in runs]
-        first = rows[0] if rows else {"final_losses": losses, "mean": statistics.fmean(losses), "spread": 0.0}
-        spread = max(losses) - min(losses)
-        distance = statistics.fmean(losses) - first["mean"]
-        rows.append({"variant": name, "final_losses": losses, "mean": statistics.fmean(losses), "spread": spread, "distance": distance,
-                     "largest_of_one_seed": max(abs(loss - other) for loss, other in zip(losses, first["final_losses"])),
-                     "agrees": abs(distance) <= max(spread, first["spread"]), "curves": [dataclasses.asdict(run) for run in runs]})
+        rows.append({"variant": name, "final_losses": losses, "mean": statistics.fmean(losses), "spread": max(losses) - min(losses),
+                     "curves": [dataclasses.asdict(run) for run in runs]})
+    first = rows[0]
+    for row in rows:
+        row["distance"] = row["mean"] - first["mean"]
+        row["largest_of_one_seed"] = max(abs(loss - other) for loss, other in zip(row["final_losses"], first["final_losses"]))
+        row["agrees"] = abs(row["distance"]) <= max(row["spread"], first["spread"])
     return rows
 
 
@@ -129,7 +130,8 @@ def main() -> int:
             train(flags, variant, number)
     rows = summarize({variant: [read_curve(folder(flags, variant, number)) for number in numbers] for variant in flags.variants})
     print(table(rows))
-    command_line.write_results(flags.output, {"seed": flags.seed, "num_runs": flags.num_runs, "train_flags": flags.train_flags, "variants": rows}, lambda: draw(rows))
+    record = {"seed": flags.seed, "num_runs": flags.num_runs, "train_flags": flags.train_flags, "variants": rows}
+    command_line.write_results(flags.output, record, lambda: draw(rows))
     return 0 if all(row["agrees"] for row in rows) else 1
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer, and what the rest is.
 
-  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtypes=fp32 --output=results/profile_bert_base
+  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtype=fp32 --output=results/profile_bert_base
 
 Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run operations, a step. An operation that
 waits for a core counts as running, so profile on a quiet machine.
@@ -12,12 +12,13 @@ import glob
 import os
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+import official  # first: sets what TensorFlow reads when it is imported
 from official.config import read_json
 
 PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
@@ -31,7 +32,7 @@ def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
     parser.add_argument("--shapes", default="128x8", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
-    parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16.")
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))  # one: which matrix products TensorFlow takes is set once a process
     parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"))
     parser.add_argument("--steps", type=int, default=5, help="Steps that are profiled, after two that are not.")
     command_line.add_output_flags(parser)
@@ -39,7 +40,6 @@ def parse_flags():
     command_line.check_results(flags)
     command_line.check_counts(flags, "steps")
     flags.shapes = command_line.read_shapes(flags.shapes)
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     return flags
 
 
@@ -81,18 +81,17 @@ def summarize(space, steps: int) -> dict:
     """Returns {groups: {group: ms}, kinds: {kind: {ms, count}}}, a step, the largest first."""
     groups, kinds, counts = collections.Counter(), collections.Counter(), collections.Counter()
     for node, kind, secs in operations(space):
-        groups[group_of(node, kind)] += 1e3 * secs / steps
-        if group_of(node, kind) == REST:
+        group = group_of(node, kind)
+        groups[group] += 1e3 * secs / steps
+        if group == REST:
             kinds[kind] += 1e3 * secs / steps
             counts[kind] += 1
     return {"groups": dict(groups.most_common()),
             "kinds": {kind: {"ms": ms, "count": counts[kind] / steps} for kind, ms in kinds.most_common(_MOST_KINDS)}}
 
 
-def profile(flags, dtype: str, length: int, batch: int) -> dict:
-    """Returns the summary of a case, with the step's seconds by the clock and the group that takes most beside the products."""
-    import time
-
+def profile(flags, length: int, batch: int) -> dict:
+    """Returns the summary of a case, with the step's seconds by the clock."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -100,7 +99,7 @@ def profile(flags, dtype: str, length: int, batch: int) -> dict:
     from official.training import step_benchmark
 
     config = step_benchmark.step_config(
-        read_json(flags.bert_config_file, "bert_config_file"), length, batch, dtype, {"optimizer_type": flags.optimizer_type, "num_gpus": 0})
+        read_json(flags.bert_config_file, "bert_config_file"), length, batch, flags.dtype, {"optimizer_type": flags.optimizer_type, "num_gpus": 0})
     step = step_benchmark.make_step(config, TASKS["pretrain"], 1)
     for _ in range(2):
         step()
@@ -114,7 +113,7 @@ def profile(flags, dtype: str, length: int, batch: int) -> dict:
         path, = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         with open(path, "rb") as file:
             space = xplane_pb2.XSpace.FromString(file.read())
-    return {"case": f"{dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
+    return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
 
 
 def text(row: dict) -> str:
@@ -127,14 +126,15 @@ def text(row: dict) -> str:
 
 def main() -> None:
     flags = parse_flags()
+    official.choose_kernels(flags.dtype)  # those of train.py
     from official.reporting import measurement
 
-    rows = [profile(flags, dtype, length, batch) for dtype in flags.dtypes for length, batch in flags.shapes]
+    rows = [profile(flags, length, batch) for length, batch in flags.shapes]
     print("\n".join(map(text, rows)))
     bars = [measurement.Bar(f"{row['case']}: {name}", 100 * ms / sum(row["groups"].values()), 0.0, f"{ms:,.0f} ms",
                             "products" if name in (PRODUCTS, ATTENTION) else "rest")
             for row in rows for name, ms in row["groups"].items()]
-    model = os.path.splitext(os.path.basename(flags.bert_config_file))[0]
+    model = command_line.stem(flags.bert_config_file)
     record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}
     command_line.write_results(flags.output, record, lambda: measurement.draw_bars(
         bars, f"Training step of {model}, {flags.optimizer_type}", "% of the time of all operations"))

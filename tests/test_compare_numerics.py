@@ -33,8 +33,8 @@ def test_the_whole_way(tmp_path):
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
     arguments = [f"--model_dir={tmp_path}/runs", "--variants=fp32,fp32_plain", "--num_runs=2", f"--output={tmp_path}/out", "--",
                  f"--bert_config_file={tmp_path}/bert.json", "--use_synthetic_data", "--max_seq_length=16", "--max_predictions_per_seq=3",
-                 "--num_steps_per_epoch=4", "--num_train_epochs=1", "--steps_per_loop=2", "--steps_between_eval=2", "--num_eval_samples=8", "--train_batch_size=4", "--warmup_steps=0",
-                 "--num_gpus=0"]
+                 "--num_steps_per_epoch=4", "--num_train_epochs=1", "--steps_per_loop=2", "--steps_between_eval=2", "--num_eval_samples=8",
+                 "--train_batch_size=4", "--warmup_steps=0", "--num_gpus=0"]
     done = compare(*arguments)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
