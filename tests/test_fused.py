@@ -13,10 +13,10 @@ from tests.test_modeling import features, randomised
 SEEDS = {"no dropout": None, "dropout": [3, 4]}
 
 
-def pair(**changes):
-    """Returns the same model with plain and with fused blocks."""
+def pair(shared=False, **changes):
+    """Returns the same model with fused and with plain blocks."""
     sizes = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, **changes})
-    ours, expected = BertPretrainer(sizes, fused=True), randomised(BertPretrainer(sizes))
+    ours, expected = BertPretrainer(sizes, fused=True, shared=shared), randomised(BertPretrainer(sizes))
     for variable, other in zip(ours.variables, expected.variables):
         variable.assign(other)
     return ours, expected
@@ -24,21 +24,21 @@ def pair(**changes):
 
 def outputs_and_gradients(model, batch, seed, compiled=False):
     @tf.function(jit_compile=compiled)
-    def run():
+    def run(seed):
         with tf.GradientTape() as tape:
-            masked, relation = model(batch, dropout_seed=None if seed is None else tf.constant(seed))
+            masked, relation = model(batch, dropout_seed=seed)
             objective = tf.reduce_sum(tf.sin(masked)) + tf.reduce_sum(relation**2)
         return [masked, relation], tape.gradient(objective, model.trainable_variables)
 
-    outputs, gradients = run()
+    outputs, gradients = run(None if seed is None else tf.constant(seed))  # an argument: nothing of it is known before it runs
     return [output.numpy() for output in outputs], {
         variable.name: tf.convert_to_tensor(gradient).numpy() for variable, gradient in zip(model.trainable_variables, gradients)}
 
 
 @pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_fused_model_is_the_plain_one(activation, seed):
-    ours, expected = (outputs_and_gradients(model, features(), seed) for model in pair(hidden_act=activation))
+@pytest.mark.parametrize("shared,activation", [(False, "gelu"), (False, "relu"), (True, "gelu")])
+def test_fused_model_is_the_plain_one(shared, activation, seed):
+    ours, expected = (outputs_and_gradients(model, features(), seed) for model in pair(shared, hidden_act=activation))
     for output, other in zip(ours[0], expected[0]):
         np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
     for name, gradient in expected[1].items():
@@ -48,11 +48,12 @@ def test_fused_model_is_the_plain_one(activation, seed):
 
 
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
-def test_fused_model_in_mixed_precision(policy, tolerance):
+@pytest.mark.parametrize("shared", [False, True])
+def test_fused_model_in_mixed_precision(shared, policy, tolerance):
     model = pair()[1]
     reference = outputs_and_gradients(model, features(), [3, 4])
     tf.keras.mixed_precision.set_global_policy(policy)
-    ours = pair()[0]
+    ours = pair(shared)[0]
     for variable, other in zip(ours.variables, model.variables):
         variable.assign(other)
     found = outputs_and_gradients(ours, features(), [3, 4])

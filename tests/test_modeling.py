@@ -108,6 +108,24 @@ def test_dropout_is_a_function_of_the_seed():
     assert not np.allclose(runs[0], model(batch)[0])
 
 
+def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
+    split = lambda seed: tf.stack(layers.split_seed(seed, 50))
+    seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
+    found = [split(seed).numpy() for seed in seeds]
+    for seed, expected in zip(seeds, found):
+        np.testing.assert_array_equal(tf.function(split, jit_compile=True)(seed), expected)
+    halves = np.concatenate(found).T  # 200 numbers of each: two of 2^32 hardly are the same
+    assert all(len(np.unique(half)) == 200 for half in halves)
+    assert layers.split_seed(None, 2) == [None, None]
+
+
+def test_a_shared_block_is_traced_once():
+    model = BertPretrainer(BertConfig(**{**TINY, "num_hidden_layers": 5}), shared=True)
+    graph = tf.function(lambda batch: model(batch)[0]).get_concrete_function(features()).graph
+    calls = [operation.get_attr("f").name for operation in graph.get_operations() if "PartitionedCall" in operation.type]
+    assert len(calls) == 5 and len(set(calls)) == 1
+
+
 def test_dropout_rate_and_scale():
     x = tf.ones([1000, 100])
     dropped = layers.dropout(x, 0.1, tf.constant([5, 6])).numpy()

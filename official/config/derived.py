@@ -46,3 +46,8 @@ def initial_loss_scale(config) -> float | None:
 
 def dynamic_loss_scale(config) -> bool:
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
+
+
+def encoder_options(config) -> dict[str, bool]:
+    """Returns how the encoder is built: `fused` and `shared` of `official.modeling`. A step that is compiled as a whole has no functions to share."""
+    return {"fused": config.fused_ops, "shared": not (config.enable_xla or config.distribution_strategy == "tpu")}

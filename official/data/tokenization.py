@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from official.data import ragged
 from official.data.vocabulary import CONTINUATION, Vocabulary
@@ -48,6 +47,8 @@ class Tokenizer:
     """Lower-cases text, strips accents and splits it into word pieces."""
 
     def __init__(self, vocabulary: Vocabulary):
+        import tensorflow_text as tf_text  # late: pre-training, which needs none of it, would wait for it
+
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
         self._end, self._none = vocabulary.size, vocabulary.size + 1  # ids of no piece: what ends a sentence, and for what is not in the table
         self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too

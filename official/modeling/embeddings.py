@@ -31,4 +31,4 @@ class Embeddings(tf.keras.layers.Layer):
         types_BLD = layers.matmul_2d(tf.one_hot(segment_ids_BL, self._types), self.token_type_embeddings)
         positions_LD = self.position_embeddings[: layers.sizes(input_ids_BL)[1]]
         x_BLD = self.layer_norm(words_BLD + types_BLD + positions_LD)
-        return layers.dropout(x_BLD, self._dropout_rate, layers.site_seed(dropout_seed, 0))
+        return layers.dropout(x_BLD, self._dropout_rate, dropout_seed)

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import layers
-from official.modeling.encoder import DROPOUT_SITES_PER_BLOCK, BertEncoder
+from official.modeling.encoder import BertEncoder
 from official.modeling.heads import LinearHead
 
 
@@ -15,9 +15,9 @@ class SpanModel(tf.keras.Model):
     Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's run_squad.py.
     """
 
-    def __init__(self, config: BertConfig, fused: bool = False):
+    def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
         super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, fused)
+        self.encoder = BertEncoder(config, fused, shared)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = LinearHead("squad", config, outputs=2)
@@ -27,7 +27,7 @@ class SpanModel(tf.keras.Model):
 
         Args:
           features: {input_ids, input_mask, segment_ids: int32 [B, L]}; more are ignored.
-          dropout_seed: int32 [2], or None to switch dropout off.
+          dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
           (start logits [B, L], end logits [B, L]), float32.
@@ -43,15 +43,15 @@ class SequenceModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, fused: bool = False):
+    def __init__(self, config: BertConfig, outputs: int, fused: bool = False, shared: bool = False):
         """Makes a model of `outputs` classes, or of one score."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
-        self._dropout_site = 1 + config.num_hidden_layers * DROPOUT_SITES_PER_BLOCK  # behind those of the encoder
-        self.encoder = BertEncoder(config, fused)
+        self.encoder = BertEncoder(config, fused, shared)
         self.head = LinearHead("classifier", config, outputs)
 
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, C]; arguments as in `SpanModel.call`."""
-        _, pooled_BD = self.encoder(features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed)
-        return self.head(layers.dropout(pooled_BD, self._dropout_rate, layers.site_seed(dropout_seed, self._dropout_site)))
+        encoder_seed, head_seed = layers.split_seed(dropout_seed, 2)
+        _, pooled_BD = self.encoder(features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=encoder_seed)
+        return self.head(layers.dropout(pooled_BD, self._dropout_rate, head_seed))

@@ -4,6 +4,8 @@ Layers create their variables when they are made, under the name scope of the ca
 configuration, and names do not depend on how a layer is called.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 LAYER_NORM_EPSILON = 1e-12  # Google's BERT
@@ -21,6 +23,25 @@ def normal_initializer(stddev: float) -> tf.keras.initializers.Initializer:
     return tf.keras.initializers.TruncatedNormal(stddev=stddev)
 
 
+class Affine(NamedTuple):
+    """What a dense product takes: kernel [in, out] and bias [out]."""
+
+    kernel: tf.Tensor
+    bias: tf.Tensor
+
+
+class Norm(NamedTuple):
+    """What LayerNorm over D takes, [D] each, float32."""
+
+    gamma: tf.Tensor
+    beta: tf.Tensor
+
+
+def shared_function(function):
+    """Makes a function of tensors one that is traced and optimised once however often a graph calls it, and stays a call in that graph."""
+    return tf.function(function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True})
+
+
 class Dense(tf.keras.layers.Layer):
     """x @ kernel + bias over the last axis, in the compute dtype. Variables `kernel` [in, out] and `bias` [out]."""
 
@@ -31,11 +52,10 @@ class Dense(tf.keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(out_size,), initializer="zeros")
 
     def call(self, x):
-        return tf.nn.bias_add(self.product(x), tf.cast(self.bias, x.dtype))
+        return tf.nn.bias_add(matmul_2d(x, self.kernel), tf.cast(self.bias, x.dtype))
 
-    def product(self, x):
-        """Returns x @ kernel, for who adds the bias in one pass with something else."""
-        return matmul_2d(x, self.kernel)
+    def tensors(self) -> Affine:
+        return Affine(tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias))
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -52,6 +72,9 @@ class LayerNorm(tf.keras.layers.Layer):
 
     def call(self, x):
         return layer_norm(x, self.gamma, self.beta)
+
+    def tensors(self) -> Norm:
+        return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
 
 
 def layer_norm(x, gamma, beta):
@@ -92,16 +115,24 @@ def dropout(x, rate: float, seed):
     Args:
       x: any float tensor.
       rate: probability in [0, 1) of zeroing an element.
-      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `site_seed`; or None to switch dropout off.
+      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `split_seed`; or None to switch dropout off.
     """
     if seed is None or rate == 0:
         return x
     return tf.where(keep_mask(x, rate, seed), x * (1 / (1 - rate)), tf.zeros([], x.dtype))
 
 
-def site_seed(seed, site: int):
-    """Returns the seed of one place of the model, drawn from the step's; None stays None."""
-    return None if seed is None else tf.random.experimental.stateless_fold_in(seed, site)
+def split_seed(seed, count: int) -> list:
+    """Returns `count` seeds, int32 [2], drawn from one, int32 [N]; of None, as many None.
+
+    A hash like `keep_mask`'s, for its reasons; TensorFlow's own `fold_in` gives other numbers in compiled functions.
+    """
+    if seed is None:
+        return [None] * count
+    state = tf.constant([[0x9E3779B9, 0x85EBCA6B]], tf.uint32)  # two numbers that differ: each half is a hash of its own
+    for word in (*tf.unstack(tf.bitcast(seed, tf.uint32)), tf.cast(tf.range(count), tf.uint32)[:, None]):
+        state = _mixed(tf.bitwise.bitwise_xor(state, word))
+    return tf.unstack(tf.bitcast(state, tf.int32), num=count)
 
 
 def keep_mask(x, rate: float, seed) -> tf.Tensor:
@@ -110,7 +141,6 @@ def keep_mask(x, rate: float, seed) -> tf.Tensor:
     A hash of the seed and the element's number, at most 2^32 of them: in a compiled function it costs next to nothing, so that a backward
     pass draws the mask again instead of keeping it, and it is the same in every function, compiled or not, on every device.
     One half of the seed is where the hash's counter begins, the other its stride, so that no mask is another one shifted.
-    Source: the 32-bit integer hash "lowbias32" (C. Wellons, Hash Prospector, 2018).
     """
     *rows, columns = sizes(x)
     first, stride = tf.unstack(tf.bitcast(seed, tf.uint32))
@@ -118,10 +148,15 @@ def keep_mask(x, rate: float, seed) -> tf.Tensor:
     # Two short ranges: one of all elements would be made on the host.
     row = tf.cast(tf.range(tf.reduce_prod(rows)), tf.uint32)[:, None] * (tf.cast(columns, tf.uint32) * stride) + first
     word = row + tf.cast(tf.range(columns), tf.uint32) * stride
+    dropped = tf.constant(min(round(rate * _WORDS), _WORDS - 1), tf.uint32)
+    return tf.reshape(_mixed(word) >= dropped, tf.shape(x))
+
+
+def _mixed(word):
+    """Returns the hash of uint32 numbers. Source: the 32-bit integer hash "lowbias32" (C. Wellons, Hash Prospector, 2018)."""
     word = _xor_shifted(word, 16) * tf.constant(0x21F0AAAD, tf.uint32)
     word = _xor_shifted(word, 15) * tf.constant(0x735A2D97, tf.uint32)
-    dropped = tf.constant(min(round(rate * _WORDS), _WORDS - 1), tf.uint32)
-    return tf.reshape(_xor_shifted(word, 15) >= dropped, tf.shape(x))
+    return _xor_shifted(word, 15)
 
 
 def _xor_shifted(word, bits: int):

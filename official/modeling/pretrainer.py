@@ -10,9 +10,9 @@ from official.modeling.heads import LinearHead, MaskedLanguageModelHead
 class BertPretrainer(tf.keras.Model):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
 
-    def __init__(self, config: BertConfig, fused: bool = False):
+    def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
         super().__init__(name="bert_pretrainer")
-        self.encoder = BertEncoder(config, fused)
+        self.encoder = BertEncoder(config, fused, shared)
         self.masked_lm = MaskedLanguageModelHead(config)
         with tf.name_scope("cls/seq_relationship"):  # class 0: the second segment follows the first; class 1: it is a random one
             self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
@@ -22,7 +22,7 @@ class BertPretrainer(tf.keras.Model):
 
         Args:
           features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}; more are ignored.
-          dropout_seed: int32 [2], or None to switch dropout off.
+          dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
           (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.

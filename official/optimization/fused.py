@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _compiled = tf.function(jit_compile=True, autograph=False)
+_shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})  # traced and optimised once for all variables of a shape
 
 
 class _Constants(NamedTuple):
@@ -89,7 +90,7 @@ class AdamW(Fused):
 
     def _apply_decayed(self, grad, var, m, v, state):
         step_size = state["rate"] * tf.sqrt(1 - state["beta_2_power"]) / (1 - state["beta_1_power"])
-        _apply_adamw(var, m, v, grad, self.factor, step_size, 1 - state["rate"] * self._constants.weight_decay, self._constants)
+        _apply_adamw((var.handle, m.handle, v.handle), grad, self.factor, step_size, 1 - state["rate"] * self._constants.weight_decay, self._constants)
         return tf.no_op()  # Keras groups what updates return
 
 
@@ -105,28 +106,44 @@ class Lamb(Fused):
 
     def _apply_decayed(self, grad, var, m, v, state):
         corrections = 1 / (1 - state["beta_1_power"]), 1 / (1 - state["beta_2_power"])
-        update = _lamb_update(var, m, v, grad, self.factor, corrections, self._constants)
-        weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(var)), tf.sqrt(2 * tf.nn.l2_loss(update))
-        ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
-        return tf.raw_ops.ResourceApplyGradientDescent(var=var.handle, alpha=state["rate"] * ratio, delta=update)
+        _apply_lamb((var.handle, m.handle, v.handle), grad, self.factor, state["rate"], corrections, self._constants)
+        return tf.no_op()  # Keras groups what updates return
 
 
+# Functions that are called for many variables take their handles: of a variable TensorFlow would keep a stand-in that does not live as long.
 @_compiled
-def _apply_adamw(var, m, v, grad, factor, step_size, kept, constants):
+def _apply_adamw(handles, grad, factor, step_size, kept, constants):
+    weight, m, v = _read(handles, grad.shape)
     new_m, new_v = _moments(m, v, grad * factor, constants)
-    var.assign(var * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon))
-    m.assign(new_m)
-    v.assign(new_v)
+    _write(handles, (weight * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon), new_m, new_v))
+
+
+@_shared
+def _apply_lamb(handles, grad, factor, rate, corrections, constants):
+    update = _lamb_update(handles, grad, factor, corrections, constants)
+    weight, *_ = _read(handles[:1], grad.shape)
+    weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weight)), tf.sqrt(2 * tf.nn.l2_loss(update))
+    ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+    tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=rate * ratio, delta=update)
 
 
 @_compiled
-def _lamb_update(var, m, v, grad, factor, corrections, constants):
+def _lamb_update(handles, grad, factor, corrections, constants):
     """Updates the moments and returns u; `corrections` are what they are multiplied by."""
+    weight, m, v = _read(handles, grad.shape)
     new_m, new_v = _moments(m, v, grad * factor, constants)
-    m.assign(new_m)
-    v.assign(new_v)
+    _write(handles[1:], (new_m, new_v))
     m_correction, v_correction = corrections
-    return new_m * m_correction / (tf.sqrt(new_v * v_correction) + constants.epsilon) + constants.weight_decay * var
+    return new_m * m_correction / (tf.sqrt(new_v * v_correction) + constants.epsilon) + constants.weight_decay * weight
+
+
+def _read(handles, shape):
+    return [tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32), shape) for handle in handles]
+
+
+def _write(handles, values):
+    for handle, value in zip(handles, values):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _moments(m, v, grad, constants):

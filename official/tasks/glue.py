@@ -4,7 +4,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.config import ConfigError, encoder_options
 from official.data import token_rows
 from official.data.glue import features as features_lib
 from official.data.glue import metrics
@@ -102,7 +102,7 @@ class GlueTask:
     # Model and loss
 
     def build_model(self) -> SequenceModel:
-        return SequenceModel(self._config.model, self._task.num_outputs, fused=self._config.fused_ops)
+        return SequenceModel(self._config.model, self._task.num_outputs, **encoder_options(self._config))
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(batch["example_weights"])}

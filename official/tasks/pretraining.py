@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from official.config import encoder_options
 from official.data import reading
 from official.data import schema as schema_lib
 from official.data import synthetic
@@ -41,7 +42,7 @@ class PretrainingTask:
         return files
 
     def build_model(self) -> BertPretrainer:
-        return BertPretrainer(self._config.model, fused=self._config.fused_ops)
+        return BertPretrainer(self._config.model, **encoder_options(self._config))
 
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:

@@ -6,7 +6,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.config import ConfigError, encoder_options
 from official.data import token_rows
 from official.data.squad import answers as answers_lib
 from official.data.squad import cache
@@ -114,7 +114,7 @@ class SquadTask:
     # Model and loss
 
     def build_model(self) -> SpanModel:
-        return SpanModel(self._config.model, fused=self._config.fused_ops)
+        return SpanModel(self._config.model, **encoder_options(self._config))
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"span_loss": tf.reduce_sum(batch["example_weights"])}

@@ -76,7 +76,7 @@ def make_replica_gradients(config, task, state):
 
     def micro_step(index, micro_batch, factors, seed, scale):
         with tf.GradientTape() as tape:
-            terms = task.loss(state.model, micro_batch, tf.random.experimental.stateless_fold_in(seed, index))
+            terms = task.loss(state.model, micro_batch, tf.concat([seed, [index]], axis=0))
             if local:
                 factors = {name: factors[name] / (terms[name][1] + task.local_epsilon[name]) for name in task.losses}
             objective = tf.add_n([terms[name][0] * factors[name] for name in task.losses]) * scale
@@ -94,7 +94,7 @@ def make_replica_gradients(config, task, state):
 
     def replica_gradients(batch):
         context = tf.distribute.get_replica_context()
-        seed = _fold_in(config.seed, state.optimizer.iterations, context.replica_id_in_sync_group)
+        seed = tf.stack([config.seed, tf.cast(state.optimizer.iterations, tf.int32), tf.cast(context.replica_id_in_sync_group, tf.int32)])  # of dropout
         scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
         if state.loss_scale and not local:
             # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers; without them
@@ -118,14 +118,6 @@ def make_replica_gradients(config, task, state):
 def _stack(terms, names):
     """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of the metrics `names`, then their weights."""
     return tf.reshape(tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1])
-
-
-def _fold_in(seed: int, *numbers):
-    """Returns int32 [2], a seed drawn from a seed and numbers."""
-    folded = tf.constant([seed, 0], tf.int32)
-    for number in numbers:
-        folded = tf.random.experimental.stateless_fold_in(folded, tf.cast(number, tf.int32))
-    return folded
 
 
 def no_totals(task) -> dict[str, tf.Tensor]:
