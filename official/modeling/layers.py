@@ -38,7 +38,7 @@ class Norm(NamedTuple):
 
 
 def shared_function(function):
-    """Makes a function of tensors one that is traced and optimised once however often a graph calls it, and stays a call in that graph."""
+    """Makes of a function of tensors one that is traced and optimised once however often a graph calls it: it stays a call there."""
     return tf.function(function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True})
 
 
