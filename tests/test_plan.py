@@ -69,7 +69,7 @@ def test_every_flagfile_plans(path, tmp_path):
     steps = [] if "--num_steps_per_epoch" in path.read_text() else ["--num_steps_per_epoch=100"]  # those of the data, which are not here
     plan = planned(f"--flagfile={path}", f"--model_dir={tmp_path}/run", *steps)
     assert plan["bytes"]["parameters"] == 4 * plan["parameters"] and all(size > 0 for size in plan["bytes"].values())
-    assert plan["eval_steps"][-1:] in ([plan["train_steps"]], [])  # none: without --do_eval
+    assert plan["eval_steps"][-1:] == ([] if steps else [plan["train_steps"]])  # fine-tuning asks for --do_eval on its command line
     assert not os.listdir(tmp_path)
     assert f"{plan['parameters']:,}" in plan_lib.describe(plan)
 

@@ -17,7 +17,7 @@ import profile_step  # pylint: disable=wrong-import-position
     ("while/bert/layer_0/MatMul", "_MklMatMul", profile_step.PRODUCTS), ("while/MatMul_3", "_MklNativeFusedMatMul", profile_step.PRODUCTS),
     ("while/MatMul", "_MklBatchMatMulV2", profile_step.ATTENTION), ("while/StatefulPartitionedCall", "StatefulPartitionedCall", profile_step.BLOCKS),
     ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", profile_step.OPTIMIZER),
-    ("x", "ResourceApplyAdam", profile_step.OPTIMIZER),
+    ("x", "ResourceApplyAdam", profile_step.OPTIMIZER), ("Lamb/L2Loss", "L2Loss", profile_step.OPTIMIZER),
     ("global_norm/L2Loss_3", "L2Loss", profile_step.NORM), ("while/Softmax", "_MklSoftmax", profile_step.REST)])
 def test_groups(node, kind, group):
     assert profile_step.group_of(node, kind) == group

@@ -21,10 +21,6 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
 
-    @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_attention_heads
-
 
 # Keys that published bert_config.json files carry beside the model's sizes, with the only value this model has
 # (None: any, it describes the file and not the model).

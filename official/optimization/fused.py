@@ -62,14 +62,15 @@ class Fused(tf.keras.optimizers.legacy.Optimizer):
             return tf.raw_ops.ResourceApplyAdam(
                 var=var.handle, m=m.handle, v=v.handle, beta1_power=state["beta_1_power"], beta2_power=state["beta_2_power"], lr=state["rate"],
                 beta1=self._constants.beta_1, beta2=self._constants.beta_2, epsilon=self._epsilon_beside_root(state), grad=grad * self.factor)
-        return self._apply_decayed(grad, var, m, v, state)
+        self._apply_decayed(grad, (var.handle, m.handle, v.handle), state)
+        return tf.no_op()  # Keras groups what updates return
 
     def _epsilon_beside_root(self, state):
         """Returns the epsilon of m / (sqrt(v) + epsilon), in which v is not corrected."""
         raise NotImplementedError
 
-    def _apply_decayed(self, grad, var, m, v, state):
-        """Updates a variable that decays, and its moments; returns an operation."""
+    def _apply_decayed(self, grad, handles, state):
+        """Updates a variable that decays, and its moments; `handles` are those of the three."""
         raise NotImplementedError
 
     def get_config(self):
@@ -88,10 +89,9 @@ class AdamW(Fused):
     def _epsilon_beside_root(self, state):
         return self._constants.epsilon
 
-    def _apply_decayed(self, grad, var, m, v, state):
+    def _apply_decayed(self, grad, handles, state):
         step_size = state["rate"] * tf.sqrt(1 - state["beta_2_power"]) / (1 - state["beta_1_power"])
-        _apply_adamw((var.handle, m.handle, v.handle), grad, self.factor, step_size, 1 - state["rate"] * self._constants.weight_decay, self._constants)
-        return tf.no_op()  # Keras groups what updates return
+        _apply_adamw(handles, grad, self.factor, step_size, 1 - state["rate"] * self._constants.weight_decay, self._constants)
 
 
 class Lamb(Fused):
@@ -104,10 +104,9 @@ class Lamb(Fused):
     def _epsilon_beside_root(self, state):
         return self._constants.epsilon * tf.sqrt(1 - state["beta_2_power"])
 
-    def _apply_decayed(self, grad, var, m, v, state):
+    def _apply_decayed(self, grad, handles, state):
         corrections = 1 / (1 - state["beta_1_power"]), 1 / (1 - state["beta_2_power"])
-        _apply_lamb((var.handle, m.handle, v.handle), grad, self.factor, state["rate"], corrections, self._constants)
-        return tf.no_op()  # Keras groups what updates return
+        _apply_lamb(handles, grad, self.factor, state["rate"], corrections, self._constants)
 
 
 # Functions that are called for many variables take their handles: of a variable TensorFlow would keep a stand-in that does not live as long.
@@ -120,11 +119,12 @@ def _apply_adamw(handles, grad, factor, step_size, kept, constants):
 
 @_shared
 def _apply_lamb(handles, grad, factor, rate, corrections, constants):
-    update = _lamb_update(handles, grad, factor, corrections, constants)
-    weight, *_ = _read(handles[:1], grad.shape)
-    weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weight)), tf.sqrt(2 * tf.nn.l2_loss(update))
-    ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
-    tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=rate * ratio, delta=update)
+    with tf.name_scope("Lamb"):  # by which profiles tell the optimizer's operations from others
+        update = _lamb_update(handles, grad, factor, corrections, constants)
+        weight, *_ = _read(handles[:1], grad.shape)
+        weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weight)), tf.sqrt(2 * tf.nn.l2_loss(update))
+        ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+        tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=rate * ratio, delta=update)
 
 
 @_compiled
