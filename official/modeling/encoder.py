@@ -19,7 +19,9 @@ from official.modeling.embeddings import Embeddings
 class BlockWeights(NamedTuple):
     """The weights of a block, as tensors."""
 
-    qkv: layers.Affine  # query, key and value side by side
+    query: layers.Affine
+    key: layers.Affine
+    value: layers.Affine
     attention_output: layers.Affine
     attention_norm: layers.Norm
     intermediate: layers.Affine
@@ -45,12 +47,8 @@ class EncoderBlock(tf.keras.layers.Layer):
                 self.output_dense, self.output_norm = dense("dense", inner, hidden), layers.LayerNorm(hidden)
 
     def tensors(self) -> BlockWeights:
-        """Returns the weights. Query, key and value are variables of their own (LAMB takes one trust ratio per variable, and the published recipe
-        has three) but are multiplied in one product."""
-        parts = [part.tensors() for part in (self.query, self.key, self.value)]
-        qkv = layers.Affine(tf.concat([part.kernel for part in parts], axis=1), tf.concat([part.bias for part in parts], axis=0))
-        rest = (self.attention_output, self.attention_norm, self.intermediate, self.output_dense, self.output_norm)
-        return BlockWeights(qkv, *(part.tensors() for part in rest))
+        parts = (self.query, self.key, self.value, self.attention_output, self.attention_norm, self.intermediate, self.output_dense, self.output_norm)
+        return BlockWeights(*(part.tensors() for part in parts))
 
 
 def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: BertConfig, ops):
@@ -70,7 +68,8 @@ def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: B
     attention_seed, attended_seed, inner_seed = layers.split_seed(dropout_seed, 3)
     end = functools.partial(_add_and_norm, rate=config.hidden_dropout_prob, ops=ops)
     attended_BLD = attention.self_attention(
-        weights.qkv, x_BLD, scores_B11M, config.num_attention_heads, config.attention_probs_dropout_prob, attention_seed, ops)
+        weights.query, weights.key, weights.value, x_BLD, scores_B11M, config.num_attention_heads, config.attention_probs_dropout_prob,
+        attention_seed, ops)
     x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
     inner_BLF = ops.bias_activation(layers.matmul_2d(x_BLD, weights.intermediate.kernel), weights.intermediate.bias, config.hidden_act)
     return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)
@@ -82,9 +81,7 @@ def _add_and_norm(dense: layers.Affine, norm: layers.Norm, x, residual, rate: fl
 
 
 class BertEncoder(tf.keras.layers.Layer):
-    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
-
-    """
+    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`."""
 
     def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
         """Makes the encoder.

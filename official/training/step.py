@@ -161,20 +161,20 @@ def make_train_loop(config, task, state, strategy):
         state.loss_scale.update(finite)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 
-    run_step = tf.autograph.experimental.do_not_convert(run_scaled if state.loss_scale else run_plain)
+    run_step = run_scaled if state.loss_scale else run_plain
 
-    @tf.function  # the only one that AutoGraph translates, for its loop
+    @_graph()
     def train_loop(iterator, num_steps, totals):
-        sums, norm, skipped, bad_step = totals["sums"], totals["norm"], totals["skipped"], totals["bad_step"]
-        for _ in tf.range(num_steps):
-            step_sums, step_norm, step_skipped = run_step(next(iterator))
-            finite = tf.reduce_all(tf.math.is_finite(step_sums)) & (tf.math.is_finite(step_norm) | step_skipped)
-            bad_step = tf.where(finite | (bad_step >= 0), bad_step, state.optimizer.iterations)
-            sums += step_sums
-            norm += tf.where(step_skipped, 0.0, step_norm)
-            skipped += tf.cast(step_skipped, tf.int32)
+        def one_more(index, totals):
+            sums, norm, skipped = run_step(next(iterator))
+            finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
             state.samples.assign_add(config.train_batch_size)
-        return {"sums": sums, "norm": norm, "skipped": skipped, "bad_step": bad_step}
+            return index + 1, {
+                "sums": totals["sums"] + sums, "norm": totals["norm"] + tf.where(skipped, 0.0, norm),
+                "skipped": totals["skipped"] + tf.cast(skipped, tf.int32),
+                "bad_step": tf.where(finite | (totals["bad_step"] >= 0), totals["bad_step"], state.optimizer.iterations)}
+
+        return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
     return train_loop
 
