@@ -133,11 +133,12 @@ def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     assert_close(scaled, train(make_config(**shared), steps=2))
 
 
-def test_fp16_trains(make_config):
-    loop = make_loop(make_config(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3))
+@pytest.mark.parametrize("count", [1, 2])
+def test_fp16_trains(make_config, count):
+    loop = make_loop(make_config(**replicas(count), dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3, steps_per_loop=5, num_steps_per_epoch=20))
     iterator = loop._train_iterator()
-    losses = [step_lib.mean_metrics(loop.task.losses, loop.task.metrics, run_steps(loop, iterator, 5)["sums"])["loss"] for _ in range(3)]
-    assert losses[-1] < losses[0]
+    first, *_, last = [loop._train(iterator) for _ in range(3)]
+    assert last["loss"] < first["loss"] and last["loss_scale"] == 2.0**15
 
 
 @pytest.mark.parametrize("count", [1, 2])

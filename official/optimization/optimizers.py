@@ -13,7 +13,10 @@ EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 SLOT_NAMES = {"lamb": {"m": "lamb_m", "v": "lamb_v"}, "adamw": {"m": "adam_m", "v": "adam_v"}}
 
 
-def build_optimizer(config, schedule) -> tf.keras.optimizers.legacy.Optimizer:
+Optimizer = fused.Fused | tf.keras.optimizers.legacy.Optimizer
+
+
+def build_optimizer(config, schedule) -> Optimizer:
     """Returns the optimizer. Updates are float32; `optimizer.iterations` counts steps and drives the schedule.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -= rate * |w| / |u| * u.
@@ -29,21 +32,23 @@ def build_optimizer(config, schedule) -> tf.keras.optimizers.legacy.Optimizer:
     return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
 
 
-def apply(optimizer, gradients, variables, factor) -> None:
+def apply(optimizer: Optimizer, gradients, variables, factor) -> None:
     """Updates variables with gradients times `factor`, float32, which are the same on every replica."""
     if isinstance(optimizer, fused.Fused):
-        optimizer.factor = factor
+        optimizer.update(gradients, variables, factor)
     else:
-        gradients = scaled(gradients, factor)
-    optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
+        optimizer.apply_gradients(zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False)
 
 
-def create_slots(optimizer, variables) -> None:
+def create_slots(optimizer: Optimizer, variables) -> None:
     """Creates the optimizer's variables now, so that a checkpoint can be restored before the first step."""
-    optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
+    if isinstance(optimizer, fused.Fused):
+        optimizer.create_slots(variables)
+    else:
+        optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
 
 
-def slot_variables(optimizer, optimizer_type: str, variables) -> dict[str, tf.Variable]:
+def slot_variables(optimizer: Optimizer, optimizer_type: str, variables) -> dict[str, tf.Variable]:
     """Returns {checkpoint name: slot variable}, e.g. bert/embeddings/word_embeddings/lamb_m."""
     return {
         f"{variable.name.split(':')[0]}/{saved}": optimizer.get_slot(variable, slot)

@@ -186,7 +186,7 @@ class Loop:
             **step_lib.mean_metrics(self.task.losses, self.task.metrics, totals["sums"]),
             "learning_rate": float(self.state.schedule(step + steps - 1)),
             "gradient_norm": float(totals["norm"]) / max(steps - int(totals["skipped"]), 1),
-            "loss_scale": float(self.state.loss_scale.scale) if self.state.loss_scale else 1.0,
+            "loss_scale": float(self.state.loss_scale.scale.numpy()) if self.state.loss_scale else 1.0,
             "skipped_steps": int(totals["skipped"]),
             "sequences_per_sec": samples / secs,
         }

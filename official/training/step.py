@@ -23,7 +23,7 @@ class TrainState:
     """Everything a run changes: model, optimizer with its slots and step counter, loss scale, data position."""
 
     model: tf.keras.Model
-    optimizer: tf.keras.optimizers.legacy.Optimizer
+    optimizer: optimizers.Optimizer
     schedule: schedules.WarmupPolynomialDecay
     loss_scale: LossScale | None
     samples: tf.Variable
@@ -86,11 +86,13 @@ def make_replica_gradients(config, task, state):
             gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
         return gradients, _stack(terms, task.metrics)
 
-    @_graph(jit_compile=config.enable_xla or None)
     def accumulate(batch, factors, seed, scale):
         like = (variables, tf.zeros([2 * len(task.metrics)]))
         return gradients_lib.accumulate(
             batch, num_micro_batches, lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale), like)
+
+    if config.enable_xla:
+        accumulate = _graph(jit_compile=True)(accumulate)
 
     def replica_gradients(batch):
         context = tf.distribute.get_replica_context()
