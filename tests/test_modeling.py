@@ -1,7 +1,10 @@
 """The model against its NumPy oracle, its names and sizes, and what must not change its output."""
 
+import json
+
 import numpy as np
 import pytest
+from scipy import stats
 import tensorflow as tf
 
 from official.config import BertConfig, bert_config_from_dict
@@ -10,7 +13,6 @@ from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import ROOT, TINY
 from tests.numpy_bert import NumpyBert, cross_entropy_sum
-import json
 
 LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
 attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel attention/output/dense/bias
@@ -93,6 +95,22 @@ def test_initial_weights_differ_between_variables():
     kernels = [variable.numpy().ravel()[:20] for variable in model.trainable_variables if "kernel" in variable.name]
     assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)
     assert np.abs(np.concatenate(kernels)).max() <= 0.04 + 1e-6  # truncated at two standard deviations
+
+
+def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
+    def draw(seed):
+        tf.keras.utils.set_random_seed(seed)
+        draws = layers.normal_initializer(0.02)
+        return [draws(shape, dtype=tf.float32).numpy() for shape in ((300, 128), (300, 128), (7,))]
+
+    first, second, few = draw(1)
+    both = np.concatenate([first, second]).ravel()
+    assert stats.kstest(both / 0.02, stats.truncnorm(-2, 2).cdf).pvalue > 0.01
+    for left, right in ((first, second), (first[:-1], first[1:]), (first[:, :-1], first[:, 1:])):
+        assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 0.02
+    for again, other, expected in zip(draw(1), draw(2), (first, second, few)):
+        np.testing.assert_array_equal(again, expected)
+        assert not (other == expected).any()
 
 
 def test_padding_changes_nothing():

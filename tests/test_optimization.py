@@ -67,6 +67,18 @@ def test_optimizer_agrees_with_numpy(make_config, kind, update, strategy, fused_
     np.testing.assert_allclose(slots[f"layer/kernel/{'lamb' if kind == 'lamb' else 'adam'}_v"].numpy(), moments[0][1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_layers_that_are_alike_are_updated_by_one_function(make_config, kind):
+    config = make_config(optimizer_type=kind)
+    variables = [tf.Variable(tf.ones([4, 3]), name=f"bert/encoder/layer_{layer}/{name}") for layer in (0, 1, 10, 11) for name in ("kernel", "bias")]
+    variables.append(tf.Variable(tf.ones([5]), name="bert/pooler/dense/bias"))
+    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+    optimizers.create_slots(optimizer, variables)
+    apply = tf.function(lambda: optimizers.apply(optimizer, variables, variables, tf.constant(1.0)))
+    calls = [operation.get_attr("f").name for operation in apply.get_concrete_function().graph.get_operations() if "PartitionedCall" in operation.type]
+    assert len(calls) == 5 and len(set(calls)) == 2
+
+
 def numpy_schedule(step, peak, total, warmup, start, end, power, decay_from):
     """The schedule of the MLPerf reference (TF1 form), with the decay's origin as an option; float32 like its graph."""
     f = np.float32
