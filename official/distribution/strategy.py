@@ -30,8 +30,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps take the same time without it on
     # CPUs, where that was measured.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)})
-    if config.fused_ops or config.enable_xla:
-        _silence_compiler()  # after the strategy, which is to come before all operations
+    _silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
