@@ -98,7 +98,7 @@ def table(rows: list[dict]) -> str:
 
 def draw(rows: list[dict]) -> bytes:
     """Draws the curves, mean and range of the seeds, and the final losses of all runs. Returns a PNG."""
-    from official.reporting import comparison, plots
+    from official.reporting import palette, plots
 
     with plots.style():
         figure = plots.new_figure(_WIDTH, _HEIGHT)
@@ -106,7 +106,7 @@ def draw(rows: list[dict]) -> bytes:
         plots.write_head(curves, "Evaluation loss", "nats; mean and range of the seeds")
         plots.write_head(final, "Final loss", "nats; a dot a seed, a line the mean")
         labels = []
-        for place, (row, color) in enumerate(zip(rows, comparison.COLORS)):
+        for place, (row, color) in enumerate(zip(rows, palette.COLORS)):
             steps = row["curves"][0]["steps"]
             losses = list(zip(*(curve["losses"] for curve in row["curves"])))
             means = [statistics.fmean(values) for values in losses]

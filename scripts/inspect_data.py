@@ -62,12 +62,12 @@ def describe(summary, shares: dict, vocabulary) -> str:
 def draw(lengths: dict, path: str, longest: int) -> None:
     """Draws histograms of the lengths, each as a share of its examples."""
     import numpy as np
-    from official.reporting import plots
+    from official.reporting import palette, plots
     with plots.style():
         figure = plots.new_figure(8, 3.6)
         axes = figure.subplots()
         edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
-        for (name, counts), color in zip(lengths.items(), ("#0072B2", "#D55E00")):
+        for (name, counts), color in zip(lengths.items(), palette.COLORS):
             axes.hist(np.arange(len(counts)), edges, weights=counts / counts.sum(), histtype="stepfilled" if name == "records" else "step",
                       color=color, label=_LABELS[name])
         plots.write_head(axes, "Tokens of an example", "share of the examples")

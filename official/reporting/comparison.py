@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
-from official.reporting import mllog, plots
+from official.reporting import mllog, palette, plots
 from official.reporting.metrics import read_metrics
 from official.reporting.result import read_json_object, read_result
 
@@ -22,8 +22,7 @@ _MOST_SETTINGS = 5
 _TRAINING_ONLY = " train"  # after the value of a run without evaluations
 _HEADER_WIDTH, _VALUE_WIDTH, _LABEL_WIDTH, _CAPTION_WIDTH = 10, 24, 26, 150
 
-# Okabe and Ito's colours without yellow, which is too faint for lines; further runs have them again, dashed.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#24292f")
+# Runs beyond the number of colours have them again, dashed.
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 # In inches. An inch of a label holds about thirteen characters.
 _PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.6, 3.9, 0.65, 0.7, 0.62, 0.075, 0.2
@@ -300,13 +299,13 @@ def plot_comparison(runs: list[Run], target: float | None = None):
         for number, ((color, _), (name, text)) in enumerate(zip(looks, captions)):
             at = 1 - (_TOP + _HEIGHT + _BOTTOM + _LINE * (number + 0.5)) / height
             figure.text(_LEFT / width, at, name, color=color, fontsize=9, fontweight="bold", va="center")
-            figure.text((_LEFT + margin) / width, at, text, color=plots.INK, fontsize=9, va="center")
+            figure.text((_LEFT + margin) / width, at, text, color=palette.INK, fontsize=9, va="center")
     return figure
 
 
 def _looks(count: int) -> list[tuple]:
     """Returns (colour, dashes) for each run."""
-    return [(COLORS[number % len(COLORS)], _DASHES[number // len(COLORS) % len(_DASHES)]) for number in range(count)]
+    return [(palette.COLORS[number % len(palette.COLORS)], _DASHES[number // len(palette.COLORS) % len(_DASHES)]) for number in range(count)]
 
 
 def _label(run: Run) -> str:
@@ -341,7 +340,7 @@ def _draw_accuracy(axes, runs: list[Run], looks: list[tuple], target: float | No
     targets = {run_target(run, target) for run in runs}
     if len(targets) == 1:
         level = targets.pop()
-        labels.append(plots.draw_level(axes, level, plots.MUTED, f"target {level or 0:g}"))
+        labels.append(plots.draw_level(axes, level, palette.MUTED, f"target {level or 0:g}"))
     axes.set_ylim(bottom=0)
     plots.label_ends(axes, labels)
 

@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Callable
 
+from official.reporting import palette
+
 _BAR_INCHES = 0.42
-_COLOURS = ("#0072B2", "#D55E00", "#00865F", "#B184C0")  # Okabe and Ito's, which colour-blind readers can tell apart
-_MUTED, _INK = "#6e7781", "#24292f"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,26 +82,26 @@ def draw_bars(bars: list[Bar], title: str, unit: str, limit: float | None = None
     FigureCanvasAgg(figure)
     left = min(0.45, max(0.24, 0.02 + 0.0085 * max(len(bar.name) for bar in bars)))  # names that are long need room
     axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
-    colours = dict(zip(dict.fromkeys(bar.group for bar in bars), _COLOURS))
+    colours = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
     places = range(len(bars))[::-1]
     axes.barh(places, [bar.value for bar in bars], height=0.62, color=[colours[bar.group] for bar in bars],
-              xerr=[bar.value * bar.spread for bar in bars], error_kw={"ecolor": _INK, "elinewidth": 1.1, "capsize": 2.5})
+              xerr=[bar.value * bar.spread for bar in bars], error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5})
     for place, bar in zip(places, bars):
         axes.annotate(bar.text, (1, place), xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", va="center",
-                      fontsize=9, color=_INK, annotation_clip=False)
+                      fontsize=9, color=palette.INK, annotation_clip=False)
     if limit is not None:
-        axes.axvline(limit, color=_MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
+        axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
         axes.annotate(limit_text, (limit, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points", ha="center",
-                      fontsize=8.5, color=_MUTED)
+                      fontsize=8.5, color=palette.MUTED)
     axes.set_yticks(list(places), [bar.name for bar in bars], fontsize=9.5)
-    axes.tick_params(length=0, labelcolor=_INK)
+    axes.tick_params(length=0, labelcolor=palette.INK)
     axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
-    axes.set_xlabel(unit, color=_MUTED, fontsize=9)
-    axes.grid(axis="x", color="#e6e8eb", linewidth=0.8)
+    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
+    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in axes.spines.values():
         side.set_visible(False)
-    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=_INK, va="center")
+    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=170)
     return buffer.getvalue()

@@ -3,18 +3,17 @@
 import io
 import os
 
+from official.reporting import palette
 from official.reporting.files import replace_file
 from official.reporting.metrics import read_metrics
 from official.reporting.result import read_result
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-_TRAIN, _EVAL, _TARGET, _MASKED_LM, _NEXT_SENTENCE = "#0072B2", "#D55E00", "#00865F", "#56A5DC", "#B184C0"
-INK, MUTED, _GRID = "#24292f", "#6e7781", "#e6e8eb"
+_TRAIN, _EVAL, _TARGET, _MASKED_LM, _NEXT_SENTENCE = palette.BLUE, palette.VERMILION, palette.GREEN, palette.SKY, palette.PURPLE
 
 _STYLE = {
-    "font.size": 9.5, "axes.edgecolor": "#b6bcc4", "xtick.color": "#8c949e", "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED,
-    "axes.labelcolor": MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True,
-    "axes.grid.axis": "y", "grid.color": _GRID, "grid.linewidth": 0.8, "axes.axisbelow": True, "ytick.major.size": 0,
+    "font.size": 9.5, "axes.edgecolor": "#b6bcc4", "xtick.color": "#8c949e", "xtick.labelcolor": palette.MUTED, "ytick.labelcolor": palette.MUTED,
+    "axes.labelcolor": palette.MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True,
+    "axes.grid.axis": "y", "grid.color": palette.GRID, "grid.linewidth": 0.8, "axes.axisbelow": True, "ytick.major.size": 0,
     "lines.solid_capstyle": "round", "figure.facecolor": "white", "axes.facecolor": "white",
 }
 # In inches; the margin on the right of each plot holds the labels of its curves.
@@ -98,7 +97,7 @@ def _four_axes(figure, title: str | None):
     column = (_WIDTH - 2 * (_LEFT + _LABELS)) / 2
     row = (_HEIGHT - 2 * (_TOP + _BOTTOM)) / 2
     if title:
-        figure.text(_LEFT / _WIDTH, 1 - 0.38 / height, title, fontsize=14, fontweight="bold", color=INK)
+        figure.text(_LEFT / _WIDTH, 1 - 0.38 / height, title, fontsize=14, fontweight="bold", color=palette.INK)
     return figure.subplots(2, 2, gridspec_kw=dict(
         left=_LEFT / _WIDTH, right=1 - _LABELS / _WIDTH, wspace=(_LABELS + _LEFT) / column, bottom=_BOTTOM / height,
         top=(_HEIGHT - _TOP) / height, hspace=(_TOP + _BOTTOM) / row))
@@ -106,8 +105,8 @@ def _four_axes(figure, title: str | None):
 
 def write_head(axes, title: str, unit: str) -> None:
     """Writes the title and, smaller below it, the unit of the vertical axis."""
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=24)
-    axes.annotate(unit, (0, 1), xycoords="axes fraction", xytext=(0, 10), textcoords="offset points", color=MUTED, fontsize=9)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=palette.INK, pad=24)
+    axes.annotate(unit, (0, 1), xycoords="axes fraction", xytext=(0, 10), textcoords="offset points", color=palette.MUTED, fontsize=9)
 
 
 def render(figure, image_format: str) -> bytes:
@@ -137,7 +136,7 @@ def _draw_metric(axes, metrics: list[dict], metric: str, target: float | None, m
         _draw_curve(axes, metrics, "train", metric, _TRAIN, "train", digits=3),
         _draw_curve(axes, metrics, "eval", metric, _EVAL, "evaluation", digits=3),
         draw_level(axes, target, _TARGET, f"target {target or 0:.3f}"),
-        draw_level(axes, majority, MUTED, f"{constant_prediction(metric)} {majority or 0:.3f}"),
+        draw_level(axes, majority, palette.MUTED, f"{constant_prediction(metric)} {majority or 0:.3f}"),
     ]
     axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     label_ends(axes, labels)
@@ -278,10 +277,10 @@ def _mark_non_finite(axes, metrics: list[dict]) -> None:
     """Marks the steps whose loss is not finite."""
     steps = [record["step"] for record in metrics if "loss" in record and record["loss"] is None]
     for step in steps[:20]:
-        axes.axvline(step, color="#c0392b", linewidth=1, alpha=0.7, linestyle=":")
+        axes.axvline(step, color=palette.ALARM, linewidth=1, alpha=0.7, linestyle=":")
     if steps:
         axes.annotate("loss not finite", (steps[0], 1), xycoords=("data", "axes fraction"), xytext=(-4, -8), textcoords="offset points",
-                      ha="right", va="top", color="#c0392b", fontsize=8.5)
+                      ha="right", va="top", color=palette.ALARM, fontsize=8.5)
 
 
 def finish_axes(axes, label: str, last: float) -> None:
@@ -295,7 +294,7 @@ def finish_axes(axes, label: str, last: float) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: _power(value) if 0 < value < 0.005 else f"{value:,.10g}")
     if not axes.lines:
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=palette.MUTED)
         axes.set_yticks([])
 
 
