@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,13 +131,15 @@ class Worker:
         self._process.wait()
         self._errors.seek(0)
         last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
-        raise ConfigError(f"--peers: {self.name} ended with code {self._process.returncode}: {' '.join(last)}")
+        memory = " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller --shapes." * (self._process.returncode == -signal.SIGKILL)
+        raise ConfigError(f"--peers: {self.name} ended with code {self._process.returncode}: {' '.join(last)}{memory}")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, with a question unread
+            self._process.stdin.close()
         self._process.terminate()
         self._process.wait()
 

@@ -54,6 +54,16 @@ def test_a_worker_that_fails_is_named_with_its_last_line(peer):
             worker.wait()
 
 
+def test_a_worker_that_is_killed_between_two_questions(peer):
+    name = peer(WORKER.format(folder=str(ROOT / "scripts" / "peers")))
+    with pytest.raises(ConfigError, match="fake ended with code -9.*for want of memory: ask for fewer --peers"):
+        with benchmark_peers.Worker(name, {"batch": 2}, "unused") as worker:
+            worker.wait()
+            worker._process.kill()
+            worker._process.wait()
+            worker.steps(1)
+
+
 def test_comparison_is_with_the_fastest():
     speeds = {"a": {"ours": 9.0, "ours_plain": 20.0, "tf_models": 6.0, "keras_hub": 4.0}, "b": {"ours": 1.0}, "c": {"tf_models": 1.0}}
     rows = [{"case": case, "peer": name, "sequences_per_sec": value} for case, values in speeds.items() for name, value in values.items()]
