@@ -84,11 +84,11 @@ def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variabl
     config = config_lib.replaced(config, optimizer_type=kind, fused_ops=fused_ops)
     with strategy.scope():
         optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-        optimizers.create_slots(optimizer, variables)
+        optimizer.create_slots(variables)
 
     @tf.function(jit_compile=compiled or None)
     def apply():
-        strategy.run(lambda: optimizers.apply(optimizer, gradients, variables, tf.constant(1.0)))
+        strategy.run(lambda: optimizer.update(gradients, variables, tf.constant(1.0)))
         return optimizer.iterations + 0
 
     return lambda: apply().numpy()

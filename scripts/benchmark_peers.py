@@ -131,8 +131,9 @@ class Worker:
         self._process.wait()
         self._errors.seek(0)
         last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
-        memory = " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller --shapes." * (self._process.returncode == -signal.SIGKILL)
-        raise ConfigError(f"--peers: {self.name} ended with code {self._process.returncode}: {' '.join(last)}{memory}")
+        code = self._process.returncode
+        advice = " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller --shapes." * (code == -signal.SIGKILL)
+        raise ConfigError(f"--peers: {self.name} ended with code {code}: {' '.join(last)}{advice}")
 
     def __enter__(self):
         return self

@@ -12,14 +12,13 @@ def padding_scores(input_mask_BM) -> tf.Tensor:
     return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
 
 
-def self_attention(query: layers.Affine, key: layers.Affine, value: layers.Affine, x_BLD, scores_B11M, heads: int, rate: float, seed, ops):
+def self_attention(qkv: layers.Affine, x_BLD, scores_B11M, heads: int, rate: float, seed, ops):
     """Query, key and value products and scaled dot-product attention; no output projection.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need".
 
     Args:
-      query, key, value: kernels [D, D] and biases [D]. They are variables of their own (LAMB takes one trust ratio per variable, and the
-        published recipe has three) but are multiplied in one product.
+      qkv: kernels of query, key and value side by side, [D, 3 x D], and their biases [3 x D].
       x_BLD: in the compute dtype.
       scores_B11M: `padding_scores`.
       heads: number of heads, which divides D.
@@ -30,8 +29,7 @@ def self_attention(query: layers.Affine, key: layers.Affine, value: layers.Affin
       The heads' outputs side by side, [B, L, D] in the compute dtype.
     """
     _, length, hidden = layers.sizes(x_BLD)
-    kernel_D3D, bias_3D = (tf.concat(parts, axis=-1) for parts in zip(query, key, value))
-    products_BL3D = tf.nn.bias_add(layers.matmul_2d(x_BLD, kernel_D3D), tf.cast(bias_3D, x_BLD.dtype))
+    products_BL3D = tf.nn.bias_add(layers.matmul_2d(x_BLD, qkv.kernel), tf.cast(qkv.bias, x_BLD.dtype))
     products_BL3HK = tf.reshape(products_BL3D, [-1, length, 3, heads, hidden // heads])
     # unstack, not products[i]: the gradient of three slices is three padded tensors and their sum.
     parts = tf.unstack(tf.transpose(products_BL3HK, [2, 0, 3, 1, 4]), num=3)

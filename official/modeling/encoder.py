@@ -67,9 +67,10 @@ def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: B
     """
     attention_seed, attended_seed, inner_seed = layers.split_seed(dropout_seed, 3)
     end = functools.partial(_add_and_norm, rate=config.hidden_dropout_prob, ops=ops)
+    # Variables of their own (LAMB takes one trust ratio per variable, and the published recipe has three), but one product.
+    qkv = layers.Affine(*(tf.concat(parts, axis=-1) for parts in zip(weights.query, weights.key, weights.value)))
     attended_BLD = attention.self_attention(
-        weights.query, weights.key, weights.value, x_BLD, scores_B11M, config.num_attention_heads, config.attention_probs_dropout_prob,
-        attention_seed, ops)
+        qkv, x_BLD, scores_B11M, config.num_attention_heads, config.attention_probs_dropout_prob, attention_seed, ops)
     x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
     inner_BLF = ops.bias_activation(layers.matmul_2d(x_BLD, weights.intermediate.kernel), weights.intermediate.bias, config.hidden_act)
     return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)

@@ -17,7 +17,7 @@ ACTIVATIONS = {
     "gelu": lambda x: tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=True), x.dtype),
     "relu": tf.nn.relu,
 }
-_WORDS = 2**32  # values of the random numbers that dropout compares
+_WORDS = 2**32  # values that a random word can have
 
 
 def normal_initializer(stddev: float):

@@ -3,6 +3,7 @@
 import re
 import warnings
 
+from official.optimization.gradients import scaled
 from official.optimization.schedules import Scaled
 
 with warnings.catch_warnings():
@@ -21,11 +22,29 @@ class _AdamW(tfa.optimizers.AdamW):
         return not any(re.search(pattern, var.name) for pattern in self.exclude_from_weight_decay)
 
 
+class Addons:
+    """An optimizer of tensorflow-addons with the methods of `optimizers.Optimizer`."""
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self.get_slot = optimizer.get_slot
+
+    @property
+    def iterations(self):
+        return self._optimizer.iterations
+
+    def create_slots(self, variables) -> None:
+        self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
+
+    def update(self, gradients, variables, factor) -> None:
+        self._optimizer.apply_gradients(zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False)
+
+
 def make_lamb(excluded, **hyper):
     """Returns LAMB; arguments as those of `fused.Lamb`."""
-    return tfa.optimizers.LAMB(exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper)
+    return Addons(tfa.optimizers.LAMB(exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper))
 
 
 def make_adamw(learning_rate, weight_decay, excluded, **hyper):
     """Returns AdamW; arguments as those of `fused.AdamW`."""
-    return _AdamW(learning_rate=learning_rate, weight_decay=Scaled(learning_rate, weight_decay), exclude_from_weight_decay=excluded, **hyper)
+    return Addons(_AdamW(learning_rate=learning_rate, weight_decay=Scaled(learning_rate, weight_decay), exclude_from_weight_decay=excluded, **hyper))

@@ -56,14 +56,15 @@ class Fused:
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a replica, all with the same gradients."""
-        step = self._shared_by_updates(factor)
         layers = {}
         for gradient, variable in zip(gradients, variables):
             layer = _LAYER.match(variable.name)
             handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))
             layers.setdefault(layer and layer.group(), []).append((handles, gradient, self._excluded.search(variable.name) is None))
-        for layer in layers.values():
-            self._update_layer(*zip(*layer), step)
+        with tf.name_scope(type(self).__name__):  # by which profiles tell the optimizer's operations from others
+            step = self._shared_by_updates(factor)
+            for layer in layers.values():
+                self._update_layer(*zip(*layer), step)
         self.iterations.assign_add(1)
 
     def _shared_by_updates(self, factor) -> dict:
@@ -78,14 +79,17 @@ class Fused:
     # It takes handles: of a variable TensorFlow would keep a stand-in that does not live as long.
     @_shared
     def _update_layer(self, handles, gradients, decays, step):
-        with tf.name_scope(type(self).__name__):  # by which profiles tell the optimizer's operations from others
+        with tf.name_scope(type(self).__name__):  # that of the caller ends at the call
             for (weight, m, v), gradient, does_decay in zip(handles, gradients, decays):
                 if does_decay:
                     self._update_decayed((weight, m, v), gradient, step["factor"], step["decayed"], self._constants)
                 else:
                     tf.raw_ops.ResourceApplyAdam(var=weight, m=m, v=v, grad=gradient * step["factor"], **step["excluded"])
 
-    _update_decayed = None  # (handles of weight, m and v, gradient, factor, what `_decayed_state` returns, constants): updates a weight that decays
+    @staticmethod
+    def _update_decayed(handles, grad, factor, state, constants):
+        """Updates a weight that decays: `handles` are those of weight, m and v, `state` is what `_decayed_state` returns."""
+        raise NotImplementedError
 
     def _decayed_state(self, rate, beta_1_power, beta_2_power):
         """Returns the numbers of a step that `_update_decayed` takes."""

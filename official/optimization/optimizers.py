@@ -1,9 +1,10 @@
 """The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own fused ones and tensorflow-addons'."""
 
+from typing import Protocol
+
 import tensorflow as tf
 
 from official.optimization import fused
-from official.optimization.gradients import scaled
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that the gamma of
 # the MLM head is decayed there; one list serves both optimizers here.
@@ -13,11 +14,27 @@ EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 SLOT_NAMES = {"lamb": {"m": "lamb_m", "v": "lamb_v"}, "adamw": {"m": "adam_m", "v": "adam_v"}}
 
 
-Optimizer = fused.Fused | tf.keras.optimizers.legacy.Optimizer
+class Optimizer(Protocol):
+    """What updates weights: our own, or tensorflow-addons' behind the same methods.
+
+    Attributes:
+      iterations: int64 variable, counts the updates and drives the schedule.
+    """
+
+    iterations: tf.Variable
+
+    def create_slots(self, variables) -> None:
+        """Creates the moments of variables, in the strategy's scope: before the first step, so that a checkpoint can be restored."""
+
+    def get_slot(self, variable, slot: str) -> tf.Variable:
+        """Returns a moment of a variable, "m" or "v"."""
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables with gradients times `factor`, float32, which are the same on every replica; in the context of a replica."""
 
 
 def build_optimizer(config, schedule) -> Optimizer:
-    """Returns the optimizer. Updates are float32; `optimizer.iterations` counts steps and drives the schedule.
+    """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
@@ -30,22 +47,6 @@ def build_optimizer(config, schedule) -> Optimizer:
     from official.optimization import addons  # a second of start-up
 
     return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
-
-
-def apply(optimizer: Optimizer, gradients, variables, factor) -> None:
-    """Updates variables with gradients times `factor`, float32, which are the same on every replica."""
-    if isinstance(optimizer, fused.Fused):
-        optimizer.update(gradients, variables, factor)
-    else:
-        optimizer.apply_gradients(zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False)
-
-
-def create_slots(optimizer: Optimizer, variables) -> None:
-    """Creates the optimizer's variables now, so that a checkpoint can be restored before the first step."""
-    if isinstance(optimizer, fused.Fused):
-        optimizer.create_slots(variables)
-    else:
-        optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
 
 
 def slot_variables(optimizer: Optimizer, optimizer_type: str, variables) -> dict[str, tf.Variable]:

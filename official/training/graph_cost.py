@@ -103,7 +103,7 @@ def _add_update(flat, numbers: dict, graph, state, gradients, factor, norm) -> N
         start, known = len(flat.nodes), len(graph.get_operations())
         # With loss scaling the update is a branch, which starts when the norm is known to be finite.
         with tf.control_dependencies([norm] if state.loss_scale else []):
-            optimizers.apply(state.optimizer, [gradient], [variable], factor)
+            state.optimizer.update([gradient], [variable], factor)
         flat.add(graph, graph.get_operations()[known:], numbers, after=())
         built[kind] = gradient, start, len(flat.nodes)
 

@@ -52,7 +52,7 @@ def make_state(config, task, strategy) -> TrainState:
         model = task.build_model()
         schedule = schedules.from_config(config)
         optimizer = optimizers.build_optimizer(config, schedule)
-        optimizers.create_slots(optimizer, model.trainable_variables)
+        optimizer.create_slots(model.trainable_variables)
         initial = initial_loss_scale(config)
         loss_scale = LossScale(initial, dynamic_loss_scale(config)) if initial else None
         samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
@@ -137,7 +137,7 @@ def make_train_loop(config, task, state, strategy):
     variables = state.model.trainable_variables
 
     def apply(gradients, factor):
-        optimizers.apply(state.optimizer, gradients, variables, factor)
+        state.optimizer.update(gradients, variables, factor)
 
     def plain_step(batch):
         gradients, factor, sums, norm = replica_gradients(batch)
