@@ -123,7 +123,6 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(vocab_fi
     monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
-    monkeypatch.setattr(creation, "_THREADS", 1)  # of two, one that falls behind plans its pool once more
     seen = []
     plan_pairs = pairs.plan_pairs
     monkeypatch.setattr(pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest))

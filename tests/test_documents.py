@@ -236,7 +236,7 @@ def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_spli
 
 
 def test_an_error_while_documents_are_split_comes_through(monkeypatch):
-    monkeypatch.setattr(sentences, "_mark_sentences", lambda text: 1 / 0)
+    monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(sentences.split_documents([(["A text."], True)]))
 
@@ -429,4 +429,4 @@ def test_memory_is_bounded_for_one_line_of_48_megabytes(tmp_path, kind, streams)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (counts.text_bytes, counts.documents, counts.cut_documents) == (48_000_000, 12, 1)
-    assert peak < 36e6
+    assert peak < 40e6

@@ -4,7 +4,7 @@ Two rounds of independent tasks, each in as many processes as asked for:
   1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks (`official.data.corpus`).
   2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
      segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
-Memory holds a block or a pool per process, or two pools where one process writes two shards at a time, and never the text. What a
+Memory holds a block or a pool per process, and never the text. What a
 task writes depends on the input, the flags and the task's number, not on the processes; a task that is done is not done again
 when the job is started once more.
 """
@@ -15,7 +15,6 @@ import functools
 import glob
 import itertools
 import os
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,8 +32,6 @@ _POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
 _FEWEST_SHARDS_UNASKED = 8
 _MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
-_THREADS = 2  # write shards in a process that is the only one: while Python goes on in one, the arrays of the other are worked on
-_ONE_AT_A_TIME = threading.Lock()  # plans a pool: shards that are written at a time share it
 _PLAN, _MASKS, _KEYS = range(3)  # kinds of random streams
 
 
@@ -122,7 +119,7 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: voc
     layout = _plan_layout(job, text)
     share = num_bytes / layout.num_shards
     run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)],
-        doing="Writing", items="examples", threads=_THREADS)
+        doing="Writing", items="examples")
     shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
     return _manifest(job, layout, words, text, shards)
 
@@ -289,8 +286,7 @@ def _shard_examples(job: Job, folder: str, layout: Layout, number: int, sha256: 
     words = _vocabulary(job.vocab_file, sha256)
     parts = layout.parts(number)
     for pool, part in parts:
-        with _ONE_AT_A_TIME:
-            texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
+        texts, plan = _planned_pool(job, folder, pool, layout.num_pools)
         plan = plan[part::layout.shards_per_pool]
         rng = np.random.default_rng([job.random_seed, _MASKS, pool, part])
         bounds = np.linspace(0, len(plan), -(-len(plan) // _MOST_EXAMPLES) + 1).astype(int)

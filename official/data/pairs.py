@@ -153,7 +153,7 @@ def _plan(lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rule
 
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more, `last` at most."""
-    return np.clip(np.searchsorted(starts, starts[sentence] + target), sentence + 1, last)
+    return np.minimum(np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last)  # a third of np.clip's time
 
 
 def _random_segments(documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator):

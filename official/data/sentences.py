@@ -2,19 +2,21 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import blingfire
 import numpy as np
 
-_BATCH_CHARACTERS = 1 << 17  # of one call of the splitter
-_THREADS = 2
-_BATCHES_AHEAD = 4
+from official.data import ragged
+
+_BATCH_CHARACTERS = 1 << 19  # of one call of the splitter; what comes before and behind it takes turns on caches, and longer ones are better
+_BATCHES_AHEAD = 1
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it is white space,
 # which the splitter's rules treat before a word as they do the beginning of the text.
 _END = "\u2029"
@@ -24,8 +26,11 @@ _BETWEEN = _END + "\n"
 # split before the ")" at the end only. U+01C3 is a letter that the splitter takes for an exclamation mark.
 _SAFE_ENDING = re.compile("[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z")
 _ENDING_CHARACTERS = 8
+_USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
 # The beginning of a line that may be nothing but white space, which is no sentence.
-_STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(re.escape(chr(code).encode()) for code in range(0x3001) if chr(code).isspace()) + b")")
+_SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
+_STARTS_BLANK = re.compile(b"\n(?=[" + re.escape(b"".join(space[:1] for space in _SPACES)) + b"])(?:" + b"|".join(map(re.escape, _SPACES)) + b")")
+_COUNT_LINES = operator.methodcaller("count", b"\n")
 
 # The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before it and at those behind it up
 # to the first that can begin a sentence. Text in the middle between two of these places makes no difference: it is taken out,
@@ -35,6 +40,7 @@ _MARK = "\ue000"
 _BEHIND_BYTES = 22  # of text are kept at least: six of punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12
 _LEAST_BYTES = 16  # that are taken out
+_MOST_WORD_BYTES = 24  # as far the blank is looked for at which a part begins or ends
 _MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin ones of two bytes among
 # them, and digits. An end of a sentence, "[" and ":" begin what the rules look for behind a sentence.
@@ -64,42 +70,41 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
-    """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives the same.
-
-    A call for each would cost half as much again, and would hand Python's lock back and forth with other threads each time.
-    """
-    for batch in _batches(paragraphs, len):
-        yield from _split_batch(batch).documents()
+    """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives the same."""
+    for lines in split_documents(([paragraph], True) for paragraph in paragraphs):
+        yield from lines.documents()
 
 
 def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lines]:
-    """Yields documents of sentences in order, some at a time. Those ahead of them are read, and split in other threads.
+    """Yields documents of sentences in order, some at a time; those that come next are read already, and the splitter goes through them.
 
     Args:
       documents: paragraphs of each, and whether they are to be split; where not, they are sentences.
     """
-    with ThreadPoolExecutor(_THREADS) as threads:  # the splitter runs without Python's lock
+    with ThreadPoolExecutor(1) as splitter:  # it needs no lock of Python's; what does would stand in the other thread's way
         begun = collections.deque()
         for batch in _batches(documents, lambda item: sum(map(len, item[0]))):
-            has_paragraphs = any(is_to_split for _, is_to_split in batch)
-            if has_paragraphs:
-                begun.append(threads.submit(_split_documents, batch))
-            while len(begun) > _BATCHES_AHEAD * has_paragraphs:
-                yield begun.popleft().result()
-            if not has_paragraphs:
-                yield _split_documents(batch)
-        while begun:
-            yield begun.popleft().result()
+            begun.append(_begin_documents(batch, splitter))
+            if len(begun) > _BATCHES_AHEAD:
+                yield begun.popleft()()
+        for finish in begun:
+            yield finish()
 
 
-def _split_documents(documents: list[tuple[list[str], bool]]) -> Lines:
+def _begin_documents(documents: list[tuple[list[str], bool]], splitter: Executor) -> Callable[[], Lines]:
+    """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
     parts = []  # of which the paragraphs are the documents
     for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
-        paragraphs = list(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group))
-        parts += map(_split_batch if is_to_split else _as_they_are, _batches(paragraphs, len))
-    sentences_before = np.cumsum(np.concatenate([[0], *(part.counts for part in parts)]))
-    paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
-    return Lines(b"".join(part.text for part in parts), np.diff(sentences_before[paragraphs_before]))
+        begin = functools.partial(_begin_batch, splitter=splitter) if is_to_split else _as_they_are
+        parts += map(begin, _batches(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group), len))
+
+    def finish() -> Lines:
+        done = [part() if callable(part) else part for part in parts]
+        sentences_before = np.cumsum(np.concatenate([[0], *(lines.counts for lines in done)]))
+        paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
+        return Lines(b"".join(lines.text for lines in done), np.diff(sentences_before[paragraphs_before]))
+
+    return finish
 
 
 def _as_they_are(sentences: list[str]) -> Lines:
@@ -117,17 +122,24 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
     yield batch
 
 
-def _split_batch(paragraphs: list[str]) -> Lines:
-    """Returns the sentences of each paragraph as if it were a document."""
-    safe = [_SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None for paragraph in paragraphs]
-    together = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
-    split = (_mark_sentences(together) + b"\n").split(_BETWEEN.encode())[:-1]
-    # A paragraph holds the separator, or a line of it may be blank.
-    if len(split) != sum(safe) or _STARTS_BLANK.search(b"\n".join([b"", *split, b""])):
-        return _lines(map(split_sentences, paragraphs))
-    following = iter(split)
-    texts = [next(following) + b"\n" if is_safe else _as_they_are(split_sentences(text)).text for text, is_safe in zip(paragraphs, safe)]
-    return Lines(b"".join(texts), np.fromiter((text.count(b"\n") for text in texts), int, len(texts)))
+def _begin_batch(paragraphs: list[str], splitter: Executor) -> Callable[[], Lines]:
+    """Does what `_begin_documents` does, as if each paragraph were a document."""
+    safe = [paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None for paragraph in paragraphs]
+    finish_marking = _begin_marking("".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe)), splitter)
+
+    def finish() -> Lines:
+        marked = finish_marking()
+        texts = (marked + b"\n").split(_BETWEEN.encode())[:-1]
+        # A paragraph holds the separator, or a line of it may be blank.
+        if len(texts) != sum(safe) or _STARTS_BLANK.search(b"\n" + marked):
+            return _lines(map(split_sentences, paragraphs))
+        for number in itertools.compress(range(len(safe)), map(operator.not_, safe)):
+            texts.insert(number, "\n".join(split_sentences(paragraphs[number])).encode())
+        if not all(texts):
+            return _lines(map(split_sentences, paragraphs))
+        return Lines(b"\n".join([*texts, b""]), 1 + np.fromiter(map(_COUNT_LINES, texts), int, len(texts)))
+
+    return finish
 
 
 def _lines(documents: Iterable[list[str]]) -> Lines:
@@ -135,26 +147,36 @@ def _lines(documents: Iterable[list[str]]) -> Lines:
     return Lines(b"".join(part.text for part in parts), np.array([len(part.counts) for part in parts], int))
 
 
-def _mark_sentences(text: str) -> bytes:
-    """Returns what the splitter makes of the text: a line for each sentence."""
+def _begin_marking(text: str, splitter: Executor) -> Callable[[], bytes]:
+    """Hands a text to the splitter. Returns what waits for it and returns what it makes of the text: a line for each sentence."""
     if _MARK in text:
-        return blingfire.text_to_sentences(text).encode()
+        split = splitter.submit(blingfire.text_to_sentences, text)
+        return lambda: split.result().encode()
     data = text.encode()
     firsts, lasts = _idle_parts(data)
-    kept = _MARK.encode().join(map(data.__getitem__, map(slice, [0, *lasts], [*firsts, len(data)])))
-    pieces = [b""] * (2 * len(firsts) + 1)
-    pieces[::2] = blingfire.text_to_sentences(kept.decode()).encode().split(_MARK.encode())
-    pieces[1::2] = map(data.__getitem__, map(slice, firsts, lasts))
-    return b"".join(pieces)
+    kept = _MARK.encode().join(_parts(data, np.append(0, lasts), np.append(firsts, len(data))))
+    split = splitter.submit(blingfire.text_to_sentences, kept.decode())
+
+    def finish() -> bytes:
+        pieces = [b""] * (2 * len(firsts) + 1)
+        pieces[::2] = split.result().encode().split(_MARK.encode())
+        pieces[1::2] = _parts(data, firsts, lasts)
+        return b"".join(pieces)
+
+    return finish
 
 
-def _idle_parts(text: bytes) -> tuple[list[int], list[int]]:
+def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
+    return map(data.__getitem__, map(slice, firsts.tolist(), ends.tolist()))
+
+
+def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Returns where the parts begin and end, from the first letter of a word to a blank, that the splitter need not see."""
     classes = text.translate(_CLASSES).replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
     ends = np.concatenate([[-1], np.flatnonzero(np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)), [len(text)]])
     gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _LEAST_BYTES)
-    blanks = np.concatenate([[-1], np.flatnonzero(np.frombuffer(text, np.uint8) == ord(" ")), [len(text)]])
-    firsts = blanks[np.searchsorted(blanks, ends[gaps] + _BEHIND_BYTES)] + 1
-    lasts = blanks[np.searchsorted(blanks, ends[gaps + 1] - _BEFORE_BYTES) - 1]
-    is_long = lasts - firsts >= _LEAST_BYTES
-    return firsts[is_long].tolist(), lasts[is_long].tolist()
+    behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
+    is_blank_behind, is_blank_before = (ragged.windows(text, starts, _MOST_WORD_BYTES) == ord(" ") for starts in (behind, before - _MOST_WORD_BYTES))
+    firsts, lasts = behind + is_blank_behind.argmax(axis=1) + 1, before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
+    is_idle = (lasts - firsts >= _LEAST_BYTES) & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
+    return firsts[is_idle], lasts[is_idle]

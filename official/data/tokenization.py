@@ -35,6 +35,7 @@ _NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not a
 _ASCII_WORD = re.compile(rf"[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
 _ASCII_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
+_BLANKS = re.compile(b"  +")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 _CHINESE_OR_OTHERS = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
 
@@ -88,6 +89,7 @@ class Tokenizer:
 
     def _tokenize_batch(self, text: bytes) -> np.ndarray:
         """Returns the ids of lines, the end of each among them."""
+        text = _single_blanks(text)
         starts, ends = _find_words(text)
         keys = _keys(text, starts, ends)
         places, is_there = self._whole.find(keys)
@@ -161,20 +163,24 @@ def _join(sentences: list[str]) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def _single_blanks(text: bytes) -> bytes:
+    is_blank = np.frombuffer(text, np.uint8) == ord(" ")
+    return _BLANKS.sub(b" ", text) if (is_blank[1:] & is_blank[:-1]).any() else text
+
+
 def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the words of the text begin and end, each line feed among them, and chunks that are not all ASCII as one."""
-    codes, classes = np.frombuffer(text, np.uint8), np.frombuffer(bytearray(text.translate(_CLASSES)), np.uint8)
+    """Returns where the words begin and end, each line feed and each chunk that is not all ASCII among them; no blank of the text follows another."""
+    codes, classes = np.frombuffer(text, np.uint8), np.frombuffer(text.translate(_CLASSES), np.uint8)
     foreign = np.flatnonzero(codes > 127)
     if len(foreign):
+        classes = classes.copy()
         classes[_chunks_around(foreign, codes)] = _PART
-    differs = classes[1:] != classes[:-1]
-    # A word begins at what is alone, and where another class than before does that is not white space; it ends before the next one.
-    is_alone, is_word = classes == _ALONE, classes != _WHITE
-    is_start, is_last = is_alone.copy(), is_alone
-    is_start[0], is_last[-1] = is_word[0], is_word[-1]
-    is_start[1:] |= differs & is_word[1:]
-    is_last[:-1] |= differs & is_word[:-1]
-    return np.flatnonzero(is_start), np.flatnonzero(is_last) + 1
+    is_start, is_part = classes == _ALONE, classes == _PART
+    is_start[0] |= is_part[0]
+    is_start[1:] |= is_part[1:] > is_part[:-1]
+    starts = np.flatnonzero(is_start)
+    # A word ends where the next one begins, or a blank before that; the last is a line feed.
+    return starts, np.append(starts[1:] - (codes[starts[1:] - 1] == ord(" ")), len(text))
 
 
 def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, FIRST_EXCEPTION, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
 from tqdm import tqdm
@@ -18,27 +18,19 @@ _REFRESH_SECS = 0.5
 _REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
 _counters = None  # in a process of the pool: what `report` adds to
 _bar = None  # without a pool: what `report` moves
-_BAR_LOCK = threading.Lock()
-_is_stopped = False  # without a pool: whether `report` ends the tasks
 
 
 def report(num_bytes: float, items: int) -> None:
-    """Called by a task now and then: it has done so many more bytes of text, and items of the kind that the bar counts.
-
-    Raises CancelledError where the task is to end because another one failed.
-    """
+    """Called by a task now and then: it has done so many more bytes of text, and items of the kind that the bar counts."""
     if _counters is not None:
         with _counters.get_lock():
             _counters[0] += num_bytes
             _counters[1] += items
     elif _bar is not None:
-        if _is_stopped:
-            raise CancelledError
-        with _BAR_LOCK:
-            _move(_bar, _bar.n + num_bytes, _bar.items + items)
+        _move(_bar, _bar.n + num_bytes, _bar.items + items)
 
 
-def run_all(tasks: Iterable[tuple], num_workers: int, total_bytes: float, doing: str, items: str, preload: str, threads: int = 1) -> None:
+def run_all(tasks: Iterable[tuple], num_workers: int, total_bytes: float, doing: str, items: str, preload: str) -> None:
     """Runs tasks, the later ones after the earlier ones have begun.
 
     Args:
@@ -54,24 +46,17 @@ def run_all(tasks: Iterable[tuple], num_workers: int, total_bytes: float, doing:
     tasks = list(tasks)
     with _new_bar(total_bytes, doing, items) as bar:
         if min(num_workers, len(tasks)) <= 1:
-            _run_here(tasks, threads, bar)
+            _run_here(tasks, bar)
         else:
             _run_in_processes(tasks, min(num_workers, len(tasks)), bar, preload)
 
 
-def _run_here(tasks: list[tuple], threads: int, bar: tqdm) -> None:
-    global _bar, _is_stopped
-    _bar, _is_stopped = bar, False
+def _run_here(tasks: list[tuple], bar: tqdm) -> None:
+    global _bar
+    _bar = bar
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(*task) for task in tasks]
-            try:
-                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                    future.result()
-            except BaseException:
-                _is_stopped = True  # without this, leaving the pool waits for the tasks in work
-                pool.shutdown(cancel_futures=True)
-                raise
+        for function, *arguments in tasks:
+            function(*arguments)
     finally:
         _bar = None
 
