@@ -132,29 +132,31 @@ def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) 
 
 def _lines_of_split(text, split: Split, layout: _Format, counts: ReadCounts) -> _Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after it."""
-    inside, before = split.start == 0, 0
+    inside, before, opens_document = split.start == 0, 0, layout.opens
     for offset, line in text_files.read_lines(text, split, _MOST_JSON_BYTES if layout is _JSON else _MOST_LINE_BYTES):
-        content, undecodable = _decode(line)
-        opens = offset is not None and not (undecodable and not content) and layout.opens(content)
+        try:
+            content, undecodable = _strip(line.decode()), 0
+        except UnicodeDecodeError:
+            content, undecodable = _without_undecodable(line)
+        opens = offset is not None and not (undecodable and not content) and opens_document(content)
         if offset is not None and split.end is not None and offset >= split.end and (opens or not inside):
             return
         inside = inside or opens
         if inside:
             counts.text_bytes += len(line)
-            counts.undecodable_bytes += undecodable
-            counts.skipped_lines += undecodable > 0 and not content
-            counts.cut_lines += offset is None and before is not None
+            if undecodable:
+                counts.undecodable_bytes += undecodable
+                counts.skipped_lines += not content
+            if offset is None and before is not None:
+                counts.cut_lines += 1
             yield opens, content
         before = offset
 
 
-def _decode(line: bytes) -> tuple[str, int]:
+def _without_undecodable(line: bytes) -> tuple[str, int]:
     """Returns the text without white space around it and without the bytes that are not UTF-8, and their number."""
-    try:
-        return _strip(line.decode("utf-8")), 0
-    except UnicodeDecodeError:
-        text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
-        return _strip(text), dropped
+    text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
+    return _strip(text), dropped
 
 
 def _strip(text: str) -> str:

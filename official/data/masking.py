@@ -7,6 +7,7 @@ Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of
 
 import numpy as np
 
+from official.data import ragged
 from official.data.corpus import TokenizedDocuments
 from official.data.examples import Examples
 from official.data.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, Rules
@@ -30,15 +31,15 @@ def build_examples(plan: np.ndarray, documents: TokenizedDocuments, vocabulary: 
         chosen_NT = _choose_words(_continues(input_ids_NL, a_length_N, text_N, vocabulary), text_N, wanted_N, rng)
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
-    row, text_column = np.nonzero(chosen_NT)  # row by row, ascending
+    # One index for both axes: numpy is twice as fast with it.
+    row, text_column = np.divmod(np.flatnonzero(chosen_NT), chosen_NT.shape[1])  # row by row, ascending
     column = _column(text_column, a_length_N[row])
-    predictions_N = np.bincount(row, minlength=len(plan))
-    slot = np.arange(len(row)) - np.repeat(np.cumsum(predictions_N) - predictions_N, predictions_N)
+    place, predictions_N = row * rules.max_seq_length + column, np.bincount(row, minlength=len(plan))
+    slot = ragged.ranges(np.arange(len(plan)) * rules.max_predictions_per_seq, predictions_N)
     positions_NP, labels_NP = np.zeros((2, len(plan), rules.max_predictions_per_seq), np.int32)
-    positions_NP[row, slot] = column
-    labels = input_ids_NL[row, column]
-    labels_NP[row, slot] = labels
-    input_ids_NL[row, column] = _replace(labels, vocabulary, rng)
+    labels = input_ids_NL.ravel()[place]
+    positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
+    input_ids_NL.ravel()[place] = _replace(labels, vocabulary, rng)
     return Examples(input_ids=input_ids_NL, lengths=text_N + 3, first_lengths=a_length_N + 2, positions=positions_NP, labels=labels_NP,
                     predictions=predictions_N, is_random=plan[:, IS_RANDOM] != 0)
 

@@ -100,10 +100,13 @@ def read_lines(text: BinaryIO, split: Split, most_bytes: int) -> Iterator[tuple[
         return
     rest, starts = b"", True
     while piece := rest + text.readline(most_bytes - len(rest)):
-        ends = piece.endswith(b"\n")
-        cut = len(piece) if ends or len(piece) < most_bytes else _find_cut(piece)
-        yield (position if starts else None), piece[:cut]
-        position, rest, starts = position + cut, piece[cut:], ends
+        if piece.endswith(b"\n") or len(piece) < most_bytes:
+            yield (position if starts else None), piece
+            position, rest, starts = position + len(piece), b"", True
+        else:
+            cut = _find_cut(piece)
+            yield (position if starts else None), piece[:cut]
+            position, rest, starts = position + cut, piece[cut:], False
 
 
 def _seek_line(text: BinaryIO, split: Split, most_bytes: int) -> int | None:

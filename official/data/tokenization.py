@@ -31,6 +31,8 @@ _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: so
 _MOST_PIECES = 6  # of a word in the table
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
+_NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
+
 _NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
 _ASCII_WORD = re.compile(rf"[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
@@ -174,7 +176,7 @@ def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     foreign = np.flatnonzero(codes > 127)
     if len(foreign):
         classes = classes.copy()
-        classes[_chunks_around(foreign, codes)] = _PART
+        classes[_chunks_around(foreign, text)] = _PART
     is_start, is_part = classes == _ALONE, classes == _PART
     is_start[0] |= is_part[0]
     is_start[1:] |= is_part[1:] > is_part[:-1]
@@ -183,12 +185,20 @@ def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.append(starts[1:] - (codes[starts[1:] - 1] == ord(" ")), len(text))
 
 
-def _chunks_around(places: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Returns the places, ascending, of all bytes of the chunks in which some of the `places` lie."""
-    whites = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n")))
-    after = np.unique(np.searchsorted(whites, places))
-    starts, ends = np.where(after > 0, whites[after - 1] + 1, 0), whites[after]
-    return ragged.ranges(starts, ends - starts)
+def _chunks_around(places: np.ndarray, text: bytes) -> np.ndarray:
+    """Returns the places of all bytes of the chunks in which some of the `places`, ascending, lie."""
+    text = _NEAR * b" " + text + _NEAR * b" "
+    whites_before, whites_behind = ((part == ord(" ")) | (part == ord("\n")) for part in (
+        ragged.windows(text, places, _NEAR), ragged.windows(text, places + _NEAR, _NEAR)))
+    if whites_before.any(axis=1).all() and whites_behind.any(axis=1).all():
+        starts, ends = places - whites_before[:, ::-1].argmax(axis=1), places + whites_behind.argmax(axis=1)
+    else:  # as where words are not divided by white space
+        codes = np.frombuffer(text, np.uint8)
+        whites = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n"))) - _NEAR
+        after = np.searchsorted(whites, places)
+        starts, ends = whites[after - 1] + 1, whites[after]
+    starts, first = np.unique(starts, return_index=True)
+    return ragged.ranges(starts, ends[first] - starts)
 
 
 def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
