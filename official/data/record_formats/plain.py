@@ -15,8 +15,9 @@ VOCABULARY_LIMIT = wire.LIMIT
 
 def encode(examples: Examples) -> list[bytes]:
     length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    column_L = np.arange(length)
-    is_second_NL = (column_L >= examples.first_lengths[:, None]) & (column_L < examples.lengths[:, None])
+    column_L = np.arange(length, dtype=np.int32)
+    begin_N, end_N = (lengths.astype(np.int32) for lengths in (examples.first_lengths, examples.lengths))
+    is_second_NL = (column_L >= begin_N[:, None]) & (column_L < end_N[:, None])
     return wire.examples([
         wire.integers("input_ids", examples.input_ids),
         wire.chosen(_first_ones("input_mask", length), examples.lengths),
