@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
+import official  # first: sets what TensorFlow reads when it is imported
 from official.config import read_json
 
 
@@ -43,6 +43,8 @@ def parse_flags():
 
 def measure(flags) -> dict:
     """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
+    if len(flags.dtypes) == 1:  # a process has one choice
+        official.choose_kernels(*flags.dtypes)  # those of train.py
     from official.reporting import measurement
     from official.tasks import TASKS
     from official.training import plan, step_benchmark

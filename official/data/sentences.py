@@ -15,7 +15,7 @@ import numpy as np
 
 from official.data import ragged
 
-_BATCH_CHARACTERS = 1 << 19  # of one call of the splitter; what comes before and behind it takes turns on caches, and longer ones are better
+_BATCH_CHARACTERS = 1 << 19  # of one call of the splitter; the work on shorter ones takes turns too often, and finds the caches full of the other
 _BATCHES_AHEAD = 1
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it is white space,
 # which the splitter's rules treat before a word as they do the beginning of the text.
