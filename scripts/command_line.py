@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -117,6 +118,7 @@ def write_file(path: str, data: str | bytes) -> None:
 
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # as train.py does: its warnings tell users nothing
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
         sys.exit(main())
