@@ -66,7 +66,7 @@ def measure_steps(config, steps: int) -> list[int]:
 
     strategy, task = strategy_lib.make_strategy(config), TASKS[config.task](config)
     state = step_lib.make_state(config, task, strategy)
-    iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(config.train_batch_size)))
+    iterator = iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(config.train_batch_size), strategy))
     train_loop = step_lib.make_train_loop(config, task, state, strategy)
     peaks = []
     for _ in range(steps + 1):  # the first compiles

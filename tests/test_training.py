@@ -362,6 +362,17 @@ def test_missing_devices_are_named(make_config):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
 
 
+def test_one_cpu_reads_the_dataset_itself():
+    """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take a minute."""
+    dataset = tf.data.Dataset.range(3)
+    assert strategy_lib.distribute(lambda context: dataset, tf.distribute.OneDeviceStrategy("CPU:0")) is dataset
+    part = strategy_lib.distribute(lambda context: dataset.shard(context.num_input_pipelines, context.input_pipeline_id), tf.distribute.OneDeviceStrategy("CPU:0"))
+    assert list(part.as_numpy_iterator()) == [0, 1, 2]
+    replicas = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    values = [replicas.experimental_local_results(value) for value in strategy_lib.distribute(lambda context: dataset.repeat(2), replicas)]
+    assert [int(value) for each in values for value in each] == [0, 1, 2, 0, 1, 2]
+
+
 def test_threads_are_those_of_the_flags(make_config):
     with pytest.raises(ConfigError, match="inter_op_threads=77, but this process computes already"):
         tf.zeros([]).numpy()

@@ -34,6 +34,17 @@ def make_strategy(config) -> tf.distribute.Strategy:
     return strategy
 
 
+def distribute(host_dataset, strategy):
+    """Returns what deals out the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host, to the replicas.
+
+    On one CPU that is the dataset itself. TensorFlow would put iterators behind it that are autotuned whatever the dataset's options say, and
+    that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    """
+    if isinstance(strategy, tf.distribute.OneDeviceStrategy) and _on_cpus(strategy):
+        return host_dataset(tf.distribute.InputContext())
+    return strategy.distribute_datasets_from_function(host_dataset)
+
+
 def _set_threads(config) -> None:
     """Sets how many threads compute on the CPU; this can be done once in a process, before its first operation."""
     threading = tf.config.threading

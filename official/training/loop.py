@@ -13,6 +13,7 @@ from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
+from official.distribution import strategy as strategy_lib
 from official.reporting.metrics import MetricsWriter
 from official.reporting.mllog import MLPerfLog
 from official.reporting.progress import Progress
@@ -148,7 +149,7 @@ class Loop:
             variable.assign(value)
 
     def _synthetic_iterator(self, replica_batch_size: int):
-        return iter(self.strategy.distribute_datasets_from_function(lambda context: self.task.synthetic_dataset(replica_batch_size)))
+        return iter(strategy_lib.distribute(lambda context: self.task.synthetic_dataset(replica_batch_size), self.strategy))
 
     def _train_iterator(self):
         """Every host reads its own part, in batches of one replica, from where the state says."""
@@ -158,7 +159,7 @@ class Loop:
             return self.task.train_dataset(
                 self.plan.replica_batch_size, samples, context.input_pipeline_id, context.num_input_pipelines)
 
-        return iter(self.strategy.distribute_datasets_from_function(host_dataset))
+        return iter(strategy_lib.distribute(host_dataset, self.strategy))
 
     def _global_batches(self, dataset):
         """Global batches, filled up to one shape, cut into one batch a replica and dealt out to the hosts."""
@@ -167,7 +168,7 @@ class Loop:
             batches = dataset(self.plan.eval_batch_size).rebatch(self.plan.replica_eval_batch_size, drop_remainder=True)
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
-        return self.strategy.distribute_datasets_from_function(host_dataset)
+        return strategy_lib.distribute(host_dataset, self.strategy)
 
     def _train(self, iterator) -> dict:
         """Runs one inner loop, writes its metrics and returns them."""

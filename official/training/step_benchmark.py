@@ -41,7 +41,7 @@ def make_step(config, make_task, steps: int) -> Callable[[], float]:
     state = step_lib.make_state(config, task, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy)
     replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
-    iterator = iter(strategy.distribute_datasets_from_function(lambda _: task.synthetic_dataset(replica_batch)))
+    iterator = iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch), strategy))
     count, nothing = tf.constant(steps), step_lib.no_totals(task)
     return lambda: step_lib.mean_metrics(task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"])["loss"]
 
