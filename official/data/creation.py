@@ -4,9 +4,8 @@ Two rounds of independent tasks, each in as many processes as asked for:
   1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks (`official.data.corpus`).
   2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
      segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
-Memory holds a block or a pool per process, and never the text. What a
-task writes depends on the input, the flags and the task's number, not on the processes; a task that is done is not done again
-when the job is started once more.
+Memory holds a block or a pool per process, and never the text. What a task writes depends on the input, the flags and the
+task's number, not on the processes; a task that is done is not done again when the job is started once more.
 """
 
 import collections

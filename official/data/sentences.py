@@ -97,11 +97,11 @@ def _begin_documents(documents: list[tuple[list[str], bool]], splitter: Executor
     for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
         begin = functools.partial(_begin_batch, splitter=splitter) if is_to_split else _as_they_are
         parts += map(begin, _batches(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group), len))
+    paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])  # here: what waits keeps no text that it need not
 
     def finish() -> Lines:
         done = [part() if callable(part) else part for part in parts]
         sentences_before = np.cumsum(np.concatenate([[0], *(lines.counts for lines in done)]))
-        paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
         return Lines(b"".join(lines.text for lines in done), np.diff(sentences_before[paragraphs_before]))
 
     return finish

@@ -188,17 +188,19 @@ def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
 def _chunks_around(places: np.ndarray, text: bytes) -> np.ndarray:
     """Returns the places of all bytes of the chunks in which some of the `places`, ascending, lie."""
     text = _NEAR * b" " + text + _NEAR * b" "
-    whites_before, whites_behind = ((part == ord(" ")) | (part == ord("\n")) for part in (
-        ragged.windows(text, places, _NEAR), ragged.windows(text, places + _NEAR, _NEAR)))
+    whites_before, whites_behind = (_ends_chunk(ragged.windows(text, starts, _NEAR)) for starts in (places, places + _NEAR))
     if whites_before.any(axis=1).all() and whites_behind.any(axis=1).all():
         starts, ends = places - whites_before[:, ::-1].argmax(axis=1), places + whites_behind.argmax(axis=1)
     else:  # as where words are not divided by white space
-        codes = np.frombuffer(text, np.uint8)
-        whites = np.flatnonzero((codes == ord(" ")) | (codes == ord("\n"))) - _NEAR
+        whites = np.flatnonzero(_ends_chunk(np.frombuffer(text, np.uint8))) - _NEAR
         after = np.searchsorted(whites, places)
         starts, ends = whites[after - 1] + 1, whites[after]
     starts, first = np.unique(starts, return_index=True)
     return ragged.ranges(starts, ends[first] - starts)
+
+
+def _ends_chunk(codes: np.ndarray) -> np.ndarray:
+    return (codes == ord(" ")) | (codes == ord("\n"))
 
 
 def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
