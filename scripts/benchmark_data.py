@@ -97,7 +97,7 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
 
 def peak_memory(flags, folder: str) -> dict:
     """Returns {bytes of text: most bytes that a process of create_pretraining_data.py had in memory}."""
-    from official.data import files
+    from official.io import files
 
     texts = [open(path, "rb").read() for path in files.find_files(flags.input_files, "input_files")]
     peaks = {}
@@ -119,7 +119,8 @@ def peak_memory(flags, folder: str) -> dict:
 
 def time_all(flags, folder: str) -> dict:
     """Returns the figures; speeds of creation are MB (10^6 bytes) of text per second."""
-    from official.data import documents, files
+    from official.data import documents
+    from official.io import files
     from official.reporting import measurement
 
     paths = files.find_files(flags.input_files, "input_files")

@@ -12,7 +12,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 from official.config import ConfigError
-from official.data import files, vocabulary
+from official.data import vocabulary
+from official.io import files
 from official.data.documents import ReadCounts, read_documents
 
 

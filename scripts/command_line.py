@@ -8,7 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from official.config import ConfigError, suggest
+from official.io.errors import ConfigError, suggest
+from official.io.writing import check_output_file, naming_output, replace_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,21 +35,6 @@ class Parser(argparse.ArgumentParser):
 def _respelled(argument: str, spellings: dict[str, str]) -> str:
     name, equals, value = argument.partition("=")
     return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
-
-
-def check_output_file(path: str, flag: str, overwrite: bool) -> None:
-    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already, or cannot be written."""
-    if os.path.isdir(path):
-        raise ConfigError(f"--{flag}={path} is a folder. Give the name of a file.")
-    if os.path.exists(path) and not overwrite:
-        raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(path + ".tmp", "wb"):  # the permissions alone do not tell: not for root, not on /proc
-            pass
-        os.remove(path + ".tmp")
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
 
 
 def check_counts(flags, *names: str) -> None:
@@ -107,13 +93,9 @@ def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -
 
 
 def write_file(path: str, data: str | bytes) -> None:
-    """Writes a file under a temporary name first, so that it is there whole or not at all. Raises ConfigError."""
-    try:
-        with open(path + ".tmp", "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-        os.replace(path + ".tmp", path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
+    """Writes a file whole or not at all. Raises ConfigError."""
+    with naming_output(path):
+        replace_file(path, data)
 
 
 def run(main: Callable[[], int | None]) -> None:

@@ -80,7 +80,8 @@ def draw(lengths: dict, path: str, longest: int) -> None:
 
 def main() -> None:
     flags = parse_flags()
-    from official.data import files, inspection  # after the flags are checked: TensorFlow takes seconds to load
+    from official.data import inspection  # after the flags are checked: TensorFlow takes seconds to load
+    from official.io import files
     paths = {"records": files.find_files(",".join(flags.files), "files", in_folders="*.tfrecord")}
     if flags.compare_to:
         paths["compare_to"] = files.find_files(flags.compare_to, "compare_to", in_folders="*.tfrecord")

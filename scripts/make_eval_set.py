@@ -77,10 +77,10 @@ def write_records(path: str, records) -> None:
     """Writes a TFRecord file, which is there whole or not at all."""
     import tensorflow as tf
 
-    from official.data import files
+    from official.io import writing
 
     try:
-        with files.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+        with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
             for record in records:
                 writer.write(record)
     except (OSError, tf.errors.OpError) as error:

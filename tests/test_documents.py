@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import documents as documents_lib
-from official.data import files, sentences, text_files
+from official.data import sentences, text_files
+from official.io import files
 from official.data.documents import ReadCounts, read_documents, read_splits
 from official.data.text_files import Split, plan_splits, plan_tasks
 from tests.conftest import ROOT, TEST_DATA
@@ -98,7 +99,7 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
 
 
 def test_local_text_needs_no_tensorflow(tmp_path):
-    code = ("import sys; from official.data import documents, files; "
+    code = ("import sys; from official.data import documents; from official.io import files; "
             "list(documents.read_documents(files.find_files(sys.argv[1], 'f'), documents.ReadCounts())); assert 'tensorflow' not in sys.modules")
     subprocess.run([sys.executable, "-c", code, write(tmp_path / "a.txt", "Text.")], cwd=ROOT, check=True)
 

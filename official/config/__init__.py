@@ -11,7 +11,8 @@ import ml_collections
 
 from official.config.checks import check_schedule, validate
 from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, encoder_options, fill_in_steps, initial_loss_scale, schedule_steps, train_steps
-from official.config.errors import ConfigError, nearest_multiples, read_json, suggest
+from official.io.errors import ConfigError, nearest_multiples, suggest
+from official.io.json_files import read_json
 from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
 from official.config.model import BertConfig, bert_config_from_dict

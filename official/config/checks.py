@@ -5,7 +5,7 @@ import os
 import re
 
 from official.config.derived import schedule_steps, train_steps
-from official.config.errors import ConfigError, nearest_multiples
+from official.io.errors import ConfigError, nearest_multiples
 from official.config.fields import FIELDS
 
 

@@ -1,6 +1,6 @@
 """The evaluation rules of MLPerf, by name: how often, on what and to which accuracy."""
 
-from official.config.errors import ConfigError
+from official.io.errors import ConfigError
 from official.config.fields import FIELDS
 
 

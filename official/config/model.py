@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from official.config.errors import ConfigError, suggest
+from official.io.errors import ConfigError, suggest
 
 
 @dataclasses.dataclass(frozen=True)

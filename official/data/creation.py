@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import corpus, documents, files, masking, pairs, records, sentences, text_files, tokenization, unfinished, vocabulary, workers
+from official.data import corpus, documents, masking, pairs, records, sentences, text_files, tokenization, unfinished, vocabulary, workers
+from official.io import files, writing
 
 MANIFEST = "manifest.json"
 _VERSION = 4  # of what the same flags make of the same text
@@ -262,7 +263,7 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
     if os.path.exists(_shard_path(folder, number)) and os.path.exists(path):
         workers.report(share, unfinished.read_json(_shard_path(folder, number))["instances"])
         return
-    with files.replacing(path) as temporary:
+    with writing.replacing(path) as temporary:
         counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
     unfinished.write_json(_shard_path(folder, number), counts)
 

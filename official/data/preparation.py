@@ -7,7 +7,8 @@ import os
 import re
 
 from official.config import ConfigError
-from official.data import documents, files, text_files, unfinished, workers
+from official.data import documents, text_files, unfinished, workers
+from official.io import files
 
 MANIFEST = "manifest.json"
 SIDES = ("train", "eval")

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import files as files_lib
 from official.data import parallelism
 from official.data import records as records_lib
+from official.io import files as files_lib
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_EXAMPLES = 8192  # of all streams together

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from official.config import ConfigError
-from official.data import files
+from official.io import files
 
 _BUFFER_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 16  # are decompressed at once

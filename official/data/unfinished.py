@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from official.config import ConfigError
-from official.data import files
+from official.io import writing
 
 _FOLDER = ".unfinished"
 _JOB = "job.json"
@@ -83,4 +83,4 @@ def read_json(path: str) -> dict:
 
 
 def write_json(path: str, values: dict) -> None:
-    files.replace_file(path, json.dumps(values, indent=2) + "\n")
+    writing.replace_file(path, json.dumps(values, indent=2) + "\n")

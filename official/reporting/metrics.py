@@ -8,7 +8,7 @@ import time
 
 import tensorflow as tf
 
-from official.reporting.files import LineFile, read_lines, replace_file
+from official.io.writing import LineFile, read_lines, replace_file
 
 FILE_NAME = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
-from official.reporting.files import LineFile, read_lines
+from official.io.writing import LineFile, read_lines
 
 FILE_NAME = "mllog.txt"
 _MARK = b":::MLLOG "

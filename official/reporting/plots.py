@@ -4,7 +4,7 @@ import io
 import os
 
 from official.reporting import palette
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.reporting.metrics import read_metrics
 from official.reporting.result import read_result
 

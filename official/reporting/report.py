@@ -8,7 +8,7 @@ import os
 import tensorflow as tf
 
 from official import config as config_lib
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.reporting.metrics import plain_value, read_metrics
 from official.reporting.plots import constant_prediction, format_number, metric_title, plot_run, render
 from official.reporting.progress import format_secs

@@ -6,7 +6,7 @@ import os
 
 import tensorflow as tf
 
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"

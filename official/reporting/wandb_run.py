@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 from official.reporting.result import EXIT_CODES
 

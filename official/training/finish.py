@@ -7,7 +7,7 @@ import tempfile
 from absl import logging
 import tensorflow as tf
 
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.training.loop import Loop, reading
 
 

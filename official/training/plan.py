@@ -12,7 +12,7 @@ from official.config import ConfigError
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
-from official.reporting.metrics import replace_file
+from official.io.writing import replace_file
 from official.training import graph_cost
 
 

@@ -25,7 +25,7 @@ from official.reporting import mllog
 from official.reporting import plots
 from official.reporting import report
 from official.reporting import summary
-from official.reporting.files import replace_file
+from official.io.writing import replace_file
 from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
 from official.training import finish

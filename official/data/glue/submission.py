@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from official.config import ConfigError
-from official.data import files
+from official.io import writing
 from official.data.glue.tasks import MAX_SCORE, GlueTask
 
 HEADER = "index\tprediction"
@@ -30,7 +30,7 @@ def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> s
     rows = [f"{index}\t{text}\n" for index, text in enumerate(_texts(task, np.asarray(predictions)))]
     try:
         os.makedirs(folder, exist_ok=True)
-        files.replace_file(path, HEADER + "\n" + "".join(rows))
+        writing.replace_file(path, HEADER + "\n" + "".join(rows))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
     return path

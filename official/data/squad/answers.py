@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data import files
+from official.io import writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Features
 from official.data.squad.reading import SquadData
@@ -106,7 +106,7 @@ def _write(path: str, by_question: dict) -> None:
     lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        files.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        writing.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
 

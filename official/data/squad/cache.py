@@ -12,7 +12,8 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data import files, workers
+from official.data import workers
+from official.io import writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
@@ -94,8 +95,8 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
     manifest = manifest | {"features_sha256": hashlib.sha256(content).hexdigest()}
     try:
         os.makedirs(folder, exist_ok=True)
-        files.replace_file(os.path.join(folder, FEATURES), content)
-        files.replace_file(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2) + "\n")
+        writing.replace_file(os.path.join(folder, FEATURES), content)
+        writing.replace_file(os.path.join(folder, MANIFEST), json.dumps(manifest, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from official.config import ConfigError
-from official.data import files
+from official.io import files
 
 SPACES = " \t\r\n\u202f"  # between words; other white space belongs to a word, which the tokenizer splits later
 WORD = re.compile(f"[^{SPACES}]+")

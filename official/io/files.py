@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 _BUFFER_BYTES = 1 << 20
 
@@ -50,28 +50,9 @@ def sizes(paths: Iterable[str]) -> list[int]:
 
 def open_binary(path: str) -> BinaryIO:
     """Opens a file for reading, buffered. Raises OSError, here and later, whatever keeps the file."""
-    if not _is_remote(path):
+    if not is_remote(path):
         return open(path, "rb", buffering=_BUFFER_BYTES)
     return io.BufferedReader(_RemoteFile(path), _BUFFER_BYTES)
-
-
-@contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """Yields a temporary name, the process's own, for a file of this machine; renamed at the end of its block, it is there whole or not at all."""
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # it may not have been made
-            os.remove(temporary)
-        raise
-
-
-def replace_file(path: str, content: bytes | str) -> None:
-    """Writes a file of this machine, which is there whole or not at all. Raises OSError."""
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
@@ -85,9 +66,9 @@ def naming(path: str) -> Iterator[None]:
 
 def _size(path: str) -> int:
     with naming(path):
-        if not _is_remote(path):
+        if not is_remote(path):
             return os.path.getsize(path)
-        with _remote(path) as gfile:
+        with tensorflow_files(path) as gfile:
             return gfile.stat(path).length
 
 
@@ -103,10 +84,10 @@ class _FileSystem(NamedTuple):
 
 
 def _match(pattern: str, in_folders: str) -> list[str]:
-    if not _is_remote(pattern):
+    if not is_remote(pattern):
         system = _FileSystem(os.path.isfile, os.path.isdir, _walk, functools.partial(glob.glob, recursive=True))
         return [os.path.normpath(path) for path in _look_up(system, pattern, in_folders)]
-    with _remote(pattern) as gfile:
+    with tensorflow_files(pattern) as gfile:
         system = _FileSystem(lambda path: gfile.exists(path) and not gfile.isdir(path), gfile.isdir, gfile.walk,
                              functools.partial(_glob_remote, gfile))
         return _look_up(system, pattern, in_folders)
@@ -147,13 +128,14 @@ def _walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
 # Stores that TensorFlow reaches
 
 
-def _is_remote(path: str) -> bool:
+def is_remote(path: str) -> bool:
+    """Tells whether a path is in a store that only TensorFlow reaches."""
     return "://" in path
 
 
 @contextlib.contextmanager
-def _remote(path: str) -> Iterator:
-    """Gives tf.io.gfile; its errors become OSErrors."""
+def tensorflow_files(path: str) -> Iterator:
+    """Yields tf.io.gfile for one path; its errors become OSErrors."""
     import tensorflow as tf  # late: it loads for seconds, and local files do not need it
     try:
         yield tf.io.gfile
@@ -187,7 +169,7 @@ class _RemoteFile(io.RawIOBase):
         super().__init__()
         self._path = path
         self._position = 0
-        with _remote(path) as gfile:
+        with tensorflow_files(path) as gfile:
             self._size = gfile.stat(path).length
             self._file = gfile.GFile(path, "rb")
 
@@ -198,7 +180,7 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        with _remote(self._path):
+        with tensorflow_files(self._path):
             data = self._file.read(len(buffer))
         buffer[:len(data)] = data
         self._position += len(data)
@@ -206,7 +188,7 @@ class _RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        with _remote(self._path):
+        with tensorflow_files(self._path):
             self._file.seek(self._position)
         return self._position
 
