@@ -111,7 +111,7 @@ def main() -> None:
     import tqdm
 
     cases, parameters = make_cases(flags)
-    with tqdm.tqdm(total=flags.rounds + 2, desc="rounds", file=sys.stderr, disable=None) as progress:
+    with tqdm.tqdm(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
         timings = measurement.measure_in_turns(cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update())
     table = rows(timings, parameters)
     print(f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}")

@@ -12,8 +12,6 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
-from official.config import ConfigError
-from official.io.json_files import parse_json
 
 
 def parse_flags():
@@ -24,32 +22,25 @@ def parse_flags():
     return parser.parse()
 
 
-def read(folder: str, name: str) -> bytes:
+def read(folder: str, name: str) -> str:
+    from official.config import ConfigError
+
     try:
-        with open(os.path.join(folder, name), "rb") as file:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
             return file.read()
     except OSError:
         raise ConfigError(f"--model_dir={folder} is not a finished run: {name} is missing.") from None
 
 
-def read_result(folder: str) -> dict:
-    """Returns the result of a run, which has the whole configuration with it. Raises ConfigError."""
-    result = parse_json(read(folder, "result.json"), os.path.join(folder, "result.json"))
-    config = result.get("config")
-    if not isinstance(config, dict) or not isinstance(config.get("num_runs"), int) or "seed" not in config:
-        raise ConfigError(f"--model_dir={folder} is not a finished run: its result.json has no configuration.")
-    return result
-
-
 def record(model_dir: str) -> dict:
     """Returns what is kept of a run, or of the runs of --num_runs."""
-    result = read_result(model_dir)
-    from official.reporting.metrics import read_metrics  # after the look at the result: it loads TensorFlow
+    from official.reporting.metrics import read_metrics
 
+    result = json.loads(read(model_dir, "result.json"))
     repeats = result["config"]["num_runs"]
     folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)] if repeats > 1 else [model_dir]
     evaluations = [[line for line in read_metrics(folder) if line["split"] == "eval"] for folder in folders]
-    return {"command": read(folders[0], "command.txt").decode(errors="replace").strip(), "seed": result["config"]["seed"], "repeats": repeats, "result": result,
+    return {"command": read(folders[0], "command.txt").strip(), "seed": result["config"]["seed"], "repeats": repeats, "result": result,
             "evaluations": evaluations if repeats > 1 else evaluations[0]}
 
 

@@ -12,7 +12,6 @@ from tests.conftest import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import command_line  # pylint: disable=wrong-import-position
-import record_result  # pylint: disable=wrong-import-position
 from command_line import ConfigError  # pylint: disable=wrong-import-position
 
 COMMANDS = ["train.py", *sorted(str(path.relative_to(ROOT)) for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).glob("*.py")
@@ -87,15 +86,6 @@ def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
 def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
     done = subprocess.run([sys.executable, f"scripts/{script}.py", "nowhere", flag], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{script}.py: {flag} does not end with one of .png, .svg, .pdf.\n")
-
-
-@pytest.mark.parametrize("content", [None, "[]", "{}", '{"config": {"num_runs": "3"}}', "{"])
-def test_a_folder_that_is_no_run_is_not_recorded(tmp_path, content):
-    if content is not None:
-        (tmp_path / "result.json").write_text(content)
-    with pytest.raises(ConfigError) as error:
-        record_result.record(str(tmp_path))
-    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.fixture
