@@ -11,7 +11,6 @@ Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -130,23 +129,21 @@ def main() -> int:
     options = options_of(flags)
     if flags.verify:
         verification.check(flags.path, source, options)
+    verify = verification.verify if flags.verify else None
     try:
-        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action))
+        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
     except convert_lib.MismatchError as error:
-        print(f"convert_ckpt.py: {error}", file=sys.stderr)
+        print(f"convert_ckpt.py: {error} Nothing was written to {flags.output_dir}.", file=sys.stderr)
         return 1
-    try:
-        if flags.verify:
-            found = dataclasses.replace(options, num_attention_heads=report["num_attention_heads"])
-            report["verification"] = verification.verify(report["source"], report["target"], found)
-    finally:
-        if flags.report:
-            command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if flags.report:
+        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if not report["published"]:
+        print(f"convert_ckpt.py: {verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.", file=sys.stderr)
+        return 1
     print(convert_lib.describe(report))
     print_published_line(flags.action, report)
     if flags.verify:
         print(verification.describe(report["verification"]))
-        return 0 if report["verification"]["passed"] else 1
     return 0
 
 

@@ -6,6 +6,7 @@
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from official.checkpoint.formats import canonical, companions, hf_folder, regist
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
+from official.io import writing
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
 _WORDS = "bert/embeddings/word_embeddings"
@@ -25,8 +27,8 @@ class MismatchError(Exception):
 
 
 def convert(source: str, target_format: str, output_dir: str, source_format: str | None = None, options: Options = Options(),
-            overwrite: bool = False, progress=lambda done, total: None) -> dict:
-    """Converts a checkpoint.
+            overwrite: bool = False, progress=lambda done, total: None, verify: Callable[[dict, dict, Options], dict] | None = None) -> dict:
+    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last, all at once.
 
     Args:
       source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
@@ -36,20 +38,23 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
       progress: called with bytes written so far and in all.
+      verify: ({format, path} of the source, of the result, options) -> {passed, ...}, one more check of the result; unset: none.
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name: reason}, reshaped,
       cast, vocabulary, num_attention_heads (None: not known), companions (paths of files beside the result), compared (number of
-      tensors read back and found equal).
+      tensors read back and found equal), verification (what `verify` returned), published (False where that did not pass: then
+      nothing was written or replaced).
 
     Raises:
       ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the target does not know,
         and where the result is there already.
-      MismatchError: where the result, read back, differs.
+      MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
     names, container = registry.get_format(target_format)
     checkpoint = registry.open_checkpoint(source, "PATH", source_format)
-    source, location = checkpoint.location, container.target(output_dir or ".", checkpoint.location)
+    folder = output_dir or "."
+    source, location = checkpoint.location, container.target(folder, checkpoint.location)
     _check_free(container, location, checkpoint, overwrite)
     given_vocabulary = options.vocab_file
     options = with_companions(options, checkpoint)
@@ -66,16 +71,24 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
             raise ConfigError(f"{source}: the {names.TITLE} format has no place for {', '.join(sorted(mapped.unmatched))}.")
         result = _with_precision(mapped.tensors, options, getattr(names, "keeps_float32", lambda name: False))
         beside = _plan_companions(target_format, source, location, kept, options, overwrite)
-        _write(container, result, location, options, progress)
-        compared = _compare_or_remove(container, result, location)
-        _write_sidecar(rows, location)
-        companions.hand_on(beside)
+        with _work_folder(folder) as work:
+            made = container.target(work, source)
+            _write(container, result, made, options, progress)
+            compared = _read_back_and_compare(container, result, made)
+            _write_sidecar(rows, made)
+            gone = companions.hand_on(beside, work)
+            ends = [{"format": name, "path": path} for name, path in ((checkpoint.format, source), (target_format, made))]
+            verification = verify(*ends, options) if verify else None
+            published = verification is None or verification["passed"]
+            if published:
+                _publish(container, work, folder, location, gone)
     except reading.DamagedError as error:
         raise ConfigError(f"{source}: unreadable checkpoint ({error}).") from None
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
     added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
     report = _report(checkpoint, target_format, location, result, dropped, added, vocabulary, compared)
-    return {**report, "num_attention_heads": options.num_attention_heads,
+    return {**report, "num_attention_heads": options.num_attention_heads, "published": published,
+            **({"verification": verification} if verify else {}),
             "companions": [path for path, content in beside.items() if content is not None]}
 
 
@@ -192,15 +205,28 @@ def _read_sidecar(path: str) -> Tensors:
 
 
 def _write_sidecar(rows: Tensors, location: str) -> None:
-    path = sidecar_path(location)
-    with _writing(path):
-        if rows:
-            from safetensors.numpy import save_file
+    if rows:
+        from safetensors.numpy import save_file
 
-            save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, path + ".tmp")
-            os.replace(path + ".tmp", path)
-        elif os.path.exists(path):
-            os.remove(path)  # of an older result that was replaced
+        with _writing(location):
+            save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, sidecar_path(location))
+
+
+@contextlib.contextmanager
+def _work_folder(folder: str) -> Iterator[str]:
+    """Yields a folder in which the result is made and checked, beside its place."""
+    with contextlib.ExitStack() as stack:
+        with _writing(folder):
+            work = stack.enter_context(writing.unpublished(folder))
+        yield work
+
+
+def _publish(container, work: str, folder: str, location: str, gone: list[str]) -> None:
+    """Puts the result in its place, and takes away what is left of an older one: its other files, its cut words and companions."""
+    kept = companions.VOCABULARY  # an older vocabulary stays where the result brings none
+    old = [path for path in (*container.files(location), sidecar_path(location)) if os.path.basename(path) != kept]
+    with _writing(location):
+        writing.publish_all(work, folder, container.LAST, (*old, *gone))
 
 
 @contextlib.contextmanager
@@ -248,25 +274,16 @@ def _write(container, tensors: Tensors, location: str, options: Options, progres
         progress(done, total)
 
     with _writing(location):
-        tf.io.gfile.makedirs(os.path.dirname(location) or ".")
         container.write(tensors, location, options, count)
 
 
-def _compare_or_remove(container, wanted: Tensors, location: str) -> int:
-    """Compares the result with what was to be written; one that differs, or was not compared to the end, is removed."""
+def _read_back_and_compare(container, wanted: Tensors, location: str) -> int:
+    """Compares what was written with what was to be written. Returns the number of tensors."""
     try:
-        try:
-            written = container.read(location)
-        except reading.DamagedError as error:
-            raise MismatchError(f"read back, the result is damaged ({error}).") from None
-        return _compare(written, wanted)
-    except BaseException as error:
-        for path in container.files(location):
-            with contextlib.suppress(OSError):
-                os.remove(path)
-        if isinstance(error, MismatchError):
-            raise MismatchError(f"{error} The result, {location}, was removed.") from None
-        raise
+        written = container.read(location)
+    except reading.DamagedError as error:
+        raise MismatchError(f"read back, the result is damaged ({error}).") from None
+    return _compare(written, wanted)
 
 
 def _compare(written: Tensors, wanted: Tensors) -> int:

@@ -8,6 +8,8 @@ from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.io import writing
+from official.io.writing import naming_output
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
@@ -132,19 +134,14 @@ def _same(path: str, content: bytes | None) -> bool:
         return False
 
 
-def hand_on(files: dict[str, bytes | None]) -> list[str]:
-    """Writes what `plan` says and returns the paths. Raises ConfigError where one cannot be written."""
+def hand_on(files: dict[str, bytes | None], work: str) -> list[str]:
+    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises ConfigError where one cannot be written."""
     for path, content in files.items():
-        try:
-            if content is None:
-                os.remove(path)
-            else:
-                with open(path + ".tmp", "wb") as file:
-                    file.write(content)
-                os.replace(path + ".tmp", path)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
-    return [path for path, content in files.items() if content is not None]
+        made = os.path.join(work, os.path.basename(path))
+        if content is not None:
+            with naming_output(made):
+                writing.replace_file(made, content)
+    return [path for path, content in files.items() if content is None]
 
 
 def _read(path: str, flag: str) -> bytes:

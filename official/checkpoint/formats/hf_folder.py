@@ -27,6 +27,7 @@ from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
 
 WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+LAST = WEIGHTS
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, VOCABULARY))))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
@@ -169,7 +170,7 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
 
     Args:
       tensors: {Hugging Face's name: tensor}, read here one after the other.
-      folder: made where it is not there. Files of the same names are replaced, older parts removed.
+      folder: made where it is not there.
       options: num_attention_heads, hidden_act, vocab_file.
       progress: called with the bytes written since the last call.
 
@@ -179,19 +180,12 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
     options = options or Options()
     config = make_config(tensors, options)
     _check_vocabulary(options.vocab_file, config["vocab_size"])
-    work = os.path.join(folder, f".writing-{os.getpid()}")
-    os.makedirs(work, exist_ok=True)
-    try:
-        _write_weights(tensors, os.path.join(work, WEIGHTS), progress)
-        with open(os.path.join(work, CONFIG), "w", encoding="utf-8") as file:
-            file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        if options.vocab_file:
-            shutil.copyfile(options.vocab_file, os.path.join(work, VOCABULARY))
-        _publish(work, folder)
-    finally:
-        shutil.rmtree(work)
-        if not os.listdir(folder):
-            os.rmdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    _write_weights(tensors, os.path.join(folder, WEIGHTS), progress)
+    with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as file:
+        file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    if options.vocab_file:
+        shutil.copyfile(options.vocab_file, os.path.join(folder, VOCABULARY))
 
 
 def _write_weights(tensors: Tensors, path: str, progress) -> None:
@@ -216,16 +210,6 @@ def _header(tensors: Tensors) -> bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
-
-
-def _publish(work: str, folder: str) -> None:
-    """Moves the finished files to their place, the weights last, and removes what is left of older ones."""
-    new = sorted(os.listdir(work), key=lambda name: name == WEIGHTS)
-    for name in new:
-        os.replace(os.path.join(work, name), os.path.join(folder, name))
-    for path in files(folder):
-        if os.path.basename(path) not in (*new, VOCABULARY):
-            os.remove(path)
 
 
 def make_config(tensors: Tensors, options: Options) -> dict:

@@ -19,7 +19,7 @@ _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
 _SAVE_COUNTER = "save_counter"
 
-files, target = bundle.files, bundle.target
+files, target, LAST = bundle.files, bundle.target, bundle.LAST
 
 
 def locate(path: str) -> str | None:
@@ -110,7 +110,7 @@ def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: Non
 
     Args:
       tensors: {full name of the variable: tensor}, read here one after the other.
-      prefix: of the files. Files of the same names are replaced, all at once, the index last.
+      prefix: of the files, in a folder that is there.
       options: not used here.
       progress: called with the bytes written since the last call.
     """
