@@ -39,6 +39,22 @@ def test_the_newest_are_kept(tmp_path):
     assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-20", "ckpt-100"}
 
 
+@pytest.mark.parametrize("folder", ["runs/mine", "./runs/mine/", "runs/../runs/mine", "{absolute}", "ram://state/mine"])
+def test_tensorflow_finds_the_newest_one(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(absolute=tmp_path / "runs" / "mine")
+    tf.io.gfile.makedirs(folder)
+    manager = CheckpointManager(folder, variables(), keep=2)
+    manager.save(20)
+    prefix = manager.save(40)
+    assert os.path.normpath(tf.train.latest_checkpoint(folder)) == os.path.normpath(prefix)
+    known = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
+    assert [os.path.basename(path) for path in known] == ["ckpt-20", "ckpt-40"]
+    if "://" not in folder:
+        os.rename("runs", "moved")
+        assert tf.train.latest_checkpoint("moved/mine") == "moved/mine/ckpt-40"
+
+
 @pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "truncate index", "remove data"])
 def test_a_damaged_newest_checkpoint_is_skipped(tmp_path, damage, caplog):
     state = variables()

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from official.checkpoint import reading
 from official.config import ConfigError
+from official.io.files import is_remote
+from official.io.writing import replace_file, sync
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
 
@@ -46,6 +48,9 @@ class CheckpointManager:
         try:
             with tf.device("/cpu:0"):
                 tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+            if not is_remote(prefix):  # on the disk before older ones go
+                for path in self._files(step):
+                    sync(path)
             steps = self.steps()
             self._write_state(self._kept(steps))
         except (tf.errors.OpError, OSError) as error:
@@ -115,8 +120,12 @@ class CheckpointManager:
                               "Change --model_dir, or go back to the settings in its config.json.")
 
     def _write_state(self, steps: list[int]) -> None:
-        names = [f"ckpt-{step}" for step in steps]
-        tf.compat.v1.train.update_checkpoint_state(self._model_dir, names[-1], all_model_checkpoint_paths=names)
+        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to the folder, which may thus be moved.
+
+        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one writes names from outside of it.
+        """
+        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"', *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps)]
+        replace_file(os.path.join(self._model_dir, "checkpoint"), "\n".join(lines) + "\n")
 
     def _remove(self, step: int) -> None:
         # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
