@@ -40,6 +40,16 @@ def publish(complete: str, path: str) -> None:
         sync(os.path.dirname(path) or ".")
 
 
+def set_aside(path: str, ending: str = "") -> None:
+    """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is free. Raises OSError."""
+    stem, extension = os.path.splitext(path)
+    number = 1
+    while _exists(f"{stem}{ending}-{number}{extension}"):
+        number += 1
+    if _exists(path):
+        _rename(path, f"{stem}{ending}-{number}{extension}")
+
+
 def sync(path: str) -> None:
     """Waits until a file, or the names in a folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -182,6 +192,13 @@ def _names_in(folder: str, files: bool = True) -> list[str]:
         with tensorflow_files(folder) as gfile:
             return [name for name in gfile.listdir(folder) if not files or not gfile.isdir(os.path.join(folder, name))]
     return [entry.name for entry in os.scandir(folder) if not files or entry.is_file(follow_symlinks=True)]
+
+
+def _exists(path: str) -> bool:
+    if is_remote(path):
+        with tensorflow_files(path) as gfile:
+            return gfile.exists(path)
+    return os.path.lexists(path)
 
 
 def _make_folder(path: str) -> None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
-from official.io.writing import LineFile, read_lines
+from official.io.writing import LineFile, read_lines, set_aside
 
 FILE_NAME = "mllog.txt"
 _MARK = b":::MLLOG "
@@ -208,7 +208,7 @@ class MLPerfLog:
         with _one_line_errors(self._path):
             tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
             if not self._kept and read_lines(self._path):
-                _set_aside(self._path)
+                set_aside(self._path, "-earlier")
             self._file = LineFile(self._path, self._kept)
         if self._samples and not self._kept:
             absl_logging.warning("%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples)
@@ -266,15 +266,6 @@ def _one_line_errors(path: str):
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise ConfigError(f"--mllog_file={path} cannot be read and written: {reason}.") from None
-
-
-def _set_aside(path: str) -> None:
-    """Renames the log of an earlier run to mllog-earlier-1.txt or the next free number."""
-    stem, ending = os.path.splitext(path)
-    number = 1
-    while tf.io.gfile.exists(f"{stem}-earlier-{number}{ending}"):
-        number += 1
-    tf.io.gfile.rename(path, f"{stem}-earlier-{number}{ending}")
 
 
 class _Handler(logging.Handler):
