@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
 
 
@@ -100,7 +100,7 @@ def write_file(path: str, data: str | bytes) -> None:
 
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # as train.py does: its warnings tell users nothing
+    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # what it says of files is said by our own messages
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
         sys.exit(main())
@@ -111,5 +111,5 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"{os.path.basename(sys.argv[0])}:", " ".join(message.split()), file=sys.stderr)  # one line, whatever was received
+    report_error(os.path.basename(sys.argv[0]), message)
     return code

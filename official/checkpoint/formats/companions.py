@@ -7,7 +7,8 @@ import os
 from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
-from official.config import BertConfig, ConfigError
+from official.config import ConfigError, checked_sizes
+from official.io import json_files
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
@@ -27,12 +28,12 @@ def sizes_beside(location: str) -> dict:
     path = config_beside(location)
     if path is None:
         return {}
-    values = hf_folder.read_config(path)
+    values = json_files.read_json(path)
     if isinstance(values.get("model"), dict):
         values = values["model"]
     elif os.path.basename(path) == hf_folder.CONFIG:
         values = hf_folder.sizes(path)
-    return {field.name: values[field.name] for field in dataclasses.fields(BertConfig) if field.name in values}
+    return checked_sizes(values, path)
 
 
 def config_beside(location: str) -> str | None:
@@ -127,8 +128,8 @@ def _same(path: str, content: bytes | None) -> bool:
     if content is None or not path.endswith(".json"):
         return there == content
     try:
-        return json.loads(there) == json.loads(content)
-    except ValueError:
+        return json_files.parse_json(there, path) == json_files.parse_json(content, path)
+    except ConfigError:
         return False
 
 
