@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         for title, names in error.details.items():
             logging.debug("%s: %s", title, ", ".join(names))
-        report_error("train.py", str(error))
+        report_error("train.py", f"{error}{' --verbosity=1 lists all names.' if error.is_shortened else ''}")
         return 2
     except KeyboardInterrupt:  # while starting; later, the run saves first
         report_error("train.py", "interrupted.")

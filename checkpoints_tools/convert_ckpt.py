@@ -23,6 +23,7 @@ import command_line
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import ConfigError, suggest
+from official.io.errors import report_error
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
@@ -133,8 +134,14 @@ def main() -> int:
     try:
         report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action))
     except convert_lib.MismatchError as error:
-        print(f"convert_ckpt.py: {error}", file=sys.stderr)
+        report_error("convert_ckpt.py", str(error))
         return 1
+    except ConfigError as error:
+        if error.details and flags.report:
+            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n")
+        elif error.is_shortened:
+            raise ConfigError(f"{error} --report=FILE lists all names.") from None
+        raise
     try:
         if flags.verify:
             found = dataclasses.replace(options, num_attention_heads=report["num_attention_heads"])

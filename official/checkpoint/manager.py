@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official.checkpoint import reading
 from official.config import ConfigError
+from official.io.errors import describe_names
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
 
@@ -111,8 +112,8 @@ class CheckpointManager:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
         problems = reading.compare_names(wanted, found)
         if problems:
-            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
-                              "Change --model_dir, or go back to the settings in its config.json.")
+            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
+                              "Change --model_dir, or go back to the settings in its config.json.", problems)
 
     def _write_state(self, steps: list[int]) -> None:
         names = [f"ckpt-{step}" for step in steps]

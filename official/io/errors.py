@@ -5,19 +5,24 @@ import sys
 from collections.abc import Sequence
 
 _MOST_CHARACTERS = 299  # of an error line
-_MOST_OF_NAMES = 90  # of a list of names within a message
+_MOST_OF_NAMES = 120  # of a list of names within a message
 
 
 class ConfigError(ValueError):
     """Bad input or configuration. Its message is one line: what, received, allowed, which flag. Exit code 2.
 
     Attributes:
-      details: what is too long for a line, {title: names}: for a report, or a log.
+      details: {title: names}, all those of which the message may name the first ones only.
     """
 
     def __init__(self, message: str, details: dict[str, list[str]] | None = None):
         super().__init__(message)
         self.details = details or {}
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether there are names that the message does not name."""
+        return any(name not in str(self) for names in self.details.values() for name in names)
 
 
 def report_error(program: str, message: str) -> None:
@@ -47,6 +52,11 @@ def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
         shown.append(name)
     left = len(names) - len(shown)
     return ", ".join(shown) + (f" and {left:,} more" if left else "")
+
+
+def describe_names(problems: dict[str, list[str]]) -> str:
+    """Returns {title: names} as a message has it: "missing: a, b and 7 more. unexpected: c"; a title without names stands alone."""
+    return ". ".join(f"{title}: {shortened(names, _MOST_OF_NAMES // len(problems))}" if names else title for title, names in problems.items())
 
 
 def _clear_bars() -> None:

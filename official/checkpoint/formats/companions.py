@@ -8,6 +8,7 @@ from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import ConfigError, checked_sizes
+from official.io.errors import shortened
 from official.io import json_files
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
@@ -73,7 +74,7 @@ def check_source(location: str, tensors: Tensors) -> None:
     """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical tensors."""
     wrong = _contradictions(sizes_beside(location), tensors)
     if wrong:
-        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {', '.join(wrong)}. Remove or correct it.")
+        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or correct it.")
 
 
 def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:

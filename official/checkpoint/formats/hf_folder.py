@@ -25,6 +25,7 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.io.errors import shortened
 from official.io import json_files
 
 WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
@@ -102,7 +103,7 @@ def _read_parts(folder: str) -> Tensors:
         tensors |= {name: tensor for name, tensor in found.items() if parts.get(name, part) == part}
     missing = sorted(set(parts) - set(tensors))
     if missing:
-        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {', '.join(missing)}")
+        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {shortened(missing)}")
     return tensors
 
 
