@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -12,17 +13,25 @@ from official.io.errors import ConfigError, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
 
 
+_LARGEST = 2**63
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations and raises ConfigError instead of printing its usage."""
 
     def __init__(self, description: str):
         super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _finite_number)
 
     def error(self, message: str):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
         """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        valueless = next((argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")), None)
+        if valueless:  # argparse takes it for the end of the flags
+            raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         flags, unknown = self.parse_known_args([_respelled(argument, spellings) for argument in sys.argv[1:]])
         if unknown:
@@ -30,6 +39,26 @@ class Parser(argparse.ArgumentParser):
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name}{suggest(name, self._option_string_actions)}. See --help.")
         return flags
+
+
+def _whole_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = _LARGEST
+    if abs(number) >= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number of 64 bits")
+    return number
+
+
+def _finite_number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a finite number")
+    return number
 
 
 def _respelled(argument: str, spellings: dict[str, str]) -> str:
