@@ -10,9 +10,12 @@ Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 n
 import shlex
 import sys
 
+from absl import logging
+
 import official  # first: sets what TensorFlow reads when it is imported
 from official import flags
 from official.config import ConfigError
+from official.io.errors import report_error
 
 
 def main(argv: list[str]) -> int:
@@ -34,10 +37,12 @@ def main(argv: list[str]) -> int:
         print(text)
         return 0
     except ConfigError as error:
-        print("train.py:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever was received
+        for title, names in error.details.items():
+            logging.debug("%s: %s", title, ", ".join(names))
+        report_error("train.py", f"{error}{' --verbosity=1 lists all names.' if error.is_shortened else ''}")
         return 2
     except KeyboardInterrupt:  # while starting; later, the run saves first
-        print("train.py: interrupted.", file=sys.stderr)
+        report_error("train.py", "interrupted.")
         return 130
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")

@@ -22,6 +22,7 @@ import command_line
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import ConfigError, suggest
+from official.io.errors import report_error
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
@@ -133,12 +134,20 @@ def main() -> int:
     try:
         report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
     except convert_lib.MismatchError as error:
-        print(f"convert_ckpt.py: {error} Nothing was written to {flags.output_dir}.", file=sys.stderr)
+        report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")
         return 1
+    except ConfigError as error:
+        if error.details and flags.report:
+            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "
+")
+        elif error.is_shortened:
+            raise ConfigError(f"{error} --report=FILE lists all names.") from None
+        raise
     if flags.report:
-        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "
+")
     if not report["published"]:
-        print(f"convert_ckpt.py: {verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.", file=sys.stderr)
+        report_error("convert_ckpt.py", f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.")
         return 1
     print(convert_lib.describe(report))
     print_published_line(flags.action, report)

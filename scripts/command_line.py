@@ -3,13 +3,17 @@
 import argparse
 import json
 import logging
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable
 
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
+
+
+_LARGEST = 2**63
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,12 +21,17 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, description: str):
         super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _finite_number)
 
     def error(self, message: str):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
         """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        valueless = next((argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")), None)
+        if valueless:  # argparse takes it for the end of the flags
+            raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         flags, unknown = self.parse_known_args([_respelled(argument, spellings) for argument in sys.argv[1:]])
         if unknown:
@@ -30,6 +39,26 @@ class Parser(argparse.ArgumentParser):
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name}{suggest(name, self._option_string_actions)}. See --help.")
         return flags
+
+
+def _whole_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = _LARGEST
+    if abs(number) >= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number of 64 bits")
+    return number
+
+
+def _finite_number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a finite number")
+    return number
 
 
 def _respelled(argument: str, spellings: dict[str, str]) -> str:
@@ -100,7 +129,7 @@ def write_file(path: str, data: str | bytes) -> None:
 
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # as train.py does: its warnings tell users nothing
+    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # what it says of files is said by our own messages
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
         sys.exit(main())
@@ -111,5 +140,5 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"{os.path.basename(sys.argv[0])}:", " ".join(message.split()), file=sys.stderr)  # one line, whatever was received
+    report_error(os.path.basename(sys.argv[0]), message)
     return code

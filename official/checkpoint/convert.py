@@ -17,6 +17,7 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
 from official.io import writing
+from official.io.errors import shortened
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
 _WORDS = "bert/embeddings/word_embeddings"
@@ -68,7 +69,8 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
             options = _without_long_vocabulary(options, vocabulary["to"], dropped)
         mapped = names.from_canonical(kept, options)
         if mapped.unmatched:
-            raise ConfigError(f"{source}: the {names.TITLE} format has no place for {', '.join(sorted(mapped.unmatched))}.")
+            strange = sorted(mapped.unmatched)
+            raise ConfigError(f"{source}: the {names.TITLE} format has no place for {shortened(strange)}.", {"no place": strange})
         result = _with_precision(mapped.tensors, options, getattr(names, "keeps_float32", lambda name: False))
         beside = _plan_companions(target_format, source, location, kept, options, overwrite)
         with _work_folder(folder) as work:
@@ -153,7 +155,7 @@ def _with_vocabulary(tensors: Tensors, source: str, options: Options) -> tuple[T
     have = tensors[_WORDS].shape[0]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        raise ConfigError(f"{source}: the word embeddings have {have} words, and another number have {', '.join(other)}.")
+        raise ConfigError(f"{source}: the word embeddings have {have} words, and another number have {shortened(other)}.")
     rows = _read_sidecar(sidecar_path(source)) if options.vocab_size is None or options.vocab_size > have else {}
     restored = rows[_WORDS].shape[0] if rows else 0
     changed = dict(tensors)
@@ -294,7 +296,7 @@ def _compare(written: Tensors, wanted: Tensors) -> int:
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
             problems.append(name)
     if problems:
-        raise MismatchError(f"read back, these tensors differ from what was to be written: {', '.join(sorted(problems))}.")
+        raise MismatchError(f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}.")
     return len(wanted)
 
 

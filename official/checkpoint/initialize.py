@@ -9,6 +9,7 @@ from official.checkpoint import reading
 from official.checkpoint.formats import canonical, registry
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
+from official.io.errors import describe_names
 
 ENCODER_SCOPE = "bert/"
 CLASSIFIER = ("output_weights", "output_bias")  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
@@ -43,7 +44,7 @@ def initialize(variables: dict[str, tf.Variable], path: str, num_attention_heads
       num_attention_heads: of the model; compared with the checkpoint's where that tells them, as Model Garden's does.
 
     Raises:
-      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are listed.
+      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are in its details.
         Also where a head other than a classifier's is there with another shape, the attention heads differ in number, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
@@ -83,10 +84,11 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
     same_classes = all(tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found)
     shared = {name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)}
-    problems += reading.compare_names({name: heads[name] for name in shared}, shared)
+    for kind, names in reading.compare_names({name: heads[name] for name in shared}, shared).items():
+        problems[kind] = problems.get(kind, []) + names
     if problems:
-        raise ConfigError(f"init_checkpoint {location} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
-                          "--bert_config_file.")
+        raise ConfigError(f"init_checkpoint {location} does not fit the model. {describe_names(problems)}. Change --init_checkpoint or "
+                          "--bert_config_file.", problems)
     return set(heads) - set(shared)
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official.checkpoint import reading
 from official.config import ConfigError
+from official.io.errors import describe_names
 from official.io.files import is_remote
 from official.io.writing import replace_file, sync
 
@@ -116,8 +117,8 @@ class CheckpointManager:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
         problems = reading.compare_names(wanted, found)
         if problems:
-            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
-                              "Change --model_dir, or go back to the settings in its config.json.")
+            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
+                              "Change --model_dir, or go back to the settings in its config.json.", problems)
 
     def _write_state(self, steps: list[int]) -> None:
         """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to the folder, which may thus be moved.

@@ -56,6 +56,11 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     return model
 
 
+def checked_sizes(values: dict, source: str) -> dict:
+    """Returns the model's sizes among the keys of a file that may lack some and have others. Raises ConfigError for wrong values."""
+    return {key: _checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
+
+
 def _checked_size(key: str, value, source: str):
     kind = _BERT_FIELDS[key].type
     if kind is str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from official.config import ConfigError
-from official.io import writing
+from official.io import json_files, writing
 
 _FOLDER = ".unfinished"
 _JOB = "job.json"
@@ -56,11 +56,7 @@ def _lock(lock, output_dir: str) -> None:
 
 
 def _read(folder: str) -> dict | None:
-    try:
-        with open(os.path.join(folder, _JOB), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return None
+    return json_files.read_json_or_empty(os.path.join(folder, _JOB)) or None
 
 
 def _check_may_discard(output_dir: str, earlier: dict, job: dict, overwrite: bool) -> None:
@@ -78,8 +74,7 @@ def _clear(folder: str) -> None:
 
 
 def read_json(path: str) -> dict:
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    return json_files.read_json(path)
 
 
 def write_json(path: str, values: dict) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
-from tqdm import tqdm
-
 from official.config import ConfigError
+from official.io.bars import Bar
 
 _REFRESH_SECS = 0.5
 _REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
@@ -51,7 +50,7 @@ def run_all(tasks: Iterable[tuple], num_workers: int, total_bytes: float, doing:
             _run_in_processes(tasks, min(num_workers, len(tasks)), bar, preload)
 
 
-def _run_here(tasks: list[tuple], bar: tqdm) -> None:
+def _run_here(tasks: list[tuple], bar: Bar) -> None:
     global _bar
     _bar = bar
     try:
@@ -61,7 +60,7 @@ def _run_here(tasks: list[tuple], bar: tqdm) -> None:
         _bar = None
 
 
-def _run_in_processes(tasks: list[tuple], workers: int, bar: tqdm, preload: str) -> None:
+def _run_in_processes(tasks: list[tuple], workers: int, bar: Bar, preload: str) -> None:
     # Forked from a process that loads TensorFlow and runs nothing: a fork of one that has run an operation hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
@@ -80,7 +79,7 @@ def _run_in_processes(tasks: list[tuple], workers: int, bar: tqdm, preload: str)
                           "goes on with what is not done.") from None
 
 
-def _watch(futures: list, counters, bar: tqdm) -> None:
+def _watch(futures: list, counters, bar: Bar) -> None:
     while True:
         done, left = wait(futures, timeout=_REFRESH_SECS, return_when=FIRST_EXCEPTION)
         _move(bar, *counters)
@@ -105,14 +104,14 @@ def _die_with(parent: int) -> None:
     os._exit(1)  # pylint: disable=protected-access
 
 
-def _new_bar(total: float, doing: str, items: str) -> tqdm:
+def _new_bar(total: float, doing: str, items: str) -> Bar:
     interval = 0.1 if sys.stderr.isatty() else _REFRESH_OF_A_LOG_SECS
-    bar = tqdm(total=total, desc=doing, unit="B", unit_scale=True, mininterval=interval, maxinterval=interval, delay=interval)
+    bar = Bar(total=total, desc=doing, unit="B", unit_scale=True, mininterval=interval, maxinterval=interval, delay=interval)
     bar.items, bar.items_name = 0, items
     return bar
 
 
-def _move(bar: tqdm, num_bytes: float, items: float) -> None:
+def _move(bar: Bar, num_bytes: float, items: float) -> None:
     bar.items = items
     elapsed = max(time.time() - bar.start_t, 1e-9)
     bar.set_postfix_str(f"{items:,.0f} {bar.items_name}, {items / elapsed:,.0f}/s", refresh=False)

@@ -106,9 +106,10 @@ class Progress:
         logging.info("%s", text)
 
     def close(self) -> None:
-        """Leaves the bar as it is and gives the terminal back."""
+        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the bar stays."""
         global _active_bar
         if self._bar is not None:
+            self._bar.leave = sys.exc_info()[0] is None
             self._bar.close()
             self._bar = _active_bar = None
 

@@ -3,9 +3,13 @@
 import dataclasses
 import json
 import os
+import types
+import typing
 
 import tensorflow as tf
 
+from official.config import ConfigError
+from official.io import json_files
 from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 
@@ -94,19 +98,32 @@ def result_dict(result: TrainResult) -> dict:
 
 def read_result(model_dir: str) -> dict:
     """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or damaged."""
-    return read_json_object(os.path.join(model_dir, FILE_NAME))
-
-
-def read_json_object(path: str) -> dict:
-    """Reads a JSON object; an empty dict where the file is missing or damaged."""
-    if not tf.io.gfile.exists(path):
-        return {}
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            values = json.loads(file.read())
-    except ValueError:
+        return load_result(model_dir)
+    except ConfigError:
         return {}
-    return values if isinstance(values, dict) else {}
+
+
+def load_result(model_dir: str) -> dict:
+    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or damaged."""
+    path = os.path.join(model_dir, FILE_NAME)
+    values = json_files.read_json(path)
+    for field in dataclasses.fields(TrainResult):
+        if field.name not in ("status", "scores"):
+            json_files.expect(values, field.name, _kinds(field.type), path, default=None)
+    json_files.expect(values, "best_step", (int, type(None)), path, default=None)
+    if json_files.expect(values, "status", str, path) not in EXIT_CODES:
+        raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")
+    for name in ("fresh_variables", "predictions"):
+        for item in values.get(name, ()):
+            json_files.check_kind(item, str, f"{path}: {name}")
+    return values
+
+
+def _kinds(annotation) -> tuple[type, ...]:
+    """Returns the JSON types of a field: float | None -> (float, NoneType), list[str] -> (list,)."""
+    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return tuple(typing.get_origin(part) or part for part in parts)
 
 
 def remove_result(model_dir: str) -> None:

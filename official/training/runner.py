@@ -25,8 +25,9 @@ from official.reporting import mllog
 from official.reporting import plots
 from official.reporting import report
 from official.reporting import summary
+from official.io.json_files import read_json_or_empty
 from official.io.writing import replace_file
-from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
+from official.reporting.result import TrainResult, keep_training_result, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
 from official.training import finish
 from official.training import page_cache
@@ -114,7 +115,7 @@ class _Earlier:
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
         self.metrics = metrics_lib.read_metrics(model_dir)
-        self._settings = read_json_object(os.path.join(model_dir, "config.json"))
+        self._settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
@@ -130,7 +131,7 @@ class _Earlier:
         return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
 
     def skipped_steps(self, last_step: int) -> int:
-        return sum(line.get("skipped_steps", 0) for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
+        return sum(line.get("skipped_steps") or 0 for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
 
 
 def _warn_of_long_warmup(config) -> None:

@@ -7,8 +7,9 @@ import os
 from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
-from official.config import BertConfig, ConfigError
-from official.io import writing
+from official.config import ConfigError, checked_sizes
+from official.io import json_files, writing
+from official.io.errors import shortened
 from official.io.writing import naming_output
 
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
@@ -29,12 +30,12 @@ def sizes_beside(location: str) -> dict:
     path = config_beside(location)
     if path is None:
         return {}
-    values = hf_folder.read_config(path)
+    values = json_files.read_json(path)
     if isinstance(values.get("model"), dict):
         values = values["model"]
     elif os.path.basename(path) == hf_folder.CONFIG:
         values = hf_folder.sizes(path)
-    return {field.name: values[field.name] for field in dataclasses.fields(BertConfig) if field.name in values}
+    return checked_sizes(values, path)
 
 
 def config_beside(location: str) -> str | None:
@@ -74,7 +75,7 @@ def check_source(location: str, tensors: Tensors) -> None:
     """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical tensors."""
     wrong = _contradictions(sizes_beside(location), tensors)
     if wrong:
-        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {', '.join(wrong)}. Remove or correct it.")
+        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or correct it.")
 
 
 def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
@@ -129,8 +130,8 @@ def _same(path: str, content: bytes | None) -> bool:
     if content is None or not path.endswith(".json"):
         return there == content
     try:
-        return json.loads(there) == json.loads(content)
-    except ValueError:
+        return json_files.parse_json(there, path) == json_files.parse_json(content, path)
+    except ConfigError:
         return False
 
 

@@ -25,6 +25,8 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.io.errors import shortened
+from official.io import json_files
 
 WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
 LAST = WEIGHTS
@@ -102,17 +104,14 @@ def _read_parts(folder: str) -> Tensors:
         tensors |= {name: tensor for name, tensor in found.items() if parts.get(name, part) == part}
     missing = sorted(set(parts) - set(tensors))
     if missing:
-        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {', '.join(missing)}")
+        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {shortened(missing)}")
     return tensors
 
 
 def _weight_map(folder: str) -> dict[str, str]:
     """Returns {name of tensor: file in the folder}."""
-    try:
-        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
-            parts = dict(json.load(file)["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise reading.DamagedError(f"{INDEX} cannot be read ({type(error).__name__}: {error})") from None
+    path = os.path.join(folder, INDEX)
+    parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
     outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
     if outside:
         raise reading.DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
@@ -301,7 +300,7 @@ def sizes(location: str) -> dict:
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
-    values = read_config(path)
+    values = json_files.read_json(path)
     for key, allowed in _FIXED.items():
         if values.get(key, allowed) != allowed:
             raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
@@ -309,18 +308,6 @@ def sizes(location: str) -> dict:
         values["hidden_act"] = "gelu"
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
-
-
-def read_config(path: str) -> dict:
-    """Reads a JSON object. Raises ConfigError where it is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({_one_line(error)}).") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a JSON object, got a {type(values).__name__}.")
-    return values
 
 
 def _folder(location: str) -> str:

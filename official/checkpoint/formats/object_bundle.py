@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official.checkpoint import reading
 from official.checkpoint.formats import bundle, garden, tensors as tensors_lib
 from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.io.errors import shortened
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
@@ -48,7 +49,7 @@ def read(prefix: str) -> Tensors:
     names = _names(_parse(by_key.pop(_GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise reading.DamagedError(f"its graph of objects has variables that the file has not: {', '.join(missing)}")
+        raise reading.DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 

@@ -15,6 +15,7 @@ import numpy as np
 from official.checkpoint import reading
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
+from official.io.errors import shortened
 
 LAST = ".onnx"
 _MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
@@ -88,7 +89,7 @@ def read(location: str) -> Tensors:
     names = [name for name, _ in found]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {', '.join(doubled)}")
+        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
     return dict(sorted(found))
 
 

@@ -12,6 +12,7 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensors
 from official.config import ConfigError, suggest
+from official.io.errors import describe_names, shortened
 
 # {name: (names of tensors, kind of files)}
 FORMATS: dict[str, tuple[ModuleType, ModuleType]] = {
@@ -51,10 +52,11 @@ class Checkpoint:
         """
         mapped = FORMATS[self.format][0].to_canonical(self.tensors, options)
         if mapped.unmatched:
-            raise ConfigError(f"{self.location} is no {self.title} checkpoint of BERT: unknown names {', '.join(sorted(mapped.unmatched))}.")
+            unknown = sorted(mapped.unmatched)
+            raise ConfigError(f"{self.location} is no {self.title} checkpoint of BERT: unknown names {shortened(unknown)}.", {"unknown": unknown})
         problems = encoder_problems(mapped.tensors)
         if problems:
-            raise ConfigError(f"{self.location} ({self.title}) is not a whole encoder. {'. '.join(problems)}.")
+            raise ConfigError(f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.", problems)
         return mapped
 
     @property
@@ -101,8 +103,8 @@ def _kind_of_bundle(tensors: Tensors, location: str) -> str:
         if any(re.fullmatch(pattern, tensor) for tensor in tensors):
             return name
     names = sorted(tensors)
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    raise ConfigError(f"{location} is no BERT checkpoint of a known format; its tensors: {shown or 'none'}.")
+    shown = shortened(names) if names else "none"
+    raise ConfigError(f"{location} is no BERT checkpoint of a known format; its tensors: {shown}.", {"tensors": names})
 
 
 def get_format(name: str) -> tuple[ModuleType, ModuleType]:
@@ -117,8 +119,8 @@ def size_of(tensors: Tensors) -> dict:
             "bytes": sum(tensor.nbytes for tensor in tensors.values())}
 
 
-def encoder_problems(tensors: Tensors) -> list[str]:
-    """Returns what is missing or of the wrong shape, one phrase each: in the encoder, and in heads that are there in part.
+def encoder_problems(tensors: Tensors) -> dict[str, list[str]]:
+    """Returns what is missing or of the wrong shape, {what is wrong: names}: in the encoder, and in heads that are there in part.
 
     Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions are checked.
     """
@@ -127,13 +129,12 @@ def encoder_problems(tensors: Tensors) -> list[str]:
     expected = _expected_shapes(shapes, layers)
     gone = [name for name in canonical.EMBEDDINGS if name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != canonical.rank_of(name)]
-    problems = [f"Missing: {', '.join(gone)}"] if gone else []
-    problems += [] if layers else ["No layer"]
+    problems = {"Missing": gone} if gone else {}
+    problems |= {} if layers else {"No layer": []}
     if bent:
-        described = (f"{name} {list(shapes[name])} must have {canonical.rank_of(name)}" for name in sorted(bent))
-        problems.append(f"of another number of dimensions: {', '.join(described)}")
+        problems["of another number of dimensions"] = [f"{name} {list(shapes[name])} must have {canonical.rank_of(name)}" for name in sorted(bent)]
     compared = {name: shape for name, shape in expected.items() if name not in gone and name not in bent}
-    return problems + reading.compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
+    return problems | reading.compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
 def _expected_shapes(shapes: dict[str, tuple], layers: int) -> dict[str, tuple[int, ...]]:

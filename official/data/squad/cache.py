@@ -13,7 +13,7 @@ from absl import logging
 
 from official.config import ConfigError
 from official.data import workers
-from official.io import writing
+from official.io import json_files, writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
@@ -73,11 +73,10 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
 def _load(folder: str, wanted: dict) -> Features | None:
     """Returns the features, or None where the folder has no whole ones or is of something else."""
     try:
-        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as file:
-            manifest = json.load(file)
+        manifest = json_files.read_json_or_empty(os.path.join(folder, MANIFEST))
         with open(os.path.join(folder, FEATURES), "rb") as file:
             content = file.read()
-    except (OSError, ValueError):
+    except OSError:
         return None
     is_whole = manifest == wanted | {"features_sha256": hashlib.sha256(content).hexdigest()}
     return _read(io.BytesIO(content)) if is_whole else None
