@@ -165,7 +165,8 @@ class Bar:
     def __call__(self, done: int, total: int) -> None:
         import tqdm
 
-        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr)
+        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr,
+                                           disable=None)  # not into a log
         self._bar.update(done - self._bar.n)
         if done >= total:
             self._bar.close()

@@ -25,7 +25,7 @@ def parse_flags():
     parser.add_argument("--shapes", default="128x8,512x2", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
     parser.add_argument("--blocks", default="fused", help="Comma-separated: fused, plain; which operations the encoder's blocks take (--fused_ops).")
-    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"))
+    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
     parser.add_argument("--enable_xla", action="store_true", help="Compile forward and backward pass with XLA.")
     parser.add_argument("--num_gpus", type=int, default=None, help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.")

@@ -1,16 +1,27 @@
 """What the command-line scripts share: flags of one form, whole files or none, and errors in one line with exit code 2."""
 
 import argparse
+import itertools
 import json
-import logging
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 
+from official.io import quiet
 from official.io.errors import ConfigError, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
+
+_FLAG = re.compile(r"--\w[\w-]*")
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something: not those of flags that are required, unset or off."""
+
+    def _get_help_string(self, action):
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
 
 
 _LARGEST = 2**63
@@ -20,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations and raises ConfigError instead of printing its usage."""
 
     def __init__(self, description: str):
-        super().__init__(description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
 
@@ -33,12 +44,20 @@ class Parser(argparse.ArgumentParser):
         if valueless:  # argparse takes it for the end of the flags
             raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
-        flags, unknown = self.parse_known_args([_respelled(argument, spellings) for argument in sys.argv[1:]])
-        if unknown:
-            name = unknown[0].split("=")[0]
-            kind = "unknown flag" if name.startswith("-") else "unexpected argument"
-            raise ConfigError(f"{kind} {name}{suggest(name, self._option_string_actions)}. See --help.")
+        arguments = [_respelled(argument, spellings) for argument in sys.argv[1:]]
+        for argument in itertools.takewhile("--".__ne__, arguments):  # first: argparse names what a misspelt flag should have been as missing
+            if _FLAG.fullmatch(argument.split("=")[0]):
+                self._check_known(argument)
+        flags, unknown = self.parse_known_args(arguments)
+        for argument in unknown:
+            self._check_known(argument)
         return flags
+
+    def _check_known(self, argument: str) -> None:
+        name = argument.split("=")[0]
+        if name not in self._option_string_actions:
+            kind = "unknown flag" if name.startswith("-") else "unexpected argument"
+            raise ConfigError(f"{kind} {name[:100]}{suggest(name, self._option_string_actions)}. See --help.")
 
 
 def _whole_number(text: str) -> int:
@@ -97,6 +116,21 @@ def stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
 
 
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+
+
+def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
+    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also for another kind of file."""
+    if not path.lower().endswith(PICTURE_ENDINGS):
+        raise ConfigError(f"--{flag}={path[:100]} does not end with one of {', '.join(PICTURE_ENDINGS)}.")
+    check_output_file(path, flag, overwrite)
+
+
+def picture_format(path: str) -> str:
+    """Returns the format of a picture by the ending of its file: png, svg or pdf."""
+    return path.rpartition(".")[2].lower()
+
+
 def add_output_flags(parser: Parser) -> None:
     """Adds the flags of a benchmark that `write_results` serves."""
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
@@ -129,7 +163,7 @@ def write_file(path: str, data: str | bytes) -> None:
 
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
-    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # what it says of files is said by our own messages
+    quiet.quieten_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
         sys.exit(main())

@@ -31,9 +31,10 @@ def parse_flags():
     flags = parser.parse()
     if flags.examples < 0:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
-    for name in ("picture", "report"):
-        if getattr(flags, name):
-            command_line.check_output_file(getattr(flags, name), name, flags.overwrite)
+    if flags.picture:
+        command_line.check_picture_file(flags.picture, "picture", flags.overwrite)
+    if flags.report:
+        command_line.check_output_file(flags.report, "report", flags.overwrite)
     return flags
 
 
@@ -76,7 +77,7 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         if len(lengths) > 1:
             axes.legend(frameon=False, loc="upper left")
         figure.tight_layout()
-        command_line.write_file(path, plots.render(figure, os.path.splitext(path)[1][1:] or "png"))
+        command_line.write_file(path, plots.render(figure, command_line.picture_format(path)))
 
 
 def main() -> None:

@@ -98,7 +98,11 @@ def test_configuration_is_locked():
 
 @pytest.mark.parametrize("arguments,message", [
     (["--lerning_rate=1"], "did you mean learning_rate"),
-    (["--train_batch_size=many"], "train_batch_size"),
+    (["--train_batch_size=many"], "--train_batch_size=many, expected an integer."),
+    (["--num_gpus=1.5"], "--num_gpus=1.5, expected an integer."),
+    (["--learning_rate=a: b"], "--learning_rate=a: b, expected a number."),
+    (["--do_eval=maybe"], "--do_eval=maybe, expected true or false."),
+    (["--help=3"], "--help=3, expected true or false."),
     (["--max_seq_length=4096"], "max_position_embeddings=512"),
     (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
     (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
@@ -137,7 +141,9 @@ def test_configuration_is_locked():
     (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
-    (["--flagfile=missing.flags"], "missing.flags"),
+    (["--flagfile=missing.flags"], "--flagfile=missing.flags: No such file or directory."),
+    (["configs/quickstart.flags"], "(did you mean --flagfile=configs/quickstart.flags?)"),
+    (["--task=glue", "--mllog_to_stdout", "--plan", "--glue_task=rte"], "mllog_to_stdout=True needs --task=pretrain"),
 ])
 def test_wrong_settings_end_in_one_line(arguments, message):
     with pytest.raises(ConfigError) as error:

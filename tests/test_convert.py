@@ -197,6 +197,7 @@ def test_command_line(tmp_path):
                    "--use_cls_layer", f"--report={tmp_path}/r.json", "--verify")
     assert done.returncode == 0, done.stderr
     assert "Number of parameters saved:" in done.stdout and "same outputs on a random batch" in done.stdout
+    assert done.stderr == ""
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verification"]["passed"] and report["target"]["path"] == f"{tmp_path}/b/model.ckpt-7"
     back = command("convert_ckpt", "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c")

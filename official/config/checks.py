@@ -16,7 +16,8 @@ def validate(config) -> None:
         check(config)
 
 
-_PRETRAINING_ONLY = ("input_files", "eval_files", "eval_rule", "num_eval_samples", "max_predictions_per_seq")
+_PRETRAINING_ONLY = ("input_files", "eval_files", "eval_rule", "num_eval_samples", "max_predictions_per_seq", "mllog_file",
+                     "mllog_to_stdout")
 _SQUAD_ONLY = ("train_file", "predict_file", "version_2_with_negative", "doc_stride", "max_query_length", "n_best_size", "max_answer_length",
                "null_score_diff_threshold", "cache_dir")
 _GLUE_ONLY = ("data_dir", "glue_task")

@@ -151,7 +151,8 @@ SECTIONS = (
               "num_eval_samples and stop_threshold. mlperf_0.7: from 3,000,000 sequences on, every 500,000, first 10,000 records, "
               "0.712 (0.706 from a batch of 8192). mlperf_1.0: every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 "
               "sequences, 10,000 records of --eval_files, 0.720.", choices=("mlperf_0.7", "mlperf_1.0")),
-        Field("mllog_file", str, None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir. It also goes to stdout, if that is no terminal."),
+        Field("mllog_file", str, None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir."),
+        Field("mllog_to_stdout", bool, False, "Write the MLPerf log's lines to stdout, too."),
         Field("clear_caches", bool, True,
               "Drop the local data files from the operating system's page cache before training, as MLPerf asks (the log's cache_clear)."),
         Field("submission_org", str, "unspecified", "MLPerf log: organisation."),

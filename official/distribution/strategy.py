@@ -1,15 +1,14 @@
 """Makes the strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
 
-import functools
 import json
 import os
 import socket
-import sys
 
 from absl import logging
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
+from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
@@ -30,7 +29,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps take the same time without it on
     # CPUs, where that was measured.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)})
-    _silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
@@ -57,21 +56,6 @@ def _set_threads(config) -> None:
             assign(count)
         except RuntimeError:
             raise ConfigError(f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a new process.") from None
-
-
-@functools.cache
-def _silence_compiler() -> None:
-    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        with tf.device("/cpu:0"):
-            tf.function(lambda: tf.zeros([]), jit_compile=True)()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _strategy(config) -> tf.distribute.Strategy:

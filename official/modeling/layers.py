@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from official.io import quiet
+
 LAYER_NORM_EPSILON = 1e-12  # Google's BERT
 
 ACTIVATIONS = {
@@ -24,6 +26,8 @@ def normal_initializer(stddev: float):
     """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the seed of the run."""
 
     def draw(shape, dtype=tf.float32):
+        if tf.executing_eagerly():
+            quiet.silence_compiler()  # in commands without a strategy, a first weight is the first that is compiled
         seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
         numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
         return tf.cast(tf.reshape(numbers, shape), dtype)

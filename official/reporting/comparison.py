@@ -16,7 +16,7 @@ from official.reporting.result import FILE_NAME as RESULT, load_result
 
 _ACCURACY = "mlm_accuracy"
 # Settings that say where a run is and what it prints. The model's own settings stand in for its file.
-_LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_file", "submission_", "verbosity", "bert_config_file")
+_LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity", "bert_config_file")
 _DASH = "\u2013"
 # Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
 _MOST_SETTINGS = 5

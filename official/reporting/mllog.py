@@ -83,7 +83,7 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
 
 
 class MLPerfLog:
-    """Writes the log of one process, through mlperf-logging, to a file and to stdout where that is not a terminal.
+    """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to stdout.
 
     Nothing is touched before there is something new to write: a finished run that is started again keeps its log.
 
@@ -93,9 +93,10 @@ class MLPerfLog:
       samples: sequences that earlier processes of this run have trained on; what the file holds beyond is taken back.
       goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
+      to_stdout: writes every line to stdout, too.
     """
 
-    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool):
+    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool, to_stdout: bool = False):
         with _one_line_errors(path):
             lines = read_lines(path)
         self._kept = _kept(lines, samples, evaluated) if goes_on else []
@@ -107,7 +108,7 @@ class MLPerfLog:
         self._end = _end_after(self._kept, lines)
         self._block = _open_block(events)
         self._file = None
-        self._echo = sys.stdout if sys.stdout and not sys.stdout.isatty() else None
+        self._echo = sys.stdout if to_stdout else None
         self._logger = _make_logger(self._write)
 
     @property

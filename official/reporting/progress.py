@@ -5,11 +5,11 @@ import math
 import os
 import sys
 import time
-import warnings
 
 from absl import logging
 import tqdm
 
+from official.io import quiet
 from official.reporting.plots import format_number
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
@@ -34,15 +34,7 @@ def configure_logging(verbosity: int = 0) -> None:
     root.addHandler(_TerminalHandler())
     root.setLevel(standard_logging.WARNING)
     logging.get_absl_logger().setLevel(logging.converter.absl_to_standard(verbosity))
-    _quieten_libraries()
-
-
-def _quieten_libraries() -> None:
-    tensorflow = standard_logging.getLogger("tensorflow")
-    tensorflow.setLevel(standard_logging.ERROR)
-    tensorflow.handlers.clear()
-    # Its end-of-life notice, printed at every import.
-    warnings.filterwarnings("ignore", module="tensorflow_addons")
+    quiet.quieten_libraries()
 
 
 class _TerminalHandler(standard_logging.Handler):

@@ -233,7 +233,7 @@ def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
     # Evaluations of another set do not belong into one log, and their cost not into its time.
     samples = int(state.samples.numpy())
     log = mllog.MLPerfLog(mllog.log_path(config), settings, samples, goes_on=samples > 0 and earlier.evaluates_like(config),
-                          evaluated=state.step in earlier.evaluations(state.step))
+                          evaluated=state.step in earlier.evaluations(state.step), to_stdout=config.mllog_to_stdout)
     return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
 
 
