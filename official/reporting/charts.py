@@ -99,10 +99,10 @@ def vertical_range(values: list[float], levels: list[float] = ()) -> tuple[float
 
 
 def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
-    """Returns at most `count` + 1 round numbers from low to high."""
+    """Returns about `count` round numbers from low to high."""
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough * 0.999)
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= 0.9 * rough)
     if whole:
         step = max(1.0, math.ceil(step))
     first = math.ceil(low / step - 1e-9)
@@ -112,8 +112,8 @@ def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list
 def tick_text(value: float, ticks: Sequence[float]) -> str:
     """Returns a number of the vertical axis, with as many digits as tell the ticks apart."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(value) or 1
-    if value and (step < 0.001 or abs(value) >= 1e6):
-        return format_power(value)
+    if step < 0.001 or abs(value) >= 1e6:
+        return format_power(value) if value else "0"
     if step >= 1 and abs(value) >= 1e4:
         return format_count(value)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))

@@ -2,7 +2,9 @@
 
 import html
 import os
+import re
 
+_FLAG = re.compile(r"--\w[\w=./:-]*\w")
 _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
 
 CSS = """
@@ -13,6 +15,7 @@ body { margin: 0; background: #f5f6f8; color: var(--ink); font: 16px/1.5 system-
 main { max-width: 1160px; margin: 0 auto; padding: 28px 16px 64px; }
 header { border-left: 6px solid var(--tone); padding: 2px 0 2px 16px; margin-bottom: 24px; }
 header p { margin: 6px 0 0; max-width: 75ch; overflow-wrap: anywhere; }
+header code { display: inline-block; max-width: 100%; font-size: 14px; }
 header .kicker { margin: 0; color: var(--muted); font-size: 14px; }
 h1 { margin: 2px 0 8px; font-size: 28px; line-height: 1.2; color: var(--tone); overflow-wrap: anywhere; }
 h2 { font-size: 19px; line-height: 1.3; margin: 36px 0 10px; }
@@ -32,7 +35,7 @@ h2 + .note { margin: -6px 0 12px; }
 .key { display: inline-block; width: 16px; border-top: 3px solid; vertical-align: middle; margin-right: 6px; }
 .key.dashed { border-top-style: dashed; border-top-width: 2px; }
 .plot { position: relative; height: 190px; margin: 12px 18px 42px 46px; }
-.plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: hidden; }
+.plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
 .plot path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 .plot .grid { stroke: var(--grid); stroke-width: 1px; }
 .plot .line { stroke-width: 2px; }
@@ -77,23 +80,24 @@ a { color: #0b5c97; }
 """
 
 
-def page(kicker: str, headline: str, lines: list[str], tone: str, body: str) -> str:
+def page(name: str, kicker: str, headline: str, lines: list[str], tone: str, body: str) -> str:
     """Returns the whole page.
 
     Args:
+      name: of the run, for the title of the window.
       kicker: stands small above the headline, as HTML.
-      headline: plain text; also the title of the window.
+      headline: plain text; in the title of the window, too.
       lines: plain texts below it; empty ones are left out.
       tone: good, fair or bad.
       body: HTML.
     """
-    below = "".join(f"<p>{html.escape(line)}</p>" for line in lines if line)
+    below = "".join(f"<p>{_FLAG.sub(_as_code, html.escape(line))}</p>" for line in lines if line)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(headline)}</title>
+<title>{html.escape(name)}: {html.escape(headline)}</title>
 <style>{CSS}:root {{ --tone: {_TONES[tone]}; }}</style>
 </head>
 <body>
@@ -108,6 +112,11 @@ def page(kicker: str, headline: str, lines: list[str], tone: str, body: str) -> 
 </body>
 </html>
 """
+
+
+def _as_code(found: re.Match) -> str:
+    """Marks a flag, so that no line is broken between its hyphens."""
+    return f"<code>{found[0]}</code>"
 
 
 def cards(numbers: list[tuple[str | None, str]]) -> str:

@@ -88,7 +88,7 @@ def changed_settings(values: dict) -> dict:
 def _page(model_dir: str, title: str, judged: verdict.Verdict, result: TrainResult, sections: list[str]) -> str:
     kicker = f'{html.escape(title)} \u00b7 {html.escape(page.name_of(model_dir))} \u00b7 <span class="badge">{html.escape(result.status)}</span>'
     lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
-    return page.page(kicker, judged.headline, lines, judged.tone, "\n".join(filter(None, sections)))
+    return page.page(page.name_of(model_dir), kicker, judged.headline, lines, judged.tone, "\n".join(filter(None, sections)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 
 from official.data.vocabulary import CONTINUATION, Vocabulary
 
-MOST = 5  # items of a group
+MOST = 6  # items of a group
 _MOST_TOKENS = 160  # of a sequence that are shown
 _MOST_FACTS = 6  # masked tokens of a sequence whose predictions are listed
 _AROUND = 140  # characters of a passage on either side of an answer
@@ -69,11 +69,12 @@ def _pieces(truth: int, guess: int | None, word: Callable[[int], str]) -> list[l
 
 
 def _append(line: list[list[str]], pieces: list[list[str]]) -> None:
-    """Adds word pieces to a line: a piece that goes on with a word follows without a space, except behind a wrong guess."""
-    joined = pieces[-1][0].startswith(CONTINUATION)
+    """Adds word pieces to a line: the end of a word follows without a space and its ##, except behind a wrong guess."""
+    joined = bool(line) and pieces[0][0].startswith(CONTINUATION)
     for number, (text, kind) in enumerate(pieces):
-        space = "" if not line or (joined and number == 0) else " "
-        text = text.removeprefix(CONTINUATION)
+        is_end = joined and number == 0  # of the word before it
+        space = "" if not line or is_end else " "
+        text = text.removeprefix(CONTINUATION) if is_end else text
         if line and line[-1][1] == kind == "":
             line[-1][0] += space + text
         else:
@@ -93,14 +94,13 @@ def _masked_facts(row: dict[str, np.ndarray], is_masked: np.ndarray, word: Calla
     facts = []
     for number in np.flatnonzero(is_masked)[:_MOST_FACTS]:
         best = zip(row["top_ids"][number].tolist(), row["top_probabilities"][number].tolist())
-        facts.append([word(int(row["masked_lm_ids"][number])), ", ".join(f"{word(token)} {probability:.2f}" for token, probability in best)])
+        facts.append([word(int(row["masked_lm_ids"][number])), " \u00b7 ".join(f"{word(token)} {probability:.2f}" for token, probability in best)])
     hidden = int(is_masked.sum()) - len(facts)
     if hidden > 0:
         facts.append([_MORE, f"{hidden} more masked"])
     is_random, probability = bool(row["next_sentence_labels"][0]), float(row["random_probability"])
-    names = ("follows the first", "is a random one")
-    sure = max(probability, 1 - probability)
-    facts.append(["second segment", f"{names[is_random]}; predicted: {names[probability > 0.5]} {sure:.2f}"])
+    names = ("follows the first", "random")
+    facts.append(["second segment", f"{names[is_random]}; predicted: {names[probability > 0.5]} ({max(probability, 1 - probability):.2f})"])
     return facts
 
 
