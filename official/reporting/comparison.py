@@ -12,6 +12,7 @@ from official.config import ConfigError
 from official.io import json_files
 from official.reporting import mllog, palette, plots
 from official.reporting.metrics import read_metrics_counted
+from official.reporting.names import format_number
 from official.reporting.result import FILE_NAME as RESULT, load_result
 
 _ACCURACY = "mlm_accuracy"
@@ -226,7 +227,7 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
     columns = [*to_target, ("step", "last step", "{:,}"), ("eval_loss", "final loss", "{:.4f}"),
                ("eval_accuracy", "final accuracy", "{:.4f}"), ("best_accuracy", "best accuracy", "{:.4f}")]
     shown = [(title, [_DASH if run[name] is None else form.format(run[name]) for run in runs]) for name, title, form in columns]
-    speeds = [_DASH if run["sequences_per_sec"] is None else plots.format_number(run["sequences_per_sec"]) for run in runs]
+    speeds = [_DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs]
     return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
 
 

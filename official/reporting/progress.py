@@ -10,7 +10,7 @@ from absl import logging
 import tqdm
 
 from official.io import quiet
-from official.reporting.plots import format_number
+from official.reporting.names import format_number
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100

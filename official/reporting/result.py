@@ -34,7 +34,8 @@ class TrainResult:
       eval_loss: loss of the last evaluation, nats.
       target: the value of the target metric that --stop_threshold asked for.
       target_metric: its name.
-      majority_accuracy: the target metric of always predicting the most frequent label of the evaluation set.
+      majority_accuracy: the target metric of always predicting the same, the most frequent of the evaluation set.
+      majority_prediction: what that is: a token, a label.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
@@ -49,7 +50,9 @@ class TrainResult:
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
+      examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
       predictions: files that were written.
+      learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by straight lines.
     """
 
     status: str
@@ -61,6 +64,7 @@ class TrainResult:
     target: float | None = None
     target_metric: str = "mlm_accuracy"
     majority_accuracy: float | None = None
+    majority_prediction: str | None = None
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
@@ -75,7 +79,9 @@ class TrainResult:
     signal: int | None = None
     scores: dict = dataclasses.field(default_factory=dict)
     tables: dict = dataclasses.field(default_factory=dict)
+    examples: list[dict] = dataclasses.field(default_factory=list)
     predictions: list[str] = dataclasses.field(default_factory=list)
+    learning_rates: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.status not in EXIT_CODES:

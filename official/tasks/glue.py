@@ -16,6 +16,7 @@ from official.data.tokenization import Tokenizer
 from official.data.vocabulary import load_vocabulary
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
+from official.tasks import examples as examples_lib
 
 _SYNTHETIC_ROWS = 1000
 
@@ -138,8 +139,18 @@ class GlueTask:
         labels = list(self._task.labels)
         return {"Confusion matrix": [["label", *(f"predicted {label}" for label in labels)], *([label, *row] for label, row in zip(labels, counts))]}
 
-    def majority_accuracy(self) -> float:
-        return metrics.baseline(self._task, self._rows["dev"].labels)[self.target_metric]
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        rows, predictions = self._rows["dev"], self._predictions(outputs)
+        if self._task.is_regression:
+            items = examples_lib.far_scores(rows.texts, predictions, rows.labels)
+            return examples_lib.group("Largest errors", "The rows of the evaluation set whose scores are missed by most.", items)
+        items = examples_lib.sure_mistakes(rows.texts, self._task.labels, outputs["logits"], rows.labels)
+        return examples_lib.group("Confident mistakes", "The wrong predictions that the model gives the highest probabilities.", items)
+
+    def constant_prediction(self) -> tuple[str, float]:
+        labels = self._rows["dev"].labels
+        name = f"{np.mean(labels):.2f}" if self._task.is_regression else self._task.labels[np.argmax(np.bincount(labels))]
+        return name, metrics.baseline(self._task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
         return [submission.write_predictions(self._task, self._predictions(outputs), folder)]

@@ -1,14 +1,19 @@
 """Masked-LM and next-sentence pre-training."""
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official.config import encoder_options
+from official.config import ConfigError, encoder_options
 from official.data import reading
 from official.data import schema as schema_lib
 from official.data import synthetic
+from official.data.vocabulary import Vocabulary, load_vocabulary
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
+from official.tasks import examples as examples_lib
+
+_GUESSES = 3  # of a masked token, in the report
 
 
 class PretrainingTask:
@@ -87,11 +92,33 @@ class PretrainingTask:
     def data_digest(self) -> dict:
         return {name: reading.digest(files) for name, files in (("train", self._train_files), ("eval", self._eval_files)) if files}
 
-    def majority_accuracy(self) -> float:
+    def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
+        logits_BPV, logits_B2 = model(batch)
+        top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
+        shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
+        return {**shown, "top_ids": top.indices, "top_probabilities": top.values, "random_probability": tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]}
+
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        word = examples_lib.word_of(self._vocabulary())
+        rows = [{name: values[row] for name, values in outputs.items()} for row in range(len(outputs.get("input_ids", ())))]
+        return examples_lib.group(
+            "Masked tokens and predictions", "The start of the evaluation set. Tokens predicted right are green; a wrong prediction is struck out before "
+            "the token that was masked. Below: the masked tokens with the likeliest predictions and their probabilities.",
+            [examples_lib.masked_sequence(row, word) for row in rows[:examples_lib.MOST]])
+
+    def _vocabulary(self) -> Vocabulary | None:
+        """Returns the words of the records; None where they are not known."""
+        try:
+            return load_vocabulary(self._config.vocab_file) if self._config.vocab_file else None
+        except ConfigError as error:  # the run is over, and needed no words
+            logging.warning("The report names tokens by their numbers: %s", error)
+            return None
+
+    def constant_prediction(self) -> tuple[str, float]:
         counts = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
             new = np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts))
             new[:len(counts)] += counts
             counts = new
-        return float(counts.max() / max(counts.sum(), 1.0))
+        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
 

@@ -19,10 +19,10 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
+from official.optimization import schedules
 from official.reporting import environment
 from official.reporting import metrics as metrics_lib
 from official.reporting import mllog
-from official.reporting import plots
 from official.reporting import report
 from official.reporting import summary
 from official.io.json_files import read_json_or_empty
@@ -73,7 +73,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         logging.debug("Configuration\n%s", config_lib.to_json(config))
         state = step_lib.make_state(config, task, strategy)
         rows = summary.parameter_table(state.model.trainable_variables)
-        logging.info("Parameters\n%s", summary.format_parameter_table(rows))
+        logging.info("Model: %s", summary.format_total(rows))
+        logging.debug("Parameters\n%s", summary.format_parameter_table(rows))
         manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
         earlier = _Earlier(config.model_dir)
         fresh = _restore(config, manager, state, earlier, task)
@@ -247,15 +248,17 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
     last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
     findings = finish.Findings() if status in ("interrupted", "failed") else finish.finish(loop)
     outcome, steps = loop.outcome, loop.manager.steps()
+    majority_prediction, majority_accuracy = _constant_prediction(loop, status, earlier)
     result = TrainResult(
         status=status, reason=reason, step=last_step, samples=samples,
         eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
-        target=loop.config.stop_threshold, target_metric=loop.task.target_metric, majority_accuracy=_majority_accuracy(loop, status, earlier),
+        target=loop.config.stop_threshold, target_metric=loop.task.target_metric, majority_accuracy=majority_accuracy,
+        majority_prediction=majority_prediction, learning_rates=schedules.corners(loop.config) if loop.config.do_train else {},
         sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - loop.process_started,
         first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
         skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal,
-        scores=findings.scores, tables=findings.tables, predictions=findings.files)
+        scores=findings.scores, tables=findings.tables, examples=findings.examples, predictions=findings.files)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
         if last_step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
@@ -296,16 +299,15 @@ def _run_loop(loop: Loop) -> tuple[str, str]:
     return status, reason
 
 
-def _majority_accuracy(loop: Loop, status: str, earlier: _Earlier | None) -> float | None:
-    """Returns the accuracy to compare with. It is found after the run, which is to be the first to read the data."""
-    known = earlier.result.get("majority_accuracy") if earlier else None
-    if known is not None or not loop.config.do_eval or loop.manager.read_only or status in ("interrupted", "failed"):
+def _constant_prediction(loop: Loop, status: str, earlier: _Earlier | None) -> tuple[str | None, float | None]:
+    """Returns what to compare with: what to predict always, and its score. Found after the run, which is to be the first to read the data."""
+    known = tuple(earlier.result.get(name) if earlier else None for name in ("majority_prediction", "majority_accuracy"))
+    if None not in known or not loop.config.do_eval or loop.manager.read_only or status in ("interrupted", "failed"):
         return known
-    majority = reading(loop.task, loop.task.majority_accuracy)
-    if majority is not None:
-        metric = loop.task.target_metric
-        logging.info("Always predicting the %s scores %.4f (%s) on the evaluation set", plots.constant_prediction(metric), majority, metric)
-    return majority
+    found = reading(loop.task, loop.task.constant_prediction)
+    if found:
+        logging.info("Always predicting %r scores %.4f (%s) on the evaluation set", *found, loop.task.target_metric)
+    return found or (None, None)
 
 
 def _judge(config, task, outcome: Outcome, state, interruption) -> tuple[str, str]:

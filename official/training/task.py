@@ -75,8 +75,18 @@ class Task(Protocol):
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
         """Writes the files of predictions, from the outputs of `predict_dataset`; returns their paths."""
 
-    def majority_accuracy(self) -> float | None:
-        """Returns the target metric, on the evaluation set, of always predicting the most frequent label; None where there is none."""
+    def example_outputs(self, model, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns {output: [B, ...]} of a few rows of the evaluation set, for `examples`; only of a task that does not keep its best."""
+
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        """Returns groups of examples for the report, from the outputs of the evaluation set or of `example_outputs`.
+
+        A group is {"title", "note", "items"}, an item {"texts": lines of [text, kind] each, "facts": [[name, value], ...]}. Kinds: "" plain,
+        "strong" what is asked, "right" predicted and true, "wrong" predicted and not true, "gold" true and not predicted.
+        """
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        """Returns what to predict always, the most frequent of the evaluation set, and its target metric; None where there is none."""
 
     def data_digest(self) -> dict:
         """Returns what tells the data apart, per split; empty for data that is not read from files."""
