@@ -88,16 +88,25 @@ def check_other_keys(values: dict, source: str) -> None:
     Raises:
       ConfigError: for a value that means another model than BERT, and for keys that are not known.
     """
+    check_fixed_keys(values, source)
+    unknown = [key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS]
+    for key in unknown:
+        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if is_hugging_face(values) else _BERT_FIELDS)
+        if meant or not is_hugging_face(values):
+            raise ConfigError(f"{source}: unknown key {key[:60]!r}{meant}.")
+        _warn_of_key(key[:60], source)
+
+
+def check_fixed_keys(values: dict, source: str) -> None:
+    """Raises ConfigError for a value that means another model than BERT."""
     for key, (allowed, meaning) in _FIXED_KEYS.items():
         if key in values and values[key] not in allowed:
             raise ConfigError(f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning}).")
-    unknown = [key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS]
-    of_hugging_face = "model_type" in values or "architectures" in values
-    for key in unknown:
-        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if of_hugging_face else _BERT_FIELDS)
-        if meant or not of_hugging_face:
-            raise ConfigError(f"{source}: unknown key {key[:60]!r}{meant}.")
-        _warn_of_key(key[:60], source)
+
+
+def is_hugging_face(values: dict) -> bool:
+    """Tells whether a model's configuration is a file of Hugging Face's."""
+    return "model_type" in values or "architectures" in values
 
 
 @functools.cache

@@ -220,9 +220,18 @@ def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
         "unk_token": "[UNK]"}, indent=2) + "\n"
 
 
-def companions(path: str, do_lower_case: bool, max_length: int, flag: str = "vocab_file") -> dict[str, bytes]:
-    """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether text is lower-cased."""
-    return {VOCABULARY: read(path, flag).content, TOKENIZER_CONFIG: tokenizer_config(do_lower_case, max_length).encode()}
+def companions(path: str, do_lower_case: bool | None, max_length: int, flag: str = "vocab_file") -> dict[str, bytes]:
+    """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether text is lower-cased.
+
+    Args:
+      do_lower_case: None: as the vocabulary's files say, else as its words look.
+      max_length: positions of the model.
+      flag: name of the flag that gave the path, for messages.
+    """
+    file = read(path, flag)
+    told = file.do_lower_case if do_lower_case is None else do_lower_case
+    lower_case = not is_cased(file.words) if told is None else told
+    return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, max_length).encode()}
 
 
 def _is_folder(path: str) -> bool:
