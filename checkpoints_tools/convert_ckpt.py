@@ -138,14 +138,12 @@ def main() -> int:
         return 1
     except ConfigError as error:
         if error.details and flags.report:
-            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "
-")
+            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n")
         elif error.is_shortened:
             raise ConfigError(f"{error} --report=FILE lists all names.") from None
         raise
     if flags.report:
-        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "
-")
+        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if not report["published"]:
         report_error("convert_ckpt.py", f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.")
         return 1

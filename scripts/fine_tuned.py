@@ -2,14 +2,17 @@
 
 import os
 
+import command_line
 from official.config import ConfigError
 from official.io import json_files
+from official.io.vocabulary_files import VOCABULARY
 
 
 def add_flags(parser) -> None:
     """Adds the flags by which all such scripts are told what to load."""
     parser.add_argument("--checkpoint", required=True, help="Folder of a train.py run (--model_dir).")
     parser.add_argument("--vocab_file", help="Vocabulary. Unset: that of the run.")
+    command_line.add_lower_case_flag(parser)
 
 
 def load(flags, task_name: str):
@@ -20,7 +23,7 @@ def load(flags, task_name: str):
     """
     from official import config as config_lib
     from official.checkpoint import initialize, manager
-    from official.data.vocabulary import load_vocabulary
+    from official.data.vocabulary import load_for_text
     from official.reporting.result import read_result
     from official.tasks import TASKS
 
@@ -29,9 +32,11 @@ def load(flags, task_name: str):
     if settings is None or settings.get("task") != task_name:
         found = "no config.json" if settings is None else f"a run of --task={settings.get('task')}"
         raise ConfigError(f"--checkpoint={flags.checkpoint} has {found}. Give the --model_dir of a run with --task={task_name}.")
-    vocab_file = flags.vocab_file or json_files.expect(settings, "vocab_file", str, path)
-    config = config_lib.build_config([(path, {**settings, "vocab_file": vocab_file, "fused_ops": False})])  # a sentence at a time: nothing to compile for
-    vocabulary = load_vocabulary(config.vocab_file)
+    lower_case = settings.get("do_lower_case") if flags.do_lower_case is None else flags.do_lower_case
+    config = config_lib.build_config([(path, {
+        **settings, "vocab_file": _vocabulary_of(flags, settings), "do_lower_case": lower_case,
+        "fused_ops": False})])  # a sentence at a time: nothing to compile for
+    vocabulary = load_for_text(config.vocab_file, lower_case, flags.checkpoint)
     steps = manager.CheckpointManager(flags.checkpoint, {}, 1).steps()
     if not steps:
         raise ConfigError(f"--checkpoint={flags.checkpoint} has no checkpoint yet. Let the run save one first.")
@@ -40,6 +45,15 @@ def load(flags, task_name: str):
     variables = {variable.name.split(":")[0]: variable for variable in model.variables}
     initialize.initialize(variables, os.path.join(flags.checkpoint, f"ckpt-{best if best in steps else steps[-1]}"))
     return config, model, vocabulary
+
+
+def _vocabulary_of(flags, settings: dict) -> str:
+    """Returns the path of the vocabulary: as given, the run's own copy, or, of runs that kept none, the file that it was."""
+    own = os.path.join(flags.checkpoint, VOCABULARY)
+    path = flags.vocab_file or (own if os.path.isfile(own) else json_files.expect(settings, "vocab_file", (str, type(None)), flags.checkpoint, None))
+    if not path:
+        raise ConfigError(f"--checkpoint={flags.checkpoint} has no {VOCABULARY}, and its config.json names no vocabulary. Give --vocab_file=PATH.")
+    return path
 
 
 def lines(prompt: str):

@@ -16,7 +16,7 @@ from official.checkpoint.formats import canonical, companions, hf_folder, regist
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
-from official.io import writing
+from official.io import vocabulary_files, writing
 from official.io.errors import shortened
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
@@ -124,8 +124,8 @@ def _plan_companions(target_format: str, source: str, location: str, kept: Tenso
     if target_format != "huggingface":
         return companions.plan(source, location, kept, options, overwrite)
     if options.vocab_file:  # which the folder's writer copies, as it writes config.json
-        with open(options.vocab_file, "rb") as file:
-            companions.check_free({os.path.join(location, hf_folder.VOCABULARY): file.read()}, overwrite)
+        content = vocabulary_files.read(options.vocab_file).content
+        companions.check_free({os.path.join(location, hf_folder.VOCABULARY): content}, overwrite)
     return {}
 
 
@@ -225,8 +225,9 @@ def _work_folder(folder: str) -> Iterator[str]:
 
 def _publish(container, work: str, folder: str, location: str, gone: list[str]) -> None:
     """Puts the result in its place, and takes away what is left of an older one: its other files, its cut words and companions."""
-    kept = companions.VOCABULARY  # an older vocabulary stays where the result brings none
-    old = [path for path in (*container.files(location), sidecar_path(location)) if os.path.basename(path) != kept]
+    of_vocabulary = (vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
+    brings_one = os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY))  # otherwise an older one stays
+    old = [path for path in (*container.files(location), sidecar_path(location)) if brings_one or os.path.basename(path) not in of_vocabulary]
     with _writing(location):
         writing.publish_all(work, folder, container.LAST, (*old, *gone))
 

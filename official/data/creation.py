@@ -50,6 +50,7 @@ class Job:
     num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
+    do_lower_case: bool | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
@@ -92,7 +93,8 @@ def create_pretraining_data(job: Job) -> dict:
     """
     _check_job(job)
     paths = files.find_files(job.input_files, "input_files")
-    words = vocabulary.load_vocabulary(job.vocab_file)
+    words = vocabulary.load_for_text(job.vocab_file, job.do_lower_case)
+    job = dataclasses.replace(job, do_lower_case=words.do_lower_case)
     records.check_vocabulary(words, job.record_format)
     _check_output(job)
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
@@ -187,8 +189,8 @@ def _text_path(folder: str, number: int) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str, sha256: str) -> tokenization.Tokenizer:
-    return tokenization.Tokenizer(_vocabulary(vocab_file, sha256))
+def _tokenizer(vocab_file: str, sha256: str, do_lower_case: bool) -> tokenization.Tokenizer:
+    return tokenization.Tokenizer(dataclasses.replace(_vocabulary(vocab_file, sha256), do_lower_case=do_lower_case))
 
 
 @functools.lru_cache(maxsize=1)
@@ -206,7 +208,7 @@ def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.S
         return
     counts, kept = documents.ReadCounts(), collections.Counter()
     keys = np.random.default_rng([job.random_seed, _KEYS, number])
-    tokenizer = _tokenizer(job.vocab_file, sha256)
+    tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
     parts = (_tokenized(lines, tokenizer) for lines in _reported(documents.read_lines(splits, job.sentence_splitting, counts), counts))
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")

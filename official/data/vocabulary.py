@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from official.config import ConfigError
+from official.io import vocabulary_files
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -17,10 +18,17 @@ _FEWEST_CHARACTERS = 100  # that a built vocabulary covers; large ones cover mor
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The words of a vocabulary file; a word's id is its line, counted from 0. `sha256` is that of the file."""
+    """The words of a vocabulary file; a word's id is its line, counted from 0.
+
+    Attributes:
+      words: by their ids.
+      sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
+      do_lower_case: whether text loses capitals and accents before its words are looked for.
+    """
 
     words: tuple[str, ...]
     sha256: str
+    do_lower_case: bool = True
 
     @property
     def size(self) -> int:
@@ -40,31 +48,40 @@ class Vocabulary:
 
 
 def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
-    """Reads a vocabulary file, one word piece per line, white space around it left out as Google's reader does.
+    """Reads a vocabulary, to know the words of ids.
 
     Args:
-      path: the file.
+      path: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or tokenizer.json.
       flag: name of the flag that gave it, for messages.
 
     Raises:
       ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an empty line.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-        lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
-    words = list(map(str.strip, lines))
-    if "" in words:  # nothing but white space of Unicode's may be a word
-        words = [line.strip() or line for line in lines]
-    _check_words(words, f"--{flag}={path}")
-    return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, file.do_lower_case is not False)
 
 
-def _check_words(words: list[str], source: str) -> None:
+def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
+
+    Args:
+      do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which lie beside the vocabulary
+        or, where they do not, beside the checkpoint; else lower-cased.
+      checkpoint: path of the weights that the text is for.
+
+    Raises:
+      ConfigError: also where text would be lower-cased and the vocabulary is cased.
+    """
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag))
+
+
+def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
+    _check_words(file.words, f"--{flag}={path}")
+    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case)
+
+
+def _check_words(words: tuple[str, ...], source: str) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
         raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.io import json_files
-from official.io.writing import LineFile, read_lines, replace_file
+from official.io.writing import LineFile, read_lines
 
 FILE_NAME = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"

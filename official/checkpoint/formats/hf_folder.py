@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import struct
 
 from absl import logging
@@ -25,18 +24,17 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.config.model import check_fixed_keys, check_other_keys, is_hugging_face
+from official.io import json_files, label_files, vocabulary_files
 from official.io.errors import shortened
-from official.io import json_files
 
-WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", vocabulary_files.VOCABULARY
 LAST = WEIGHTS
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, VOCABULARY))))
+_OF_VOCABULARY = (VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
+_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, *_OF_VOCABULARY))))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
-
-# What config.json may say, and what it means where it does not say it.
-_FIXED = {"model_type": "bert", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
 
 _DTYPES = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -165,12 +163,12 @@ def files(location: str) -> list[str]:
 
 
 def write(tensors: Tensors, folder: str, options: Options | None = None, progress=lambda size: None) -> None:
-    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives one, vocab.txt.
+    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives a vocabulary, that.
 
     Args:
       tensors: {Hugging Face's name: tensor}, read here one after the other.
       folder: made where it is not there.
-      options: num_attention_heads, hidden_act, vocab_file.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
       progress: called with the bytes written since the last call.
 
     Raises:
@@ -181,10 +179,10 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
     _check_vocabulary(options.vocab_file, config["vocab_size"])
     os.makedirs(folder, exist_ok=True)
     _write_weights(tensors, os.path.join(folder, WEIGHTS), progress)
-    with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as file:
-        file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    if options.vocab_file:
-        shutil.copyfile(options.vocab_file, os.path.join(folder, VOCABULARY))
+    beside = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(), **_vocabulary(options, config["max_position_embeddings"])}
+    for name, content in beside.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
 
 
 def _write_weights(tensors: Tensors, path: str, progress) -> None:
@@ -211,6 +209,10 @@ def _header(tensors: Tensors) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
+def _vocabulary(options: Options, positions: int) -> dict[str, bytes]:
+    return vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions) if options.vocab_file else {}
+
+
 def make_config(tensors: Tensors, options: Options) -> dict:
     """Returns the content of config.json for tensors under Hugging Face's names.
 
@@ -234,8 +236,20 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
         "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
-        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
+        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes, options),
     }
+
+
+def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
+    if "classifier.weight" not in shapes:
+        return {}
+    return label_files.to_hugging_face(options.labels, options.problem_type, shapes["classifier.weight"][0])
+
+
+def labels_of(location: str) -> dict:
+    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file, gives."""
+    path = os.path.join(_folder(location), CONFIG)
+    return label_files.of_hugging_face(json_files.read_json(path) if os.path.isfile(path) else {})
 
 
 def _written_activation(hidden_act: str | None) -> str:
@@ -256,32 +270,25 @@ def _number_of_heads(hidden: int, options: Options) -> int:
     return heads
 
 
-def _labels(shapes: dict[str, tuple[int, ...]]) -> dict:
-    """Returns the names of a classifier's classes; transformers takes their number from them, and two where there are none."""
-    if "classifier.weight" not in shapes:
-        return {}
-    classes = [f"LABEL_{number}" for number in range(shapes["classifier.weight"][0])]
-    return {"id2label": {str(number): name for number, name in enumerate(classes)},
-            "label2id": {name: number for number, name in enumerate(classes)}}
-
-
 def _check_vocabulary(path: str | None, rows: int) -> None:
     if path is None:
         return
-    try:
-        with open(path, "rb") as file:
-            words = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"--vocab_file={path}: {error.strerror or error}.") from None
+    words = len(vocabulary_files.read(path).words)
     if words > rows:
         raise ConfigError(f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the vocabulary of this model, or "
                           f"--vocab_size={words}.")
 
 
 def vocabulary_beside(location: str) -> str | None:
-    """Returns the vocab.txt that lies with a checkpoint (folder, prefix or file); None where there is none."""
-    path = os.path.join(_folder(location), VOCABULARY)
-    return path if os.path.isfile(path) else None
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file); None where there is none."""
+    path = vocabulary_files.find(_folder(location))
+    if path is None:
+        return None
+    try:
+        return vocabulary_files.read(path).path
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
 
 
 def sizes(location: str) -> dict:
@@ -301,9 +308,7 @@ def sizes(location: str) -> dict:
     if not os.path.exists(path):
         return {}
     values = json_files.read_json(path)
-    for key, allowed in _FIXED.items():
-        if values.get(key, allowed) != allowed:
-            raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
+    (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
     if values.get("hidden_act") in _TANH_GELUS:
         values["hidden_act"] = "gelu"
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
