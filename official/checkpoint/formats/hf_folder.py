@@ -3,10 +3,9 @@
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle files
 (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
 
-The activation. This project's `gelu` is the tanh form, as in Google's BERT. transformers calls that form `gelu_new`; its `gelu` is the
-exact one with erf. What is written here says `gelu_new`, so that transformers computes what this project computes. A folder that
-says `gelu` was trained with the exact form; its weights are read as they are, and hidden states, of size 6 at most, then differ by
-4e-3 at most (all-MiniLM-L6-v2, random tokens).
+The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that Google's BERT calls
+`gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with transformers' names, so that it computes
+there what it computes here.
 """
 
 import dataclasses
@@ -25,6 +24,7 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.config.model import activation_of, checked_size
 
 WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
@@ -33,7 +33,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
 
 # What config.json may say, and what it means where it does not say it.
-_FIXED = {"model_type": "bert", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
+_FIXED = {"model_type": "bert", "position_embedding_type": "absolute"}
 
 _DTYPES = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -41,8 +41,8 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# transformers' names of the tanh form, besides `gelu`, which is its exact form.
-_TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast")
+# This project's activation -> transformers' name.
+_WRITTEN_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
 
 # A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was pre-trained with.
 _ARCHITECTURES = {
@@ -249,7 +249,8 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-        "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+        "hidden_act": _written_activation(options.hidden_act),
+        "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
         "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
     }
@@ -257,7 +258,7 @@ def make_config(tensors: Tensors, options: Options) -> dict:
 
 def _written_activation(hidden_act: str | None) -> str:
     """Returns transformers' name of this project's activation."""
-    return "gelu_new" if hidden_act in (None, "gelu") else hidden_act
+    return _WRITTEN_ACTIVATIONS.get(hidden_act or BertConfig.hidden_act, hidden_act)
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:
@@ -308,11 +309,11 @@ def sizes(location: str) -> dict:
       location: folder, or .safetensors file in one.
 
     Returns:
-      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type. hidden_act is `gelu` for all forms of it
-      (see above). Empty where there is no config.json.
+      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name (see above), and
+      transformers' default where the file says none. Empty where there is no config.json.
 
     Raises:
-      ConfigError: where config.json is not JSON or another model's, which layer_norm_eps and position_embedding_type tell too.
+      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
     """
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
@@ -321,9 +322,11 @@ def sizes(location: str) -> dict:
     for key, allowed in _FIXED.items():
         if values.get(key, allowed) != allowed:
             raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
-    if values.get("hidden_act") in _TANH_GELUS:
-        values["hidden_act"] = "gelu"
-    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
+    if activation_of(values) is not None:
+        values["hidden_act"] = activation_of(values)
+    if "layer_norm_eps" in values:
+        checked_size("layer_norm_eps", values["layer_norm_eps"], path)
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
 
 
