@@ -4,7 +4,7 @@
   python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
 
 ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object checkpoints of the MLPerf
-submission), huggingface; or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest
+submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest
 checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
@@ -27,6 +27,7 @@ from official.io.errors import report_error
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
             **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
+_ALIASES = {"hf": "huggingface"}
 # The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
 _GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
 # {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
@@ -82,6 +83,7 @@ def add_bool(parser, name: str, default, text: str) -> None:
 
 
 def check(flags):
+    flags.action = "2".join(_ALIASES.get(end, end) for end in flags.action.split("2"))
     if flags.action not in _ACTIONS:
         raise ConfigError(f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two of "
                           f"{', '.join(_NAMES)}, or research2apps or apps2research.")

@@ -8,7 +8,6 @@ manifest, in turns with the tokenizer; reading is the dataset that train.py uses
 started.
 """
 
-import json
 import os
 import shutil
 import subprocess

@@ -1,8 +1,10 @@
 """Checkpoints: whole or not at all, the last N kept, damaged ones skipped, names compared strictly."""
 
+import json
 import os
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -230,10 +232,53 @@ def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
     location = object_bundle.target(str(tmp_path), "model")
     mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
     object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
-    for heads in (None, 4):
-        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, heads).fresh
-    with pytest.raises(ConfigError, match="has 4 attention heads, the model has num_attention_heads=2. Change --init_checkpoint"):
-        initialize.initialize(named(model), location, 2)
+    for sizes in (None, BertConfig(**TINY)):
+        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, sizes).fresh
+    with pytest.raises(ConfigError, match="has num_attention_heads=4, the model has num_attention_heads=2. Change --init_checkpoint"):
+        initialize.initialize(named(model), location, BertConfig(**{**TINY, "num_attention_heads": 2}))
+
+
+@pytest.mark.parametrize("beside,wanted", [
+    ({"hidden_act": "gelu"}, {"hidden_act": "gelu_erf"}), ({"hidden_act": "gelu", "model_type": "bert"}, {"hidden_act": "gelu_tanh"}),
+    ({"num_attention_heads": 2}, {}), ({"layer_norm_eps": 1e-5}, {})])
+def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model, beside, wanted):
+    """Where the shapes fit, only the configuration beside the checkpoint tells."""
+    prefix = google_checkpoint(tmp_path, model)
+    (tmp_path / "bert_config.json").write_text(json.dumps(beside))
+    key = next(iter(beside))
+    with pytest.raises(ConfigError, match=f"has {key}=.*, the model has {key}=.*--bert_config_file"):
+        initialize.initialize(named(model), prefix, BertConfig(**TINY, **wanted))
+    (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", "num_attention_heads": 4}))
+    assert "hidden_act" not in initialize.initialize(named(model), prefix, BertConfig(**TINY)).describe()
+
+
+def test_an_activation_that_nothing_tells_is_said(tmp_path, model):
+    prefix = google_checkpoint(tmp_path, model)
+    assert "hidden_act=gelu_erf is the model's own" in initialize.initialize(named(model), prefix, BertConfig(**TINY, hidden_act="gelu_erf")).describe()
+
+
+@pytest.mark.parametrize("values,message", [
+    (np.full([50, 32], 3, np.int32), r"weights must be floating-point numbers; these are not: bert/embeddings/word_embeddings \(int32\)"),
+    (np.full([50, 32], np.nan, np.float32), "holds NaN or infinite numbers in bert/embeddings/word_embeddings"),
+    (np.full([50, 32], 1e300), "holds NaN or infinite numbers in bert/embeddings/word_embeddings")], ids=["integer", "NaN", "too large"])
+def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model, values, message):
+    other = canonical_tensors(model) | {"bert/embeddings/word_embeddings": tensors.of_array(values, "bert/embeddings/word_embeddings")}
+    bundle.write(other, str(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=message) as error:
+        initialize.initialize(named(model), str(tmp_path / "model"))
+    assert "\n" not in str(error.value)
+
+
+def test_half_precision_weights_are_taken(tmp_path, model):
+    bundle.write({name: tensors.cast(tensor, ml_dtypes.bfloat16) for name, tensor in canonical_tensors(model).items()}, str(tmp_path / "model"))
+    assert not initialize.initialize(named(model), str(tmp_path / "model")).fresh
+
+
+def test_a_checkpoint_of_weights_that_are_not_finite_is_not_resumed(tmp_path):
+    state = {"weight": tf.Variable([1.0, np.inf]), "weight/adam_v": tf.Variable([np.inf]), "global_step": tf.Variable(3, dtype=tf.int64)}
+    CheckpointManager(str(tmp_path), state, keep=1).save(3)
+    with pytest.raises(ConfigError, match="ckpt-3 holds NaN or infinite numbers in weight. Remove"):
+        CheckpointManager(str(tmp_path), state, keep=1).restore_newest()
 
 
 def test_popart_names_are_strict_too(tmp_path, model):

@@ -154,11 +154,27 @@ def test_wrong_settings_end_in_one_line(arguments, message):
 
 @pytest.mark.parametrize("change,message", [
     ({"hidden_sizes": 3}, "did you mean hidden_size"), ({"hidden_size": 100}, "not divisible"), ({"hidden_act": "swish"}, "gelu, relu"),
-    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 1e-3}, "not supported")])
+    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 0}, "(0, 1)"),
+    ({"layer_norm_eps": "1e-12"}, "(0, 1)"), ({"hidden_act": ["gelu"]}, "a string")])
 def test_wrong_model_sizes(change, message):
     with pytest.raises(ConfigError) as error:
         config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("values,expected", [
+    ({}, "gelu_tanh"), ({"hidden_act": "gelu"}, "gelu_tanh"), ({"hidden_act": "gelu_new"}, "gelu_tanh"), ({"hidden_act": "relu"}, "relu"),
+    ({"hidden_act": "gelu", "model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu", "architectures": ["BertModel"]}, "gelu_erf"),
+    ({"model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu_tanh", "model_type": "bert"}, "gelu_tanh"), ({"hidden_act": "gelu_erf"}, "gelu_erf")])
+def test_gelu_is_what_the_writer_of_the_file_means(values, expected):
+    assert config_lib.bert_config_from_dict({"vocab_size": 100, **values}, "bert.json").hidden_act == expected
+
+
+def test_an_older_run_keeps_its_activation_and_a_saved_one_has_a_plain_name():
+    """What a run before the two names called gelu has the tanh form."""
+    config = config_lib.build_config([("config.json", {"model": {"vocab_size": 100, "hidden_act": "gelu"}, "use_synthetic_data": True,
+                                                       "model_dir": "unused", "num_steps_per_epoch": 20000, "num_train_epochs": 1})])
+    assert json.loads(config_lib.to_json(config))["model"]["hidden_act"] == "gelu_tanh"
 
 
 def test_indivisible_batch_names_the_nearest():

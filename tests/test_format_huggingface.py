@@ -89,7 +89,7 @@ def test_a_real_encoder_is_read_completely(minilm):
 def test_a_real_encoder_comes_back_under_its_names(minilm, tmp_path):
     mapped = huggingface.to_canonical(hf_folder.read(str(minilm)), Options())
     again = huggingface.from_canonical(mapped.tensors, Options())
-    hf_folder.write(again.tensors, str(tmp_path / "out"), Options(num_attention_heads=12, vocab_file=str(minilm / "vocab.txt")))
+    hf_folder.write(again.tensors, str(tmp_path / "out"), Options(num_attention_heads=12, hidden_act="gelu_erf", vocab_file=str(minilm / "vocab.txt")))
     theirs = load_file(minilm / "model.safetensors")
     del theirs["embeddings.position_ids"]
     assert_same(load_file(tmp_path / "out" / "model.safetensors"), theirs)
@@ -140,7 +140,7 @@ def test_config(tmp_path, heads, architecture):
     assert (len(config["id2label"]) == CLASSES) if heads else ("id2label" not in config)
     sizes = {name: TINY[name] for name in TINY if not name.endswith("_prob")}
     assert sizes.items() <= hf_folder.sizes(folder).items()
-    assert hf_folder.sizes(folder)["hidden_act"] == "gelu"
+    assert hf_folder.sizes(folder)["hidden_act"] == "gelu_tanh"
 
 
 def test_architecture_of_a_pretraining_checkpoint(tmp_path):
@@ -284,7 +284,7 @@ def test_another_model_is_refused_by_its_config(tmp_path):
 
 
 @pytest.mark.parametrize("values, key", [
-    ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05 is not supported, only 1e-12"), ({"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12'"),
+    ({"layer_norm_eps": 0}, "layer_norm_eps=0"), ({"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12'"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported, only 'absolute'"),
     ({"model_type": "roberta"}, "model_type='roberta'")])
 def test_what_another_model_computes_is_refused_on_reading(tmp_path, values, key):
@@ -329,8 +329,20 @@ def test_a_number_of_heads_that_is_no_integer(tmp_path, heads):
     assert not (tmp_path / "hf").exists()
 
 
-@pytest.mark.parametrize("ours, theirs", [(None, "gelu_new"), ("gelu", "gelu_new"), ("relu", "relu")])
+@pytest.mark.parametrize("ours, theirs", [(None, "gelu_new"), ("gelu_tanh", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")])
 def test_the_activation_is_written(tmp_path, ours, theirs):
     folder = write_folder(tmp_path, weights(), Options(num_attention_heads=4, hidden_act=ours))
     assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == theirs
-    assert hf_folder.sizes(folder)["hidden_act"] == (ours or "gelu")
+    assert hf_folder.sizes(folder)["hidden_act"] == (ours or "gelu_tanh")
+
+
+@pytest.mark.parametrize("theirs, ours", [
+    ("gelu", "gelu_erf"), ("gelu_python", "gelu_erf"), (None, "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")])
+def test_the_activation_is_read_by_the_name_that_transformers_gives_it(tmp_path, theirs, ours):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **({"hidden_act": theirs} if theirs else {})}))
+    assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours
+
+
+def test_the_epsilon_is_written_and_read(tmp_path):
+    folder = write_folder(tmp_path, weights(), Options(num_attention_heads=4, layer_norm_eps=1e-5))
+    assert hf_folder.sizes(folder)["layer_norm_eps"] == 1e-5 and hf_folder.read(folder)

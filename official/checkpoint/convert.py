@@ -43,9 +43,9 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name: reason}, reshaped,
-      cast, vocabulary, num_attention_heads (None: not known), companions (paths of files beside the result), compared (number of
-      tensors read back and found equal), verification (what `verify` returned), published (False where that did not pass: then
-      nothing was written or replaced).
+      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside the result),
+      notes (lines about settings that no tensor tells), compared (number of tensors read back and found equal), verification (what
+      `verify` returned), published (False where that did not pass: then nothing was written or replaced).
 
     Raises:
       ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the target does not know,
@@ -57,13 +57,14 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
     folder = output_dir or "."
     source, location = checkpoint.location, container.target(folder, checkpoint.location)
     _check_free(container, location, checkpoint, overwrite)
-    given_vocabulary = options.vocab_file
+    given_vocabulary, notes = options.vocab_file, companions.notes_of_source(options, source, checkpoint.title, checkpoint.usual_activation)
     options = with_companions(options, checkpoint)
     try:
         read = checkpoint.to_canonical(options)
         companions.check_source(source, read.tensors)
         dropped = dict(read.dropped)
         kept = _without_slots(read.tensors, options, dropped)
+        registry.check_finite(kept, checkpoint)
         kept, vocabulary, rows = _with_vocabulary(kept, source, options)
         if target_format == "huggingface" and not given_vocabulary:
             options = _without_long_vocabulary(options, vocabulary["to"], dropped)
@@ -89,15 +90,15 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
     added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
     report = _report(checkpoint, target_format, location, result, dropped, added, vocabulary, compared)
-    return {**report, "num_attention_heads": options.num_attention_heads, "published": published,
-            **({"verification": verification} if verify else {}),
-            "companions": [path for path, content in beside.items() if content is not None]}
+    written = [path for path, content in beside.items() if content is not None]
+    notes += companions.notes_of_result(options, written) if target_format != "huggingface" else []
+    return {**report, "num_attention_heads": options.num_attention_heads, "hidden_act": options.hidden_act, "published": published,
+            **({"verification": verification} if verify else {}), "companions": written, "notes": notes}
 
 
 def with_companions(options: Options, checkpoint: registry.Checkpoint) -> Options:
     """Returns the options with what the checkpoint's shapes and the files beside it say about heads, activation and vocabulary."""
-    heads_of = getattr(registry.get_format(checkpoint.format)[0], "heads_of", lambda tensors: None)
-    return companions.with_companions(options, checkpoint.location, heads_of(checkpoint.tensors))
+    return companions.with_companions(options, checkpoint.location, checkpoint.heads, checkpoint.usual_activation)
 
 
 def _check_free(container, location: str, checkpoint: registry.Checkpoint, overwrite: bool) -> None:
@@ -356,6 +357,7 @@ def describe(report: dict) -> str:
         lines += [f"{title}: {_folded(names)} ({reason})" for reason, names in _by_reason(report[title]).items()]
     casts = _by_reason({name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()})
     lines += [f"cast: {len(names)} tensors {change}" for change, names in casts.items()]
+    lines += [f"note: {note}" for note in report["notes"]]
     lines.append(f"checked: {report['compared']} tensors read back, equal bit by bit")
     return "\n".join(lines)
 

@@ -4,9 +4,12 @@ import os
 import re
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import reading
+from official.checkpoint.formats import canonical
+from official.checkpoint.formats.tensors import listed
 from official.config import ConfigError
 from official.io.errors import describe_names
 from official.io.files import is_remote
@@ -87,6 +90,12 @@ class CheckpointManager:
         with reading.open_checkpoint(prefix) as reader:
             self._check_names(prefix, reading.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
+        # Weights only: a slot may overflow in a run that goes on.
+        weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
+        bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
+        if bad:
+            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the checkpoint before, "
+                              "or change --model_dir.")
         for name, value in values.items():
             self._variables[name].assign(value)
 
@@ -94,7 +103,7 @@ class CheckpointManager:
         """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, or where there are some but all are damaged.
+          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are some but all are damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):

@@ -17,12 +17,13 @@ class BertConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: str = "gelu"
+    hidden_act: str = "gelu_tanh"  # of ACTIVATIONS
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
 
 
 # Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would mean)}.
@@ -30,7 +31,6 @@ _FIXED_KEYS = {
     "model_type": (("bert",), "another model"),
     "directionality": (("bidi",), "attention in one direction"),
     "pooler_type": (("first_token_transform",), "another pooler"),
-    "layer_norm_eps": ((1e-12,), "another LayerNorm"),
     "position_embedding_type": (("absolute", None), "relative positions change the attention"),
     "pad_token_id": ((0, None), "padding is id 0 here"),
     "tie_word_embeddings": ((True,), "the output matrix is the word embedding table here"),
@@ -53,31 +53,70 @@ _FREE_KEYS = frozenset("""
     temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p
     use_bfloat16 use_cache xla_device
     """.split())
-# Hugging Face's names of the tanh form, which is Google's gelu.
-_ACTIVATION_ALIASES = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}
+# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the error function.
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
+# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see `activation_of`.
+_ACTIVATION_ALIASES = {
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"),
+    "gelu_python": "gelu_erf",
+}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
+# What a model computes depends on these, and no tensor's shape tells them.
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+
+
+def activation_of(values: dict):
+    """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
+
+    Args:
+      values: of a bert_config.json, of a Hugging Face config.json, which `model_type` or `architectures` tell, or the `model` of a run.
+
+    Returns:
+      The name; None where the file says none and is not Hugging Face's, whose default is its `gelu`; what is unknown as it is.
+    """
+    theirs = is_hugging_face(values)
+    name = values.get("hidden_act", "gelu" if theirs else None)
+    if name == "gelu":
+        return "gelu_erf" if theirs else "gelu_tanh"
+    return _ACTIVATION_ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def contradictions(model: BertConfig, values: dict) -> list[str]:
+    """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it has A, the model has B'.
+
+    Args:
+      model: of the run.
+      values: of the JSON that lies with the checkpoint; what it does not say is not compared.
+    """
+    said = {key: values[key] for key in WITHOUT_SHAPE if values.get(key) is not None}
+    if activation_of(values) is not None:
+        said["hidden_act"] = activation_of(values)
+    return [f"has {key}={said[key]}, the model has {key}={getattr(model, key)}" for key in said if said[key] != getattr(model, key)]
 
 
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises ConfigError."""
     check_other_keys(values, source)
     sizes = {}
-    for key, value in values.items():
+    activation = activation_of(values)
+    for key, value in (values if activation is None else {**values, "hidden_act": activation}).items():
         if key in _BERT_FIELDS:
-            sizes[key] = _checked_size(key, _ACTIVATION_ALIASES.get(value, value) if key == "hidden_act" else value, source)
+            sizes[key] = checked_size(key, value, source)
     if "vocab_size" not in sizes:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
     if model.hidden_size % model.num_attention_heads:
         raise ConfigError(f"{source}: hidden_size={model.hidden_size} is not divisible by num_attention_heads={model.num_attention_heads}.")
-    if model.hidden_act not in ("gelu", "relu"):
-        raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: gelu, relu.")
+    if model.hidden_act not in ACTIVATIONS:
+        raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])}, gelu, relu.")
     return model
 
 
 def checked_sizes(values: dict, source: str) -> dict:
     """Returns the model's sizes among the keys of a file that may lack some and have others. Raises ConfigError for wrong values."""
-    return {key: _checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
+    return {key: checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
+
+
 def check_other_keys(values: dict, source: str) -> None:
     """Checks what a configuration says beside the sizes.
 
@@ -117,7 +156,8 @@ def _warn_of_key(key: str, source: str) -> None:
     logging.warning("%s: the key %r is not known here and ignored. See that it does not change what the model computes.", source, key)
 
 
-def _checked_size(key: str, value, source: str):
+def checked_size(key: str, value, source: str):
+    """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
     kind = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
@@ -125,7 +165,9 @@ def _checked_size(key: str, value, source: str):
         valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
     else:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
-        allowed = {str: "a string", int: "a positive integer", float: "a number in [0, 1)"}[kind]
+        numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
+        allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     return value

@@ -9,7 +9,7 @@ from official.data import reading
 from official.data import records
 from official.data import schema as schema_lib
 from official.data import synthetic
-from official.data.vocabulary import load_for_text, load_vocabulary, Vocabulary
+from official.data.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer

@@ -17,6 +17,7 @@ from official.checkpoint import initialize
 from official.checkpoint.formats import registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
+from official.config.model import contradictions
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
@@ -131,6 +132,14 @@ class _Earlier:
         known = {name: self._settings[name] for name in config_lib.FIELDS if name in self._settings and name != "init_checkpoint"}
         return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
 
+    def check_model(self, config) -> None:
+        """Raises ConfigError where its model computes something else with the same weights: other heads, activation or epsilon."""
+        saved = self._settings.get("model")
+        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
+        if other:
+            raise ConfigError(f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give --config={config.model_dir}/config.json in "
+                              "place of --bert_config_file, or change --model_dir.")
+
     def evaluations(self, last_step: int) -> dict[int, dict]:
         return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
 
@@ -203,10 +212,11 @@ def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, ear
     best = None if config.do_train or not task.keeps_best else earlier.result.get("best_step")
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
+        earlier.check_model(config)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
-        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model.num_attention_heads)
+        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
         logging.info("%s", made.describe())
         if made.fresh and task.keeps_best and not config.do_train:
             raise ConfigError(f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not fine-tuned for this task. "

@@ -1,4 +1,4 @@
-"""What lies beside a checkpoint and does not follow from its tensors: the number of heads, the activation, the vocabulary."""
+"""What lies beside a checkpoint and does not follow from its tensors: heads, activation, LayerNorm's epsilon, the vocabulary."""
 
 import dataclasses
 import json
@@ -7,7 +7,8 @@ import os
 from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
-from official.config import ConfigError, checked_sizes
+from official.config import BertConfig, ConfigError, checked_sizes
+from official.config.model import WITHOUT_SHAPE, activation_of
 from official.io import json_files, label_files, vocabulary_files, writing
 from official.io.errors import shortened
 from official.io.writing import naming_output
@@ -25,7 +26,8 @@ _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension tha
 def sizes_beside(location: str) -> dict:
     """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there is none.
 
-    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. Raises ConfigError for damaged ones.
+    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is this project's
+    name. Raises ConfigError for damaged ones.
     """
     path = config_beside(location)
     if path is None:
@@ -35,6 +37,8 @@ def sizes_beside(location: str) -> dict:
         values = values["model"]
     elif os.path.basename(path) == hf_folder.CONFIG:
         values = hf_folder.sizes(path)
+    if activation_of(values) is not None:
+        values = {**values, "hidden_act": activation_of(values)}
     return checked_sizes(values, path)
 
 
@@ -45,13 +49,14 @@ def config_beside(location: str) -> str | None:
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def with_companions(options: Options, location: str, heads: int | None) -> Options:
-    """Returns the options with heads, activation, vocabulary and labels, where they are not given.
+def with_companions(options: Options, location: str, heads: int | None, activation: str) -> Options:
+    """Returns the options with heads, activation, epsilon, vocabulary and labels, where they are not given.
 
     Args:
       options: of the conversion.
       location: of the source. What is given counts first, then what the source's shapes say, then a configuration beside it.
       heads: what the source's shapes say; None where they do not.
+      activation: the usual one of the source's format, where no configuration says it.
 
     Raises:
       ConfigError: where the vocabulary is given and cannot be read.
@@ -61,7 +66,8 @@ def with_companions(options: Options, location: str, heads: int | None) -> Optio
     beside = sizes_beside(location)
     found = {"num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
              "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
-             "hidden_act": options.hidden_act or beside.get("hidden_act")}
+             "hidden_act": options.hidden_act or beside.get("hidden_act") or activation,
+             "layer_norm_eps": options.layer_norm_eps or beside.get("layer_norm_eps") or BertConfig.layer_norm_eps}
     return dataclasses.replace(options, **found, **labels_beside(location))
 
 
@@ -71,6 +77,28 @@ def labels_beside(location: str) -> dict:
     if not found:
         return hf_folder.labels_of(location)
     return {"labels": tuple(found["labels"]) if found["labels"] else None, "problem_type": found["problem_type"]}
+
+
+def notes_of_source(given: Options, location: str, title: str, activation: str) -> list[str]:
+    """Returns a line where the activation of a source is neither given nor in a configuration beside it.
+
+    Args:
+      given: options of the conversion, before `with_companions`.
+      location, title, activation: of the source, and the name and usual activation of its format.
+    """
+    if given.hidden_act or "hidden_act" in sizes_beside(location):
+        return []
+    return [f"hidden_act={activation} is taken for granted, as usual for {title}: no configuration beside the source says it"]
+
+
+def notes_of_result(options: Options, written: list[str]) -> list[str]:
+    """Returns a line where a bundle or file computes otherwise than Google's code: who understands its configuration, if it has one."""
+    settings = ", ".join(f"{key}={value}" for key, value in unusual(options).items())
+    if not settings:
+        return []
+    if any(os.path.basename(path) == CONFIG for path in written):
+        return [f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as Google's BERT does"]
+    return [f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"]
 
 
 def sizes_of(tensors: Tensors) -> dict:
@@ -115,9 +143,10 @@ def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite
     path = os.path.join(folder, CONFIG)
     sizes = sizes_beside(source)
     if sizes or options.num_attention_heads:
-        heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
-        files[path] = (json.dumps({**sizes, **sizes_of(tensors), **heads}, indent=2, sort_keys=True) + "\n").encode()
-    elif os.path.exists(path) and _contradictions(sizes_beside(path), tensors):
+        known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
+        values = {**known, **sizes_of(tensors), **_settings(options)}
+        files[path] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    elif os.path.exists(path) and not _fits(sizes_beside(path), tensors, options):
         files[path] = None
     if options.vocab_file:
         positions = sizes_of(tensors)["max_position_embeddings"]
@@ -127,6 +156,23 @@ def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite
         files[os.path.join(folder, label_files.LABELS)] = label_files.content(options.labels, options.problem_type).encode()
     check_free(files, overwrite)
     return files
+
+
+def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
+    same = (sizes.get(key, getattr(BertConfig, key)) == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
+    return not _contradictions(sizes, tensors) and all(same)
+
+
+def _settings(options: Options) -> dict:
+    """Returns what bert_config.json says and no shape tells, by Google's names where it has them."""
+    heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
+    return {**heads, "hidden_act": "gelu", **unusual(options)}
+
+
+def unusual(options: Options) -> dict:
+    """Returns the settings of a model that are other than those of Google's code, as {key of BertConfig: value}."""
+    settings = {key: getattr(options, key) for key in ("hidden_act", "layer_norm_eps")}
+    return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
 
 
 def check_free(files: dict[str, bytes | None], overwrite: bool) -> None:

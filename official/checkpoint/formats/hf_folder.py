@@ -3,10 +3,9 @@
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle files
 (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
 
-The activation. This project's `gelu` is the tanh form, as in Google's BERT. transformers calls that form `gelu_new`; its `gelu` is the
-exact one with erf. What is written here says `gelu_new`, so that transformers computes what this project computes. A folder that
-says `gelu` was trained with the exact form; its weights are read as they are, and hidden states, of size 6 at most, then differ by
-4e-3 at most (all-MiniLM-L6-v2, random tokens).
+The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that Google's BERT calls
+`gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with transformers' names, so that it computes
+there what it computes here.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
-from official.config.model import check_fixed_keys, check_other_keys, is_hugging_face
+from official.config.model import activation_of, check_fixed_keys, check_other_keys, checked_size, is_hugging_face
 from official.io import json_files, label_files, vocabulary_files
 from official.io.errors import shortened
 
@@ -42,8 +41,8 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# transformers' names of the tanh form, besides `gelu`, which is its exact form.
-_TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast")
+# This project's activation -> transformers' name.
+_WRITTEN_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
 
 # A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was pre-trained with.
 _ARCHITECTURES = {
@@ -109,7 +108,10 @@ def _read_parts(folder: str) -> Tensors:
 def _weight_map(folder: str) -> dict[str, str]:
     """Returns {name of tensor: file in the folder}."""
     path = os.path.join(folder, INDEX)
-    parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
+    try:
+        parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
+    except ConfigError as error:
+        raise reading.DamagedError(f"{INDEX} cannot be read ({error})") from None
     outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
     if outside:
         raise reading.DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
@@ -234,7 +236,8 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-        "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+        "hidden_act": _written_activation(options.hidden_act),
+        "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
         "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes, options),
     }
@@ -254,7 +257,7 @@ def labels_of(location: str) -> dict:
 
 def _written_activation(hidden_act: str | None) -> str:
     """Returns transformers' name of this project's activation."""
-    return "gelu_new" if hidden_act in (None, "gelu") else hidden_act
+    return _WRITTEN_ACTIVATIONS.get(hidden_act or BertConfig.hidden_act, hidden_act)
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:
@@ -298,20 +301,22 @@ def sizes(location: str) -> dict:
       location: folder, or .safetensors file in one.
 
     Returns:
-      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type. hidden_act is `gelu` for all forms of it
-      (see above). Empty where there is no config.json.
+      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name (see above), and
+      transformers' default where the file says none. Empty where there is no config.json.
 
     Raises:
-      ConfigError: where config.json is not JSON or another model's, which layer_norm_eps and position_embedding_type tell too.
+      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
     """
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
     values = json_files.read_json(path)
     (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
-    if values.get("hidden_act") in _TANH_GELUS:
-        values["hidden_act"] = "gelu"
-    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
+    if activation_of(values) is not None:
+        values["hidden_act"] = activation_of(values)
+    if "layer_norm_eps" in values:
+        checked_size("layer_norm_eps", values["layer_norm_eps"], path)
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
 
 
