@@ -19,7 +19,8 @@ def parse_flags():
     add("--input_files", required=True, help="Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with "
                                              "blank lines between documents, WikiExtractor output (text or JSON), WikiText.")
     add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
-    add("--vocab_file", required=True, help="WordPiece vocabulary, one word piece per line.")
+    add("--vocab_file", required=True, help="WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them.")
+    command_line.add_lower_case_flag(parser)
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
     add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
     add("--dupe_factor", type=int, default=10, help="Times that the text is cut into examples, each time with other cuts and masks.")

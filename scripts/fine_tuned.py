@@ -1,15 +1,18 @@
 """Loads a fine-tuned model from the folder of its run, for the scripts that try it on typed text."""
 
-import json
 import os
 
+import command_line
 from official.config import ConfigError
+from official.io.json_files import read_json
+from official.io.vocabulary_files import VOCABULARY
 
 
 def add_flags(parser) -> None:
     """Adds the flags by which all such scripts are told what to load."""
     parser.add_argument("--checkpoint", required=True, help="Folder of a train.py run (--model_dir).")
     parser.add_argument("--vocab_file", help="Vocabulary. Unset: that of the run.")
+    command_line.add_lower_case_flag(parser)
 
 
 def load(flags, task_name: str):
@@ -20,16 +23,18 @@ def load(flags, task_name: str):
     """
     from official import config as config_lib
     from official.checkpoint import initialize, manager
-    from official.data.vocabulary import load_vocabulary
+    from official.data.vocabulary import load_for_text
     from official.tasks import TASKS
 
     settings = _read(flags.checkpoint, "config.json")
     if settings is None or settings.get("task") != task_name:
         found = "no config.json" if settings is None else f"a run of --task={settings.get('task')}"
         raise ConfigError(f"--checkpoint={flags.checkpoint} has {found}. Give the --model_dir of a run with --task={task_name}.")
+    lower_case = settings.get("do_lower_case") if flags.do_lower_case is None else flags.do_lower_case
     config = config_lib.build_config([("config.json", {
-        **settings, "vocab_file": flags.vocab_file or settings["vocab_file"], "fused_ops": False})])  # a sentence at a time: nothing to compile for
-    vocabulary = load_vocabulary(config.vocab_file)
+        **settings, "vocab_file": _vocabulary_of(flags, settings), "do_lower_case": lower_case,
+        "fused_ops": False})])  # a sentence at a time: nothing to compile for
+    vocabulary = load_for_text(config.vocab_file, lower_case, flags.checkpoint)
     steps = manager.CheckpointManager(flags.checkpoint, {}, 1).steps()
     if not steps:
         raise ConfigError(f"--checkpoint={flags.checkpoint} has no checkpoint yet. Let the run save one first.")
@@ -40,12 +45,19 @@ def load(flags, task_name: str):
     return config, model, vocabulary
 
 
+def _vocabulary_of(flags, settings: dict) -> str:
+    """Returns the path of the vocabulary: as given, the run's own copy, or, of runs that kept none, the file that it was."""
+    own = os.path.join(flags.checkpoint, VOCABULARY)
+    path = flags.vocab_file or (own if os.path.isfile(own) else settings.get("vocab_file"))
+    if not path:
+        raise ConfigError(f"--checkpoint={flags.checkpoint} has no {VOCABULARY}, and its config.json names no vocabulary. Give --vocab_file=PATH.")
+    return path
+
+
 def _read(folder: str, name: str) -> dict | None:
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return None
+    """Returns a JSON object of the folder, None where the file is not there. Raises ConfigError where it is something else."""
+    path = os.path.join(folder, name)
+    return read_json(path) if os.path.exists(path) else None
 
 
 def lines(prompt: str):

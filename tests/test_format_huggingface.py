@@ -290,7 +290,7 @@ def test_another_model_is_refused_by_its_config(tmp_path):
     with pytest.raises(ConfigError, match="model_type='roberta' is not supported, only 'bert'"):
         hf_folder.sizes(str(tmp_path))
     (tmp_path / "config.json").write_text("[1")
-    with pytest.raises(ConfigError, match="cannot be read as JSON"):
+    with pytest.raises(ConfigError, match="not a JSON file"):
         hf_folder.sizes(str(tmp_path))
 
 

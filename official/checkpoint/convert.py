@@ -15,6 +15,7 @@ from official.checkpoint.formats import canonical, companions, hf_folder, regist
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
+from official.io import vocabulary_files
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
 _WORDS = "bert/embeddings/word_embeddings"
@@ -109,8 +110,8 @@ def _plan_companions(target_format: str, source: str, location: str, kept: Tenso
     if target_format != "huggingface":
         return companions.plan(source, location, kept, options, overwrite)
     if options.vocab_file:  # which the folder's writer copies, as it writes config.json
-        with open(options.vocab_file, "rb") as file:
-            companions.check_free({os.path.join(location, hf_folder.VOCABULARY): file.read()}, overwrite)
+        content = vocabulary_files.read(options.vocab_file).content
+        companions.check_free({os.path.join(location, hf_folder.VOCABULARY): content}, overwrite)
     return {}
 
 

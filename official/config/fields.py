@@ -36,7 +36,10 @@ SECTIONS = (
     )),
     Section("Model", (
         Field("bert_config_file", str, None, "JSON file with Google's bert_config.json keys."),
-        Field("vocab_file", str, None, "WordPiece vocabulary of the data; its size is checked against the model's vocab_size."),
+        Field("vocab_file", str, None, "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its size is checked "
+              "against the model's vocab_size. Kept in --model_dir."),
+        Field("do_lower_case", bool, None, "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as tokenizer_config.json or "
+              "tokenizer.json says, beside --vocab_file or --init_checkpoint; else yes."),
         Field("dtype", str, "fp32", "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
               choices=("fp32", "fp16", "bf16")),
     )),

@@ -1,6 +1,9 @@
 """The sizes of a model, under the keys of Google's bert_config.json."""
 
 import dataclasses
+import functools
+
+from absl import logging
 
 from official.io.errors import ConfigError, suggest
 
@@ -22,15 +25,34 @@ class BertConfig:
     initializer_range: float = 0.02
 
 
-# Keys that published bert_config.json files carry beside the model's sizes, with the only value this model has
-# (None: any, it describes the file and not the model).
-_KNOWN_EXTRA_KEYS = {
-    "directionality": "bidi", "pooler_fc_size": None, "pooler_num_attention_heads": None, "pooler_num_fc_layers": None,
-    "pooler_size_per_head": None, "pooler_type": "first_token_transform", "layer_norm_eps": 1e-12, "model_type": "bert",
-    "pad_token_id": 0, "position_embedding_type": "absolute", "architectures": None, "_name_or_path": None,
-    "transformers_version": None, "gradient_checkpointing": None, "use_cache": None, "classifier_dropout": None, "torch_dtype": None,
-    "dtype": None, "id2label": None, "label2id": None, "tie_word_embeddings": True,
+# Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would mean)}.
+_FIXED_KEYS = {
+    "model_type": (("bert",), "another model"),
+    "directionality": (("bidi",), "attention in one direction"),
+    "pooler_type": (("first_token_transform",), "another pooler"),
+    "layer_norm_eps": ((1e-12,), "another LayerNorm"),
+    "position_embedding_type": (("absolute", None), "relative positions change the attention"),
+    "pad_token_id": ((0, None), "padding is id 0 here"),
+    "tie_word_embeddings": ((True,), "the output matrix is the word embedding table here"),
+    "is_decoder": ((False, None), "a decoder's tokens do not see those after them"),
+    "is_encoder_decoder": ((False, None), "two models in one"),
+    "add_cross_attention": ((False, None), "layers that BERT does not have"),
+    "pruned_heads": (({}, [], None), "layers of fewer heads"),
+    "auto_map": (({}, None), "the model comes with code of its own"),
+    "quantization_config": (({}, None), "its weights are not floating-point numbers"),
 }
+# Keys that describe a file, a head, training or text generation: whatever they say, the encoder computes the same.
+_FREE_KEYS = frozenset("""
+    _attn_implementation_autoset _name_or_path architectures attn_implementation bad_words_ids begin_suppress_tokens bos_token_id
+    chunk_size_feed_forward classifier_dropout cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
+    early_stopping encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label label2id language length_penalty max_length min_length name
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past
+    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix problem_type
+    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params
+    temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p
+    use_bfloat16 use_cache xla_device
+    """.split())
 # Hugging Face's names of the tanh form, which is Google's gelu.
 _ACTIVATION_ALIASES = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
@@ -38,14 +60,11 @@ _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises ConfigError."""
+    check_other_keys(values, source)
     sizes = {}
     for key, value in values.items():
         if key in _BERT_FIELDS:
             sizes[key] = _checked_size(key, _ACTIVATION_ALIASES.get(value, value) if key == "hidden_act" else value, source)
-        elif key not in _KNOWN_EXTRA_KEYS:
-            raise ConfigError(f"{source}: unknown key {key!r}{suggest(key, _BERT_FIELDS)}.")
-        elif _KNOWN_EXTRA_KEYS[key] not in (None, value):
-            raise ConfigError(f"{source}: {key}={value!r} is not supported, only {_KNOWN_EXTRA_KEYS[key]!r}.")
     if "vocab_size" not in sizes:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
@@ -54,6 +73,45 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     if model.hidden_act not in ("gelu", "relu"):
         raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: gelu, relu.")
     return model
+
+
+def check_other_keys(values: dict, source: str) -> None:
+    """Checks what a configuration says beside the sizes.
+
+    Files of Hugging Face's have `model_type` or `architectures`. A key that is not known here may be one of a version to come: it is
+    warned of. In Google's, which people write by hand, it is an error, as is everywhere a key that looks like a size left out.
+
+    Args:
+      values: the keys of Google's bert_config.json or of Hugging Face's config.json.
+      source: names the file in messages.
+
+    Raises:
+      ConfigError: for a value that means another model than BERT, and for keys that are not known.
+    """
+    check_fixed_keys(values, source)
+    unknown = [key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS]
+    for key in unknown:
+        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if is_hugging_face(values) else _BERT_FIELDS)
+        if meant or not is_hugging_face(values):
+            raise ConfigError(f"{source}: unknown key {key[:60]!r}{meant}.")
+        _warn_of_key(key[:60], source)
+
+
+def check_fixed_keys(values: dict, source: str) -> None:
+    """Raises ConfigError for a value that means another model than BERT."""
+    for key, (allowed, meaning) in _FIXED_KEYS.items():
+        if key in values and values[key] not in allowed:
+            raise ConfigError(f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning}).")
+
+
+def is_hugging_face(values: dict) -> bool:
+    """Tells whether a model's configuration is a file of Hugging Face's."""
+    return "model_type" in values or "architectures" in values
+
+
+@functools.cache
+def _warn_of_key(key: str, source: str) -> None:
+    logging.warning("%s: the key %r is not known here and ignored. See that it does not change what the model computes.", source, key)
 
 
 def _checked_size(key: str, value, source: str):

@@ -50,6 +50,7 @@ class Job:
     num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
+    do_lower_case: bool | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
@@ -90,10 +91,8 @@ def create_pretraining_data(job: Job) -> dict:
     Raises:
       ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be written to.
     """
-    _check_job(job)
+    job, words = _checked(job)
     paths = files.find_files(job.input_files, "input_files")
-    words = vocabulary.load_vocabulary(job.vocab_file)
-    records.check_vocabulary(words, job.record_format)
     identity = _identity(job, paths, words)
     manifest = _finished(job, identity)
     if manifest:
@@ -115,8 +114,8 @@ def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `create_pretraining_data` does."""
     if job.overwrite or not os.path.exists(os.path.join(job.output_dir, MANIFEST)):
         return False
-    identity = _identity(job, files.find_files(job.input_files, "input_files"), vocabulary.load_vocabulary(job.vocab_file))
-    return _finished(job, identity) is not None
+    job, words = _checked(job)
+    return _finished(job, _identity(job, files.find_files(job.input_files, "input_files"), words)) is not None
 
 
 def _identity(job: Job, paths: list[str], words: vocabulary.Vocabulary) -> dict:
@@ -156,7 +155,8 @@ def _sum_of(counts: Iterator[dict]) -> tuple[collections.Counter, dict[str, read
 # Checks
 
 
-def _check_job(job: Job) -> None:
+def _checked(job: Job) -> tuple[Job, vocabulary.Vocabulary]:
+    """Returns the job, with what its vocabulary decides, and the vocabulary."""
     for name in ("num_workers", "num_shards"):
         value = getattr(job, name)
         if value is not None and value < 1:
@@ -165,6 +165,9 @@ def _check_job(job: Job) -> None:
         raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
     if "://" in job.output_dir:
         raise ConfigError(f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files.")
+    words = vocabulary.load_for_text(job.vocab_file, job.do_lower_case)
+    records.check_vocabulary(words, job.record_format)
+    return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
 def _finished(job: Job, identity: dict) -> dict | None:
@@ -232,8 +235,8 @@ def _text_path(folder: str, number: int) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str, sha256: str) -> tokenization.Tokenizer:
-    return tokenization.Tokenizer(_vocabulary(vocab_file, sha256))
+def _tokenizer(vocab_file: str, sha256: str, do_lower_case: bool) -> tokenization.Tokenizer:
+    return tokenization.Tokenizer(dataclasses.replace(_vocabulary(vocab_file, sha256), do_lower_case=do_lower_case))
 
 
 @functools.lru_cache(maxsize=1)
@@ -251,7 +254,8 @@ def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.S
         return
     counts, kept = documents.ReadCounts(), collections.Counter()
     keys = np.random.default_rng([job.random_seed, _KEYS, number])
-    tokenizer, unknown = _tokenizer(job.vocab_file, sha256), _vocabulary(job.vocab_file, sha256).id_of("[UNK]")
+    tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
+    unknown = _vocabulary(job.vocab_file, sha256).id_of("[UNK]")
     parts = (_tokenized(lines, tokenizer) for lines in _reported(documents.read_lines(splits, job.sentence_splitting, counts), counts))
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")

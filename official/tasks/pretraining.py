@@ -7,8 +7,11 @@ import tensorflow as tf
 
 from official.config import encoder_options
 from official.data import reading
+from official.data import records
 from official.data import schema as schema_lib
 from official.data import synthetic
+from official.data.vocabulary import load_for_text
+from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 
@@ -28,13 +31,25 @@ class PretrainingTask:
         self._config = config
         self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
         self._train_files, self._eval_files = [], []
+        self.companions = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
             self._train_files = self._files("input_files")
         if self._config.do_eval:
             self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
-        return sorted({*self._train_files, *self._eval_files})
+        files = sorted({*self._train_files, *self._eval_files})
+        if self._config.vocab_file:
+            self.companions = self._vocabulary(files)
+        return files
+
+    def _vocabulary(self, files: list[str]) -> dict[str, bytes]:
+        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no flag says it."""
+        config, told = self._config, self._config.do_lower_case
+        if told is None and files:
+            told = records.lower_case_of(files[0])
+        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+        return vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:

@@ -29,6 +29,7 @@ from official.io.writing import replace_file
 from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
 from official.training import finish
+from official.training import kept_files
 from official.training import page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -75,12 +76,14 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         logging.info("Parameters\n%s", summary.format_parameter_table(rows))
         manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
         earlier = _Earlier(config.model_dir)
+        to_keep = kept_files.missing(config.model_dir, task.companions)
         fresh = _restore(config, manager, state, earlier, task)
         same_evaluation = earlier.evaluates_like(config)
         if state.step and earlier.changes(asked):
             logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(asked)))
         if chief:
             _save_settings(asked, command or sys.argv)
+            kept_files.write(config.model_dir, to_keep)
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, chief, earlier)
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,

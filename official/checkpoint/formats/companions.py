@@ -8,8 +8,10 @@ from official.checkpoint.formats import hf_folder, table
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.io import label_files, vocabulary_files
+from official.io.json_files import read_json
 
-CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
+CONFIG = "bert_config.json"
 _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
     "vocab_size": ("bert/embeddings/word_embeddings", 0),
     "hidden_size": ("bert/embeddings/word_embeddings", 1),
@@ -27,7 +29,7 @@ def sizes_beside(location: str) -> dict:
     path = config_beside(location)
     if path is None:
         return {}
-    values = hf_folder.read_config(path)
+    values = read_json(path)
     if isinstance(values.get("model"), dict):
         values = values["model"]
     elif os.path.basename(path) == hf_folder.CONFIG:
@@ -43,7 +45,7 @@ def config_beside(location: str) -> str | None:
 
 
 def with_companions(options: Options, location: str, heads: int | None) -> Options:
-    """Returns the options with heads, activation and vocabulary, where they are not given.
+    """Returns the options with heads, activation, vocabulary and labels, where they are not given.
 
     Args:
       options: of the conversion.
@@ -54,12 +56,20 @@ def with_companions(options: Options, location: str, heads: int | None) -> Optio
       ConfigError: where the vocabulary is given and cannot be read.
     """
     if options.vocab_file is not None:
-        _read(options.vocab_file, "--vocab_file=")
+        vocabulary_files.read(options.vocab_file)
     beside = sizes_beside(location)
     found = {"num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
              "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
              "hidden_act": options.hidden_act or beside.get("hidden_act")}
-    return dataclasses.replace(options, **found)
+    return dataclasses.replace(options, **found, **labels_beside(location))
+
+
+def labels_beside(location: str) -> dict:
+    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a checkpoint gives them."""
+    found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
+    if not found:
+        return hf_folder.labels_of(location)
+    return {"labels": tuple(found["labels"]) if found["labels"] else None, "problem_type": found["problem_type"]}
 
 
 def sizes_of(tensors: Tensors) -> dict:
@@ -82,12 +92,11 @@ def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
 
 
 def count_words(path: str) -> int:
-    words = _read(path, "")
-    return words.count(b"\n") + bool(words and not words.endswith(b"\n"))
+    return len(vocabulary_files.read(path).words)
 
 
 def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite: bool) -> dict[str, bytes | None]:
-    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are known, and vocab.txt.
+    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are known, vocabulary, labels.
 
     Args:
       source, target: locations.
@@ -110,7 +119,11 @@ def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite
     elif os.path.exists(path) and _contradictions(sizes_beside(path), tensors):
         files[path] = None
     if options.vocab_file:
-        files[os.path.join(folder, VOCABULARY)] = _read(options.vocab_file, "--vocab_file=")
+        positions = sizes_of(tensors)["max_position_embeddings"]
+        of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+        files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
+    if "output_weights" in tensors and (options.labels or options.problem_type == label_files.REGRESSION):
+        files[os.path.join(folder, label_files.LABELS)] = label_files.content(options.labels, options.problem_type).encode()
     check_free(files, overwrite)
     return files
 

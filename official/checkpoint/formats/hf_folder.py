@@ -25,15 +25,16 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.config.model import check_fixed_keys, check_other_keys, is_hugging_face
+from official.io import label_files, vocabulary_files
+from official.io.json_files import read_json
 
-WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", vocabulary_files.VOCABULARY
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, VOCABULARY))))
+_OF_VOCABULARY = (VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
+_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, *_OF_VOCABULARY))))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
-
-# What config.json may say, and what it means where it does not say it.
-_FIXED = {"model_type": "bert", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
 
 _DTYPES = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -108,9 +109,8 @@ def _read_parts(folder: str) -> Tensors:
 def _weight_map(folder: str) -> dict[str, str]:
     """Returns {name of tensor: file in the folder}."""
     try:
-        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
-            parts = dict(json.load(file)["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        parts = dict(read_json(os.path.join(folder, INDEX))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
         raise reading.DamagedError(f"{INDEX} cannot be read ({type(error).__name__}: {error})") from None
     outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
     if outside:
@@ -165,12 +165,12 @@ def files(location: str) -> list[str]:
 
 
 def write(tensors: Tensors, folder: str, options: Options | None = None, progress=lambda size: None) -> None:
-    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives one, vocab.txt.
+    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives a vocabulary, that.
 
     Args:
       tensors: {Hugging Face's name: tensor}, read here one after the other.
       folder: made where it is not there. Files of the same names are replaced, older parts removed.
-      options: num_attention_heads, hidden_act, vocab_file.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
       progress: called with the bytes written since the last call.
 
     Raises:
@@ -185,8 +185,9 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
         _write_weights(tensors, os.path.join(work, WEIGHTS), progress)
         with open(os.path.join(work, CONFIG), "w", encoding="utf-8") as file:
             file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        if options.vocab_file:
-            shutil.copyfile(options.vocab_file, os.path.join(work, VOCABULARY))
+        for name, content in _vocabulary(options, config["max_position_embeddings"]).items():
+            with open(os.path.join(work, name), "wb") as file:
+                file.write(content)
         _publish(work, folder)
     finally:
         shutil.rmtree(work)
@@ -223,9 +224,14 @@ def _publish(work: str, folder: str) -> None:
     new = sorted(os.listdir(work), key=lambda name: name == WEIGHTS)
     for name in new:
         os.replace(os.path.join(work, name), os.path.join(folder, name))
+    kept = {*new, *(() if VOCABULARY in new else _OF_VOCABULARY)}  # an older tokenizer.json would be read before a new vocab.txt
     for path in files(folder):
-        if os.path.basename(path) not in (*new, VOCABULARY):
+        if os.path.basename(path) not in kept:
             os.remove(path)
+
+
+def _vocabulary(options: Options, positions: int) -> dict[str, bytes]:
+    return vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions) if options.vocab_file else {}
 
 
 def make_config(tensors: Tensors, options: Options) -> dict:
@@ -251,8 +257,20 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
         "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
-        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
+        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes, options),
     }
+
+
+def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
+    if "classifier.weight" not in shapes:
+        return {}
+    return label_files.to_hugging_face(options.labels, options.problem_type, shapes["classifier.weight"][0])
+
+
+def labels_of(location: str) -> dict:
+    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file, gives."""
+    path = os.path.join(_folder(location), CONFIG)
+    return label_files.of_hugging_face(read_json(path) if os.path.isfile(path) else {})
 
 
 def _written_activation(hidden_act: str | None) -> str:
@@ -273,32 +291,25 @@ def _number_of_heads(hidden: int, options: Options) -> int:
     return heads
 
 
-def _labels(shapes: dict[str, tuple[int, ...]]) -> dict:
-    """Returns the names of a classifier's classes; transformers takes their number from them, and two where there are none."""
-    if "classifier.weight" not in shapes:
-        return {}
-    classes = [f"LABEL_{number}" for number in range(shapes["classifier.weight"][0])]
-    return {"id2label": {str(number): name for number, name in enumerate(classes)},
-            "label2id": {name: number for number, name in enumerate(classes)}}
-
-
 def _check_vocabulary(path: str | None, rows: int) -> None:
     if path is None:
         return
-    try:
-        with open(path, "rb") as file:
-            words = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"--vocab_file={path}: {error.strerror or error}.") from None
+    words = len(vocabulary_files.read(path).words)
     if words > rows:
         raise ConfigError(f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the vocabulary of this model, or "
                           f"--vocab_size={words}.")
 
 
 def vocabulary_beside(location: str) -> str | None:
-    """Returns the vocab.txt that lies with a checkpoint (folder, prefix or file); None where there is none."""
-    path = os.path.join(_folder(location), VOCABULARY)
-    return path if os.path.isfile(path) else None
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file); None where there is none."""
+    path = vocabulary_files.find(_folder(location))
+    if path is None:
+        return None
+    try:
+        return vocabulary_files.read(path).path
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
 
 
 def sizes(location: str) -> dict:
@@ -317,26 +328,12 @@ def sizes(location: str) -> dict:
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
-    values = read_config(path)
-    for key, allowed in _FIXED.items():
-        if values.get(key, allowed) != allowed:
-            raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
+    values = read_json(path)
+    (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
     if values.get("hidden_act") in _TANH_GELUS:
         values["hidden_act"] = "gelu"
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
-
-
-def read_config(path: str) -> dict:
-    """Reads a JSON object. Raises ConfigError where it is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({_one_line(error)}).") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a JSON object, got a {type(values).__name__}.")
-    return values
 
 
 def _folder(location: str) -> str:

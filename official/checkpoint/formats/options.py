@@ -19,7 +19,10 @@ class Options:
       baseline: research: BERT and not GroupBERT.
       hidden_act: huggingface: activation that config.json names, by this project's name; None: gelu.
       hf_prefix: huggingface: names begin with `bert.`, as in models with heads.
-      vocab_file: huggingface: vocabulary that is put into the folder.
+      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of them.
+      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words look.
+      labels: names of a classifier's classes, in their order; None: not known.
+      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None: not known.
     """
 
     vocab_size: int | None = None
@@ -35,3 +38,6 @@ class Options:
     hidden_act: str | None = None
     hf_prefix: bool | None = None
     vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: str | None = None

@@ -63,6 +63,7 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
         "version": _VERSION,
         "flags": dataclasses.asdict(rules) | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
         "vocabulary_sha256": vocabulary.sha256,
+        "do_lower_case": vocabulary.do_lower_case,
         "input_sha256": data.sha256,
         "questions": len(data.questions),
         "skipped_questions": data.skipped_questions,
