@@ -87,11 +87,12 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
 
 def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --do_lower_case=true|false of what tokenises text."""
-    parser.add_argument("--do_lower_case", type=_truth, nargs="?", const=True, metavar="true|false", help="Text loses its capitals and accents, as an "
+    parser.add_argument("--do_lower_case", type=truth, nargs="?", const=True, metavar="true|false", help="Text loses its capitals and accents, as an "
                         "uncased vocabulary wants it. Unset: as tokenizer_config.json beside the vocabulary says, else yes.")
 
 
-def _truth(text: str) -> bool:
+def truth(text: str) -> bool:
+    """Reads true or false."""
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"

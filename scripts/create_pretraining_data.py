@@ -51,12 +51,22 @@ def main() -> None:
         flags["record_format"] = "remask"
     from official.data import creation, pairs  # after the flags are checked: these load TensorFlow
     rules = pairs.Rules(**{name: flags.pop(name) for name in pairs.Rules.__dataclass_fields__})
-    manifest = creation.create_pretraining_data(creation.Job(rules=rules, **flags))
-    print("{instances:,} examples in {files} files from {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens.".format(
-        **manifest | {"files": len(manifest["files"])}))
-    for name in ("skipped_lines", "skipped_sentences", "undecodable_bytes", "cut_documents"):
+    job = creation.Job(rules=rules, **flags)
+    if creation.is_finished(job):
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    show(creation.create_pretraining_data(job))
+
+
+def show(manifest: dict) -> None:
+    from official.data import read_counts
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
         if manifest[name]:
             print(f"{name}: {manifest[name]:,}")
+    undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out" if manifest["undecodable_bytes"] else ""
+    if undecodable:
+        print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
+    print("{instances:,} examples in {files} files from {input_files:,} text files: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, "
+          "{unknown_share:.2%} of them [UNK]".format(**manifest | {"files": len(manifest["files"])}) + undecodable + ".")
 
 
 if __name__ == "__main__":

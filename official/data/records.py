@@ -74,6 +74,16 @@ def examples_per_record(record_format: str) -> int:
     return FORMATS[record_format].EXAMPLES_PER_RECORD
 
 
+def records_of(examples: int, record_format: str) -> int:
+    """Returns how many whole records hold so many examples, one at least."""
+    return max(examples // examples_per_record(record_format), 1)
+
+
+def count_examples(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
+    """Returns the number of examples of each record, int32 [B]. Fails as `unpack` does."""
+    return FORMATS[record_format].count_examples(serialized_B)
+
+
 def unpack(serialized_B: tf.Tensor, schema: dict, record_format: str) -> tf.Tensor:
     """Returns the examples of some records as rows, [N] or [N, W], in the form in which they are shuffled and joined at the least cost.
 

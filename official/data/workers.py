@@ -1,5 +1,6 @@
 """Runs the tasks of a job in this process or in several, with a progress bar that they all move."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 
 from official.config import ConfigError
 from official.io.bars import Bar
@@ -65,8 +67,10 @@ def _run_in_processes(tasks: list[tuple], workers: int, bar: Bar, preload: str) 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
     counters = context.Array("d", 2)
+    # Only this process holds the end that is written to: the others read its end when this process does, whatever ended it.
+    read_end, write_end = context.Pipe(duplex=False)
     try:
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(counters,)) as pool:
+        with write_end, read_end, ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(counters, read_end)) as pool:
             futures = [pool.submit(*task) for task in tasks]
             try:
                 _watch(futures, counters, bar)
@@ -89,18 +93,19 @@ def _watch(futures: list, counters, bar: Bar) -> None:
             return
 
 
-def _begin(counters) -> None:
-    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive its parents."""
+def _begin(counters, read_end: Connection) -> None:
+    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the process that began the job."""
     global _counters
     _counters = counters
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
 
 
-def _die_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_REFRESH_SECS)
+def _die_with(read_end: Connection) -> None:
+    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server, and lives on as long as its children."""
+    with contextlib.suppress(EOFError, OSError):
+        read_end.recv_bytes()
     os._exit(1)  # pylint: disable=protected-access
 
 

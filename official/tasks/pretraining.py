@@ -1,5 +1,7 @@
 """Masked-LM and next-sentence pre-training."""
 
+import os
+
 from absl import logging
 import numpy as np
 import tensorflow as tf
@@ -67,8 +69,10 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
         streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
+        name = f"record_counts-{host}.json" if host else "record_counts.json"  # a host counts the files that it reads
+        counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return reading.training_dataset(
-            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts)
+            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts, counts_path)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
