@@ -33,8 +33,8 @@ def load(flags, task_name: str):
         found = "no config.json" if settings is None else f"a run of --task={settings.get('task')}"
         raise ConfigError(f"--checkpoint={flags.checkpoint} has {found}. Give the --model_dir of a run with --task={task_name}.")
     lower_case = settings.get("do_lower_case") if flags.do_lower_case is None else flags.do_lower_case
-    config = config_lib.build_config([(path, {
-        **settings, "vocab_file": _vocabulary_of(flags, settings), "do_lower_case": lower_case,
+    config = config_lib.build_config([(path, settings), ("command line", {
+        "vocab_file": _vocabulary_of(flags, settings), "do_lower_case": lower_case,
         "fused_ops": False})])  # a sentence at a time: nothing to compile for
     vocabulary = load_for_text(config.vocab_file, lower_case, flags.checkpoint)
     steps = manager.CheckpointManager(flags.checkpoint, {}, 1).steps()
@@ -65,7 +65,8 @@ def lines(prompt: str):
             print(prompt, end="", flush=True)
         try:
             line = sys.stdin.readline()
-        except UnicodeDecodeError as error:
+            line.encode()  # in some locales Python lets through what is no UTF-8
+        except UnicodeError as error:
             raise ConfigError(f"the input is not UTF-8 text ({error.reason}). Type it on a terminal of UTF-8, or convert the file.") from None
         if not line:
             return

@@ -44,10 +44,10 @@ class PretrainingTask:
             self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
         files = sorted({*self._train_files, *self._eval_files})
         if self._config.vocab_file:
-            self.companions = self._vocabulary(files)
+            self.companions = self._kept_vocabulary(files)
         return files
 
-    def _vocabulary(self, files: list[str]) -> dict[str, bytes]:
+    def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no flag says it."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:

@@ -145,7 +145,7 @@ def _checkpoints() -> list[Command]:
     for name in CHECKPOINTS:
         part, path = ("runs/pretrain" if name == "keras" else f"formats/{name}"), CHECKPOINTS[name]
         action = "keras2google" if name == "keras" else f"{name}2keras"
-        beside = (_MODEL_BESIDE,) if name == "huggingface" else ()
+        beside = (_MODEL_BESIDE, _tokenizer_of("formats/huggingface"), Target("formats/huggingface/vocab.txt", "vocabulary")) if name == "huggingface" else ()
         commands.append(Command(f"convert_ckpt {action}", "checkpoints_tools/convert_ckpt.py", (action, path, "--output_dir=made"), (part,),
                                 (_checkpoint(name), _checkpoint(name), *beside, *_bytes(path + "*/model*" if name == "huggingface" else path + "*")),
                                 ("vocab_size", "precision", "num_attention_heads"), codes=(0, 1)))
@@ -182,16 +182,21 @@ def _results() -> list[Command]:
 _CONFIG_SAVED = {"checked": _CONFIG["checked"][:5], "ranges": {place: values for place, values in _CONFIG["ranges"].items() if len(place) == 1}}
 
 
+def _tokenizer_of(folder: str) -> Target:
+    return Target(f"{folder}/tokenizer_config.json", "json", {"checked": [("do_lower_case",)], "ranges": {("tokenize_chinese_chars",): (False,)}})
+
+
 def _answers() -> list[Command]:
-    settings = {"checked": [("vocab_file",), ("model",), ("max_seq_length",)], "required": [("vocab_file",)], "ranges": _CONFIG["ranges"]}
+    settings = {"checked": [("vocab_file",), ("model",), ("max_seq_length",)], "ranges": _CONFIG["ranges"]}
     commands = []
     for name, task, extra, parts in (("ask", "squad", ("--context=context.txt",), ("context.txt",)), ("classify", "rte", (), ())):
         run = f"runs/{task}"
         targets = (Target(f"{run}/config.json", "json", settings), Target(f"{run}/ckpt-*.index", "bytes"), Target("stdin", "typed"),
-                   Target("vocab.txt", "vocabulary", {"of_model": True}), *_bytes(f"{run}/config.json", f"{run}/result.json", f"{run}/ckpt-*"))
+                   Target(f"{run}/vocab.txt", "vocabulary", {"of_model": True}), _tokenizer_of(run),
+                   *_bytes(f"{run}/config.json", f"{run}/result.json", f"{run}/ckpt-*", f"{run}/*.json", f"{run}/vocab.txt"))
         targets += (Target("context.txt", "small_text"),) if parts else ()
         typed = "Who was first?\nWhere?\n" if parts else "One is here.\tTwo is there.\n"
-        commands.append(Command(name, f"scripts/{name}.py", (f"--checkpoint={run}", *extra), (run, "vocab.txt", *parts), targets,
+        commands.append(Command(name, f"scripts/{name}.py", (f"--checkpoint={run}", *extra), (run, *parts), targets,
                                 ("answers",) if parts else (), typed=typed))
     return commands
 

@@ -7,6 +7,7 @@ was left out; "any", whatever ends in order, since the damaged file may be a val
 import json
 import os
 import random
+import re
 import struct
 from collections.abc import Callable
 
@@ -310,8 +311,7 @@ def damage_checkpoint(rng: random.Random, path: str, format_name: str, reads_val
 def _is_weight(name: str) -> bool:
     """Says whether the tensor is the encoder's, and no slot of an optimizer."""
     lowered = name.lower()
-    return ("layer" in lowered or "embeddings" in lowered) and not any(
-        part in lowered for part in ("lamb", "adam", "slot", "/.optimizer", "_m", "_v", "moment", "accl"))
+    return ("layer" in lowered or "embedding" in lowered) and not re.search(r"lamb|adam|slot|/\.optimizer|moment|accl|_[mv]$", lowered)
 
 
 def _replace(rng: random.Random, tensors: dict, name: str, kind: str) -> None:
