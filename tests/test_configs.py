@@ -134,6 +134,8 @@ def test_configuration_is_locked():
      "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527"),
     (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
     (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+    (["--do_lower_case=false"], "Give --vocab_file, or drop --do_lower_case"),
+    (["--do_lower_case=maybe"], "do_lower_case"),
     (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
@@ -153,6 +155,12 @@ def test_wrong_model_sizes(change, message):
     with pytest.raises(ConfigError) as error:
         config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
     assert message in str(error.value)
+
+
+def test_a_truth_value_may_be_unset():
+    for arguments, value in (([], None), (["--do_lower_case"], True), (["--nodo_lower_case"], False), (["--do_lower_case=false", "--do_lower_case="], None)):
+        vocabulary = ["--vocab_file=none.txt", "--plan"]
+        assert flags.parse([*GOOD, *vocabulary, *arguments]).do_lower_case is value
 
 
 def test_indivisible_batch_names_the_nearest():
