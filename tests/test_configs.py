@@ -138,6 +138,8 @@ def test_configuration_is_locked():
      "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527"),
     (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
     (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+    (["--do_lower_case=false"], "Give --vocab_file, or drop --do_lower_case"),
+    (["--do_lower_case=maybe"], "do_lower_case"),
     (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
@@ -175,6 +177,12 @@ def test_an_older_run_keeps_its_activation_and_a_saved_one_has_a_plain_name():
     config = config_lib.build_config([("config.json", {"model": {"vocab_size": 100, "hidden_act": "gelu"}, "use_synthetic_data": True,
                                                        "model_dir": "unused", "num_steps_per_epoch": 20000, "num_train_epochs": 1})])
     assert json.loads(config_lib.to_json(config))["model"]["hidden_act"] == "gelu_tanh"
+
+
+def test_a_truth_value_may_be_unset():
+    for arguments, value in (([], None), (["--do_lower_case"], True), (["--nodo_lower_case"], False), (["--do_lower_case=false", "--do_lower_case="], None)):
+        vocabulary = ["--vocab_file=none.txt", "--plan"]
+        assert flags.parse([*GOOD, *vocabulary, *arguments]).do_lower_case is value
 
 
 def test_indivisible_batch_names_the_nearest():

@@ -18,7 +18,8 @@ from official.checkpoint import convert as convert_lib, initialize
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
-from official.config import ConfigError, bert_config_from_dict, read_json
+from official.config import BertConfig, ConfigError, bert_config_from_dict, read_json
+from official.io import label_files
 from official.modeling.pretrainer import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT
@@ -354,6 +355,42 @@ def test_a_vocabulary_beside_that_is_too_long_is_left_out(tmp_path):
     assert report["dropped"][str(tmp_path / "a/vocab.txt")] == "it has 60 words, the result 50" and not (tmp_path / "b/vocab.txt").exists()
     convert(start, "keras", str(tmp_path / "c"), options=Options(vocab_size=50))
     assert (tmp_path / "c/vocab.txt").read_text() == "word\n" * WORDS
+
+
+def test_vocabulary_case_and_labels_go_along_both_ways(tmp_path):
+    start = write(random_checkpoint(canonical.CLASSIFIER_HEAD), "keras", tmp_path / "a")
+    put(tmp_path / "a", num_attention_heads=2)
+    (tmp_path / "a/labels.json").write_text(label_files.content(("no", "maybe", "yes")))
+    (tmp_path / "a/vocab.txt").write_text("[UNK]\nParis\n")
+    convert(start, "huggingface", str(tmp_path / "b"))
+    config, tokenizer = (json.loads((tmp_path / "b" / name).read_text()) for name in ("config.json", "tokenizer_config.json"))
+    assert config["architectures"] == ["BertForSequenceClassification"] and config["label2id"] == {"no": 0, "maybe": 1, "yes": 2}
+    assert tokenizer["do_lower_case"] is False and tokenizer["model_max_length"] == 32
+    convert(str(tmp_path / "b"), "keras", str(tmp_path / "c"))
+    for name in ("labels.json", "vocab.txt"):
+        assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
+    assert json.loads((tmp_path / "c/tokenizer_config.json").read_text()) == tokenizer
+
+
+def test_a_tokenizer_file_becomes_a_vocabulary(tmp_path, caplog):
+    start = write(random_checkpoint(), "huggingface", tmp_path / "a", Options(num_attention_heads=2))
+    path = tmp_path / "a/tokenizer.json"
+    path.write_text(json.dumps({"model": {"type": "WordPiece", "vocab": {"is": 1, "[UNK]": 0}}, "normalizer": {"type": "BertNormalizer", "lowercase": True}}))
+    convert(start, "google", str(tmp_path / "b"))
+    assert (tmp_path / "b/vocab.txt").read_text() == "[UNK]\nis\n" and json.loads((tmp_path / "b/tokenizer_config.json").read_text())["do_lower_case"]
+    path.write_text(json.dumps({"model": {"type": "BPE", "vocab": {"is": 0}}}))
+    with caplog.at_level("WARNING"):
+        convert(start, "google", str(tmp_path / "c"))
+    assert not (tmp_path / "c/vocab.txt").exists() and "of type BPE is not read" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", '{"model_type": "roberta"}', "\udcff"])
+def test_a_damaged_config_beside_ends_in_one_line(tmp_path, content):
+    start = write(random_checkpoint(), "huggingface", tmp_path / "a", Options(num_attention_heads=2))
+    (tmp_path / "a/config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match="config.json") as error:
+        convert(start, "google", str(tmp_path / "b"))
+    assert "\n" not in str(error.value)
 
 
 def test_tensors_of_another_vocabulary_are_refused(tmp_path):

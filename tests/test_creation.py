@@ -77,6 +77,21 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
     assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
 
 
+def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
+    words = (*vocabulary.SPECIAL_TOKENS, "Paris", "is", "in", "France", ".")
+    text = write(tmp_path / "text.txt", "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n")
+    path = write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
+    with pytest.raises(ConfigError, match="is cased: 2 of 4 words"):
+        creation.create_pretraining_data(make_job(text, path, tmp_path / "out"))
+    manifest = creation.create_pretraining_data(make_job(text, path, tmp_path / "out", do_lower_case=False, num_shards=1))
+    assert manifest["flags"]["do_lower_case"] is False
+    shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
+    assert records.lower_case_of(shard) is False and records.lower_case_of(text) is None
+    found = list(tf.data.TFRecordDataset(shard).as_numpy_iterator())
+    ids = records.parse_batch(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")["input_ids"].numpy()
+    assert (ids == words.index("Paris")).mean() > 5 * (ids == words.index("[UNK]")).mean()  # a few random replacements
+
+
 def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
     features, parsed = schema.pretraining_schema(LONG, MOST), []
     for kind in ("plain", "compact"):  # of a static mask there are other ones: its rows are shorter

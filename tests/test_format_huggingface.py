@@ -322,6 +322,29 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
     assert set(strangers) < set(os.listdir(tmp_path))
 
 
+def test_a_vocabulary_goes_with_what_tells_its_tokenizer(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Paris", "is"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "tokenizer.json").write_text("{}")  # of an older model; it would be read before the vocabulary
+    write_folder(tmp_path / "hf", weights(heads=False), Options(num_attention_heads=4, vocab_file=str(tmp_path / "vocab.txt")))
+    assert sorted(os.listdir(tmp_path / "hf")) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert (config["do_lower_case"], config["tokenizer_class"], config["model_max_length"]) == (False, "BertTokenizer", TINY["max_position_embeddings"])
+    write_folder(tmp_path / "hf", weights(heads=False))  # weights alone leave the vocabulary that is there
+    assert (tmp_path / "hf" / "vocab.txt").exists() and (tmp_path / "hf" / "tokenizer_config.json").exists()
+
+
+@pytest.mark.parametrize("labels, kind, names", [
+    (("no", "maybe", "yes"), "single_label_classification", ["no", "maybe", "yes"]), (None, None, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+    (("no", "yes"), None, ["LABEL_0", "LABEL_1", "LABEL_2"])])
+def test_labels_are_named(tmp_path, labels, kind, names):
+    folder = write_folder(tmp_path / "hf", weights(), Options(num_attention_heads=4, labels=labels, problem_type=kind))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert list(config["id2label"].values()) == names and config["label2id"][names[2]] == 2 and config.get("problem_type") == kind
+    assert hf_folder.labels_of(folder) == {"labels": tuple(names) if names[0] == "no" else None, "problem_type": kind}
+
+
 @pytest.mark.parametrize("heads", ["4", 4.0, True, [4]])
 def test_a_number_of_heads_that_is_no_integer(tmp_path, heads):
     with pytest.raises(ConfigError, match="--num_attention_heads=.* must be an integer"):

@@ -34,7 +34,7 @@ def read(folder: str) -> dict:
     values = read_json(path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise ConfigError(f"{path}: labels={str(labels)[:60]!r}, expected a list of names or null. Restore or remove the file.")
+        raise ConfigError(f"{path}: labels={repr(labels)[:60]}, expected a list of names or null. Restore or remove the file.")
     return {"labels": labels, "problem_type": str(values.get("problem_type"))}
 
 
