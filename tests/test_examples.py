@@ -60,22 +60,25 @@ def test_passages_show_what_is_accepted_and_what_is_predicted():
     context = "x" * 300 + " Paris lies in France . " + "y" * 600 + " Berlin is a city"
     assert text_of(examples.passage("Paris lies in France", ["in France", "France"], "France")) == "Paris lies in +France+"
     assert text_of(examples.passage("Paris lies in France", ["France"], "in France")) == "Paris lies -in -+France+"
+    crossing = "word " * 40 + "Paris and a very long answer that goes on " + "and on " * 40  # the window around Paris ends inside of it
+    assert len(examples.passage(crossing, ["Paris"], crossing[206:400])) == 5
+    assert text_of(examples.passage("aaa " * 100 + "Paris", ["Paris"], "Paris")) == " \u2026 " + "aaa " * 35 + "+Paris+"  # whole words
     far = text_of(examples.passage(context, ["Paris"], "Berlin"))
-    assert "=Paris=" in far and "-Berlin-" in far and far.startswith("\u2026x") and far.count("\u2026") == 2 and len(far) < 700
+    assert "=Paris=" in far and "-Berlin-" in far and far.startswith(" \u2026 x") and far.count("\u2026") == 2 and len(far) < 800
     assert text_of(examples.passage(context, [], "Berlin")).count("=") == 0  # there is no answer
     assert "=Paris=" in text_of(examples.passage(context, ["Paris"], ""))
 
 
 def test_questions_say_when_there_is_no_answer():
     item = examples.answered_question(" where ? ", "Paris", [], "", 0.9, 1.0)
-    assert item["texts"][0] == [["where ?", "strong"]] and item["facts"] == [["predicted", "no answer (0.90)"], ["accepted", "no answer"], ["F1", "1.00"]]
+    assert item["texts"][0] == [["where ?", "strong"]] and item["facts"] == [["predicted", "no answer \u00b7 probability 0.90"], ["accepted", "no answer"], ["F1", "1.00"]]
 
 
 def test_the_surest_mistakes_come_first():
     logits = np.array([[0.0, 5.0], [9.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
     items = examples.sure_mistakes((["a", "b", "c", "d"], ["e", "f", "g", "h"]), ("no", "yes"), logits, np.array([0, 0, 0, 1]))
     assert [[text_of(line) for line in item["texts"]] for item in items] == [["a", "e"], ["d", "h"], ["c", "g"]]
-    assert items[0]["facts"] == [["predicted", "yes (0.99)"], ["label", "no (0.01)"]]
+    assert items[0]["facts"] == [["predicted", "yes \u00b7 probability 0.99"], ["label", "no \u00b7 probability 0.01"]]
     assert [item["facts"] for item in examples.far_scores((["a", "b"],), np.array([1.0, 2.0]), np.array([1.5, 5.0]))] == [
         [["predicted", "2.00"], ["score", "5.00"]], [["predicted", "1.00"], ["score", "1.50"]]]
 
