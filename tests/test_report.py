@@ -112,7 +112,7 @@ def test_drawings_take_the_width_they_get(full):
 
 def test_nothing_is_wider_than_a_phone(full):
     """Widths in pixels; what scrolls in a frame of its own may have any."""
-    widths = [float(width) for width in re.findall(r"(?<!max-)(?:width|minmax\(|flex-basis)\s*:?\s*(\d+)px", page.CSS)]
+    widths = [float(width) for width in re.findall(r"(?<!max-)(?<!min-)(?:width|minmax\(|flex-basis)\s*:?\s*(\d+)px", page.CSS)]
     inline = [value for _, name, value, scrolls in full[1].attributes
               if not scrolls and (name == "width" and value != "100%" or name == "style" and "px" in value)]
     assert max(widths) <= 390 and not inline

@@ -79,8 +79,16 @@ def test_over_fitting_needs_both_curves():
     assert curves.over_fitting(evaluations, train) == (500, 0.8, 1.1)
     assert curves.over_fitting(evaluations, points([2.0] * 50 + [3.0] * 50)) is None  # training got worse, too
     assert curves.over_fitting(evaluations[:2], train) is None
-    assert curves.over_fitting([], train, [(250, 0.5), (500, 0.6), (1000, 0.55)]) == (500, 0.6, 0.55)
-    assert curves.over_fitting([], train, [(250, 0.5), (500, 0.6), (1000, 0.595)]) is None
+    scores = [(250, 0.5), (500, 0.6), (750, 0.58), (1000, 0.55)]
+    assert curves.over_fitting(scores, train, rises=True) == (500, 0.6, 0.55)
+    assert curves.over_fitting([*scores[:2], (1000, 0.595)], train, rises=True) is None
+
+
+def test_one_evaluation_that_is_a_little_worse_is_chance():
+    train = points(falling(0.2))
+    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.563)], train) is None
+    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.663)], train) == (500, 0.548, 0.663)
+    assert curves.over_fitting([(250, 0.6), (500, 0.548), (750, 0.7), (1000, 0.55)], train) is None  # it came back
 
 
 def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
@@ -142,6 +150,16 @@ def test_over_fitted():
     found = judge(falling(0.2), make_result(target_metric="accuracy", majority_accuracy=None), evaluations)
     assert found.headline == "Over-fitted after step 500" and "0.800 at step 500 to 1.100" in found.sentence
     assert judge(falling(0.2), make_result("success"), evaluations).headline == "Target reached"
+    rising = make_result(target_metric="accuracy", majority_accuracy=None)
+    better = judge(falling(0.2), rising, evaluations + lines("eval", [0.5, 0.6, 0.7, 0.71], "accuracy", [250, 500, 750, 1000]))
+    assert better.headline == "All steps done" and "though Accuracy still rose" in better.sentence
+    worse = judge(falling(0.2), rising, lines("eval", [0.5, 0.7, 0.6, 0.5], "accuracy", [250, 500, 750, 1000]))
+    assert worse.headline == "Over-fitted after step 500" and "fell from 0.700 at step 500 to 0.500" in worse.sentence
+
+
+def test_a_task_that_keeps_its_best_is_judged_by_it():
+    best = make_result(target_metric="f1", eval_accuracy=0.4, scores={"f1": 0.6, "best_step": 500}, majority_accuracy=0.5, majority_prediction="1")
+    assert judge(falling(), best).sentence.startswith("F1 0.600 at step 500; always predicting \u201c1\u201d scores 0.500.")
 
 
 def test_interrupted_evaluated_and_nothing_known():

@@ -12,7 +12,8 @@ _FEWEST_POINTS = 6  # in the last part, to speak of a trend
 _TREND = 0.01  # relative change of the loss that counts
 _SURE = 3.0  # standard errors
 _OVER_FITTED = 0.02  # relative rise of the evaluation loss
-_WORSE = 0.01  # fall of the score that counts where there is no evaluation loss
+_WORSE = 0.01  # fall of the score
+_BY_FAR = 5  # times that much, in one evaluation
 
 Points = list[tuple[int, float | None]]
 
@@ -100,25 +101,28 @@ def _line(points: list[tuple[int, float]]) -> tuple[float, float, float, float]:
     return slope, math.sqrt(residual / (count - 2) / spread), mean_step, mean
 
 
-def over_fitting(evaluations: Points, losses: Points, scores: Points = ()) -> tuple[int, float, float] | None:
-    """Returns (step of the best evaluation, its loss, the last loss) where evaluation got worse while training went on to fall.
+def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tuple[int, float, float] | None:
+    """Returns (step of the best evaluation, its value, the last value) where evaluations got worse while training went on to fall.
+
+    One evaluation that is a little worse may be chance: there are two behind the best one, or it is worse by far.
 
     Args:
-      evaluations: evaluation losses; where there are none the `scores`, of which more is better, count instead.
+      evaluations: losses, or scores.
       losses: of training.
-      scores: of the evaluations.
+      rises: whether more is better in `evaluations`: scores. Otherwise less is.
     """
-    use_loss = bool(evaluations)
-    points = [(step, value) for step, value in (evaluations or scores) if value is not None]
+    points = [(step, value) for step, value in evaluations if value is not None]
     train = [(step, value) for step, value in losses if value is not None]
     if len(points) < 3 or len(train) < 2:
         return None
-    step, best = min(points, key=lambda point: point[1] if use_loss else -point[1])
-    last = points[-1][1]
-    worse = last > best * (1 + _OVER_FITTED) if use_loss else last < best - _WORSE
-    if not worse or _mean_after(train, step) >= _mean_until(train, step):
+    step, best = min(points, key=lambda point: -point[1] if rises else point[1])
+    after = [value for at, value in points if at > step]
+    allowed = _WORSE if rises else _OVER_FITTED * abs(best)
+    worse = [(best - value if rises else value - best) / allowed for value in after[-2:]] if allowed else []
+    sure = len(worse) == 2 and min(worse) > 1 or bool(worse) and worse[-1] > _BY_FAR
+    if not sure or _mean_after(train, step) >= _mean_until(train, step):
         return None
-    return step, best, last
+    return step, best, after[-1]
 
 
 def _mean_until(points: list[tuple[int, float]], step: int) -> float:

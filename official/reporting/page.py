@@ -28,6 +28,12 @@ h2 + .note { margin: -6px 0 12px; }
 .card b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; line-height: 1.3; }
 .card span { display: block; color: var(--muted); font-size: 13px; line-height: 1.35; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 14px; margin-top: 20px; }
+@media (min-width: 900px) {
+  .charts { grid-template-columns: repeat(6, minmax(0, 1fr)); }
+  .chart { grid-column: span 2; }
+  .chart:nth-child(-n + 2) { grid-column: span 3; }
+  .chart:only-child { grid-column: span 6; }
+}
 .chart { margin: 0; padding: 12px 14px 8px; min-width: 0; }
 .chart figcaption { line-height: 1.3; }
 .chart figcaption span { color: var(--muted); font-size: 13px; }
@@ -58,7 +64,7 @@ dl.pairs { display: grid; grid-template-columns: minmax(90px, max-content) minma
   border: 1px solid var(--border); border-radius: 8px; padding: 12px 14px; font-size: 14px; font-variant-numeric: tabular-nums; }
 dl.pairs dt { color: var(--muted); overflow-wrap: anywhere; }
 dl.pairs dd { margin: 0; overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; border: 1px solid var(--border); border-radius: 8px; background: #fff; }
+.scroll { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--border); border-radius: 8px; background: #fff; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 14px; border-top: 1px solid var(--grid); vertical-align: top; white-space: nowrap; }
 thead th { border-top: 0; color: var(--muted); font-weight: 600; font-size: 13px; background: #fafbfc; }

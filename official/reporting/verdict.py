@@ -43,8 +43,8 @@ def judge(metrics: list[dict], result) -> Verdict:
     lost = divergence(losses) if trained else None
     if lost is not None and result.status != "success":
         return _diverged(losses, lost, result)
-    constant = _constant(result)
-    if constant and result.eval_accuracy is not None and result.eval_accuracy < constant[1] + _BETTER:
+    constant, score = _constant(result), score_of(result)[0]
+    if constant and score is not None and score < constant[1] + _BETTER:
         return _no_better(constant, trend(losses), result)
     if not trained:
         return Verdict(_evaluated_headline(result), _score_sentence(result), "", "bad" if result.status == "aborted" else "good")
@@ -99,7 +99,7 @@ def _interrupted(losses, result) -> Verdict:
 def _no_better(constant: tuple[str, float], change: Trend | None, result) -> Verdict:
     name, value = constant
     headline = f"No better than always predicting {name}"
-    sentence = (f"{metric_name(result.target_metric)} is {_number(result.eval_accuracy)} on the evaluation set; always predicting {name} scores {_number(value)}."
+    sentence = (f"{metric_name(result.target_metric)} is {_number(score_of(result)[0])} on the evaluation set; always predicting {name} scores {_number(value)}."
                 + (f" {change.describe()}" if change else ""))
     if change and change.falls:
         advice = "It may only need more steps: raise --num_train_epochs. Otherwise check the labels and the vocabulary of the data."
@@ -113,23 +113,39 @@ def _evaluated_headline(result) -> str:
 
 
 def _ended(metrics: list[dict], losses, result) -> Verdict:
-    evaluations = curve(metrics, "eval", "loss")
-    fitted = over_fitting(evaluations, losses, curve(metrics, "eval", result.target_metric))
-    change = trend(losses)
+    change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
     headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(result.status, ("All steps done", "good"))
     parts, advice = [_score_sentence(result)], _advice_of_success(result) if result.status == "success" else ""
-    if fitted:
-        step, best, last = fitted
-        what = "loss rose" if evaluations else "score fell"
-        parts.append(f"Over-fitted: the evaluation {what} from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on.")
-        headline, tone = (headline, tone) if result.status != "finished" else (f"Over-fitted after step {step:,}", "fair")
-        advice = advice or "Train for fewer steps or on more data; a lower --learning_rate helps, too."
+    if worse:
+        parts.append(worse)
+        if result.status == "finished" and rising is not None:
+            headline, tone = f"Over-fitted after step {rising:,}", "fair"
+        kept = " The weights of the best evaluation were kept." if "best_step" in result.scores else ""
+        advice = advice or f"Train for fewer steps or on more data; a lower --learning_rate helps, too.{kept}"
     elif change:
         parts.append(change.describe())
         if result.status == "finished" and change.falls:
             headline = "All steps done, still falling"
         advice = advice or _advice_of_trend(change, result)
     return Verdict(headline, " ".join(filter(None, parts)), advice, tone)
+
+
+def _over_fitted(metrics: list[dict], losses, result) -> tuple[str, int | None]:
+    """Returns what to say of evaluations that get worse, and the step of the best one where the score says so, too."""
+    name = result.target_metric
+    loss = over_fitting(curve(metrics, "eval", "loss"), losses)
+    score = over_fitting(curve(metrics, "eval", name), losses, rises=True)
+    if not (loss or score):
+        return "", None
+    step, best, last = loss or score
+    if score and not loss:
+        return f"Over-fitted: {metric_name(name)} fell from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on.", step
+    better = [value for at, value in curve(metrics, "eval", name) if at > step and value is not None]
+    at_best = dict(curve(metrics, "eval", name)).get(step)
+    rose = f"the evaluation loss rose from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on."
+    if better and at_best is not None and better[-1] > at_best:
+        return f"Over-confident: {rose[:-1]}, though {metric_name(name)} still rose.", None
+    return f"Over-fitted: {rose}", step
 
 
 def _advice_of_success(result) -> str:
@@ -146,16 +162,23 @@ def _advice_of_trend(change: Trend, result) -> str:
     return ""
 
 
+def score_of(result) -> tuple[float | None, int]:
+    """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights, else of the last one."""
+    score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
+    return (score, step) if score is not None and isinstance(step, int) else (result.eval_accuracy, result.step)
+
+
 def _score_sentence(result) -> str:
     """Returns the score beside what it is compared with."""
-    if result.eval_accuracy is None:
+    score, step = score_of(result)
+    if score is None:
         return "" if result.eval_loss is None else f"Evaluation loss {result.eval_loss:.3f} nats."
     compared = []
     if result.target is not None:
         compared.append(f"the target is {_number(result.target)}")
     if constant := _constant(result):
         compared.append(f"always predicting {constant[0]} scores {_number(constant[1])}")
-    return f"{metric_name(result.target_metric)} {_number(result.eval_accuracy)} at step {result.step:,}" + "".join(f"; {text}" for text in compared) + "."
+    return f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}" + "".join(f"; {text}" for text in compared) + "."
 
 
 def _number(value: float) -> str:

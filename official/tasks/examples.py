@@ -13,6 +13,7 @@ from official.data.vocabulary import CONTINUATION, Vocabulary
 MOST = 6  # items of a group
 _MOST_TOKENS = 160  # of a sequence that are shown
 _MOST_FACTS = 6  # masked tokens of a sequence whose predictions are listed
+_LONG_WORD = 20  # characters
 _AROUND = 140  # characters of a passage on either side of an answer
 _MORE = "\u2026"
 
@@ -111,7 +112,7 @@ def _masked_facts(row: dict[str, np.ndarray], is_masked: np.ndarray, word: Calla
 def answered_question(question: str, context: str, gold: Sequence[str], predicted: str, probability: float, f1: float) -> dict:
     """Returns the item of one question; texts that stand in the context several times are marked where they stand first."""
     answers = list(dict.fromkeys(gold))
-    facts = [["predicted", f"{predicted or 'no answer'} ({probability:.2f})"], ["accepted", " / ".join(answers) or "no answer"], ["F1", f"{f1:.2f}"]]
+    facts = [["predicted", f"{predicted or 'no answer'} \u00b7 probability {probability:.2f}"], ["accepted", " / ".join(answers) or "no answer"], ["F1", f"{f1:.2f}"]]
     return {"texts": [[[question.strip(), "strong"]], passage(context, answers, predicted)], "facts": facts}
 
 
@@ -119,20 +120,26 @@ def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[s
     """Returns the line of what stands around the answers: the true one that fits the prediction best, and the predicted one."""
     gold = _span(context, predicted if predicted in answers else next(iter(answers), ""))
     spans = {"gold": gold, "wrong": gold if predicted in answers else _span(context, predicted)}
-    cuts = {0, len(context)}
-    for begin, end in spans.values():
-        cuts |= {begin, end, max(0, begin - _AROUND), min(len(context), end + _AROUND)}
+    windows = [_window(context, *span) for span in spans.values()]
+    cuts = sorted({0, len(context), *(at for span in (*spans.values(), *windows) for at in span)})
     line = []
-    for begin, end in zip(sorted(cuts), sorted(cuts)[1:]):
+    for begin, end in zip(cuts, cuts[1:]):
         inside = {kind for kind, (first, last) in spans.items() if first <= begin and end <= last}
         kind = "right" if len(inside) == 2 else next(iter(inside), "")
-        near = any(first - _AROUND <= begin and end <= last + _AROUND for first, last in spans.values())
-        text = context[begin:end] if near else _MORE
-        if line and line[-1][1] == kind == "":
+        near = any(first <= begin and end <= last for first, last in windows)
+        text = context[begin:end] if near else f" {_MORE} "
+        if line and line[-1][1] == kind:
             line[-1][0] += text
         else:
             line.append([text, kind])
     return line
+
+
+def _window(context: str, begin: int, end: int) -> tuple[int, int]:
+    """Returns what is shown around a stretch: whole words, unless they are very long."""
+    first, last = max(0, begin - _AROUND), min(len(context), end + _AROUND)
+    before, behind = context.rfind(" ", max(0, first - _LONG_WORD), first), context.find(" ", last, last + _LONG_WORD)
+    return before + 1 if before >= 0 else first, last if behind < 0 else behind
 
 
 def _span(context: str, text: str) -> tuple[int, int]:
@@ -159,7 +166,7 @@ def sure_mistakes(texts: Sequence[Sequence[str]], labels: Sequence[str], logits_
     order = wrong[np.argsort(-probabilities_NC[wrong, predicted_N[wrong]], kind="stable")]
 
     def name(row, label):
-        return f"{labels[label]} ({probabilities_NC[row, label]:.2f})"
+        return f"{labels[label]} \u00b7 probability {probabilities_NC[row, label]:.2f}"
 
     return [{"texts": [[[column[row], ""]] for column in texts],
              "facts": [["predicted", name(row, predicted_N[row])], ["label", name(row, truths_N[row])]]} for row in order[:MOST].tolist()]

@@ -120,8 +120,8 @@ class PretrainingTask:
         word = examples_lib.word_of(self._vocabulary())
         rows = [{name: values[row] for name, values in outputs.items()} for row in range(len(outputs.get("input_ids", ())))]
         return examples_lib.group(
-            "Masked tokens and predictions", "The start of the evaluation set. Tokens predicted right are green; a wrong prediction is struck out before "
-            "the token that was masked. Below: the masked tokens with the likeliest predictions and their probabilities.",
+            "Masked tokens and predictions", "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong prediction, before the "
+            "token that was masked, in blue. Below: the masked tokens with the likeliest predictions and their probabilities.",
             [examples_lib.masked_sequence(row, word) for row in rows[:examples_lib.MOST]])
 
     def _vocabulary(self) -> Vocabulary | None:

@@ -181,7 +181,7 @@ class SquadTask:
 
         wrong = [identity for identity, value in scores.f1.items() if value < 0.5 and identity in questions]
         right = [identity for identity, value in scores.exact.items() if value and identity in questions]
-        note = "Spread over the evaluation set. Green: the accepted answer; struck out: what the model says instead."
+        note = "Spread over the evaluation set. Blue: the accepted answer; struck out: what the model says; green: what both have."
         return [*examples_lib.group("Wrong answers", note, list(map(item, examples_lib.evenly(wrong)))),
                 *examples_lib.group("Right answers", "Spread over the evaluation set.", list(map(item, examples_lib.evenly(right))))]
 
