@@ -103,11 +103,6 @@ def _write_result(config, result: TrainResult, parameters: list) -> None:
     report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters)
 
 
-# What an evaluation's result depends on, beside the weights.
-_EVALUATION_SETTINGS = ("eval_files", "num_eval_samples", "use_synthetic_data", "predict_file", "version_2_with_negative", "max_seq_length", "doc_stride",
-                        "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold", "data_dir", "glue_task")
-
-
 class _Earlier:
     """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
 
@@ -118,8 +113,8 @@ class _Earlier:
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
-        names = _EVALUATION_SETTINGS + (() if config.eval_files else ("input_files",))
-        return bool(self._settings) and all(self._settings.get(name, config_lib.FIELDS[name].default) == config[name] for name in names)
+        return bool(self._settings) and all(self._settings.get(name, field.default) == config[name]
+                                            for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config))
 
     def changes(self, config) -> list[str]:
         """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
