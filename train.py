@@ -4,7 +4,8 @@
     python train.py --flagfile=configs/mlperf_v100.flags --plan
     python train.py --help
 
-Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer process was lost
+or did not come (start all again), 130 / 143 saved on a signal.
 """
 
 import shlex
@@ -13,6 +14,7 @@ import sys
 import official  # first: sets what TensorFlow reads when it is imported
 from official import flags
 from official.config import ConfigError
+from official.io.errors import PeerError
 
 
 def main(argv: list[str]) -> int:
@@ -36,6 +38,9 @@ def main(argv: list[str]) -> int:
     except ConfigError as error:
         print("train.py:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever was received
         return 2
+    except PeerError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 4
     except KeyboardInterrupt:  # while starting; later, the run saves first
         print("train.py: interrupted.", file=sys.stderr)
         return 130

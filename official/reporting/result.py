@@ -11,9 +11,10 @@ from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 
-# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite;
-# `interrupted` is 128 and the number of the signal.
+# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite, or, with a code of its own,
+# a lost peer; `interrupted` is 128 and the number of the signal.
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
+PEER_LOST = 4
 
 
 @dataclasses.dataclass
@@ -22,7 +23,7 @@ class TrainResult:
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted (threshold not
-        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite).
+        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite, or a lost peer).
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
@@ -43,6 +44,7 @@ class TrainResult:
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
+      peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
       predictions: files that were written.
@@ -69,6 +71,7 @@ class TrainResult:
     environment: dict = dataclasses.field(default_factory=dict)
     data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None
+    peer_lost: bool = False
     scores: dict = dataclasses.field(default_factory=dict)
     tables: dict = dataclasses.field(default_factory=dict)
     predictions: list[str] = dataclasses.field(default_factory=list)
@@ -79,6 +82,8 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
+        if self.peer_lost:
+            return PEER_LOST
         return EXIT_CODES[self.status] + (self.signal if self.status == "interrupted" else 0)
 
 
