@@ -4,7 +4,8 @@
     python train.py --flagfile=configs/mlperf_v100.flags --plan
     python train.py --help
 
-Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer process was lost
+or did not come (start all again), 130 / 143 saved on a signal.
 """
 
 import shlex
@@ -15,7 +16,7 @@ from absl import logging
 import official  # first: sets what TensorFlow reads when it is imported
 from official import flags
 from official.config import ConfigError
-from official.io.errors import report_error
+from official.io.errors import PeerError, report_error
 
 
 def main(argv: list[str]) -> int:
@@ -41,6 +42,9 @@ def main(argv: list[str]) -> int:
             logging.debug("%s: %s", title, ", ".join(names))
         report_error("train.py", f"{error}{' --verbosity=1 lists all names.' if error.is_shortened else ''}")
         return 2
+    except PeerError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 4
     except KeyboardInterrupt:  # while starting; later, the run saves first
         report_error("train.py", "interrupted.")
         return 130

@@ -110,7 +110,8 @@ def _checked_value(field: Field, value, source: str):
     if field.minimum is not None and value < field.minimum:
         raise ConfigError(f"{received} is below the minimum of {field.minimum}.")
     if field.maximum is not None and value > field.maximum:
-        raise ConfigError(f"{received} is above the maximum of {field.maximum}.")
+        percent = f" Shares are fractions: {value / 100:g} for {value:g} percent." if field.maximum == 1 and value <= 100 else ""
+        raise ConfigError(f"{received} is above the maximum of {field.maximum}.{percent}")
     return value
 
 

@@ -26,6 +26,11 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
 
 
+# Far above any model there is: what is larger is a slip, and would be built until memory ends.
+_LARGEST = {"vocab_size": 10**7, "hidden_size": 2**16, "num_hidden_layers": 1000, "num_attention_heads": 2**10, "intermediate_size": 2**18,
+            "max_position_embeddings": 2**20, "type_vocab_size": 2**10}
+_MOST_PARAMETERS = 10**11
+
 # Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would mean)}.
 _FIXED_KEYS = {
     "model_type": (("bert",), "another model"),
@@ -107,9 +112,19 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     model = BertConfig(**sizes)
     if model.hidden_size % model.num_attention_heads:
         raise ConfigError(f"{source}: hidden_size={model.hidden_size} is not divisible by num_attention_heads={model.num_attention_heads}.")
+    if parameters(model) > _MOST_PARAMETERS:
+        raise ConfigError(f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e} are allowed.")
     if model.hidden_act not in ACTIVATIONS:
         raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])}, gelu, relu.")
     return model
+
+
+def parameters(model: BertConfig) -> int:
+    """Returns the number of weights of the encoder: embeddings, blocks and pooler."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
+    block = 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden
+    return embeddings + model.num_hidden_layers * block + hidden * (hidden + 1)
 
 
 def checked_sizes(values: dict, source: str) -> dict:
@@ -170,4 +185,6 @@ def checked_size(key: str, value, source: str):
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
         allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
+    if kind is int and value > _LARGEST[key]:
+        raise ConfigError(f"{source}: {key}={value}, expected at most {_LARGEST[key]:,}.")
     return value

@@ -67,6 +67,10 @@ def _clear_bars() -> None:
         bar.close()
 
 
+class PeerError(RuntimeError):
+    """Another process of the run was lost, or did not come. Its message is one line. Exit code 4: start all processes again."""
+
+
 def suggest(name: str, known) -> str:
     """Returns ' (did you mean X?)' for the known name nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1)

@@ -15,9 +15,10 @@ from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 
-# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite;
-# `interrupted` is 128 and the number of the signal.
+# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite, or, with a code of its own,
+# a lost peer; `interrupted` is 128 and the number of the signal.
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
+PEER_LOST = 4
 
 
 @dataclasses.dataclass
@@ -26,7 +27,7 @@ class TrainResult:
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted (threshold not
-        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite).
+        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite, or a lost peer).
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
@@ -48,6 +49,7 @@ class TrainResult:
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
+      peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
       examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
@@ -77,6 +79,7 @@ class TrainResult:
     environment: dict = dataclasses.field(default_factory=dict)
     data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None
+    peer_lost: bool = False
     scores: dict = dataclasses.field(default_factory=dict)
     tables: dict = dataclasses.field(default_factory=dict)
     examples: list[dict] = dataclasses.field(default_factory=list)
@@ -89,6 +92,8 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
+        if self.peer_lost:
+            return PEER_LOST
         return EXIT_CODES[self.status] + (self.signal if self.status == "interrupted" else 0)
 
 

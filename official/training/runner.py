@@ -19,6 +19,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.config.model import contradictions
 from official.distribution import batch_plan
+from official.distribution import peers
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
 from official.reporting import environment
@@ -26,6 +27,7 @@ from official.reporting import metrics as metrics_lib
 from official.reporting import mllog
 from official.reporting import report
 from official.reporting import summary
+from official.io.errors import PeerError
 from official.io.json_files import read_json_or_empty
 from official.io.writing import replace_file
 from official.reporting.result import TrainResult, keep_training_result, read_result, remove_result, result_dict, write_result
@@ -69,7 +71,7 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")  # found out now, not after a large model is built
     with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption, \
-            _open_wandb(config, writes=chief) as wandb:
+            _open_wandb(config, writes=chief) as wandb, peers.noticing_lost_peers(strategy):
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
         _warn_of_long_warmup(config)
         logging.debug("Configuration\n%s", config_lib.to_json(config))
@@ -109,11 +111,6 @@ def _write_result(config, result: TrainResult, parameters: list) -> None:
     report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters)
 
 
-# What an evaluation's result depends on, beside the weights.
-_EVALUATION_SETTINGS = ("eval_files", "num_eval_samples", "use_synthetic_data", "predict_file", "version_2_with_negative", "max_seq_length", "doc_stride",
-                        "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold", "data_dir", "glue_task")
-
-
 class _Earlier:
     """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
 
@@ -124,8 +121,8 @@ class _Earlier:
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
-        names = _EVALUATION_SETTINGS + (() if config.eval_files else ("input_files",))
-        return bool(self._settings) and all(self._settings.get(name, config_lib.FIELDS[name].default) == config[name] for name in names)
+        return bool(self._settings) and all(self._settings.get(name, field.default) == config[name]
+                                            for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config))
 
     def changes(self, config) -> list[str]:
         """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
@@ -254,12 +251,20 @@ def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
 def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> TrainResult:
     """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
     state, first_step = loop.state, loop.state.step
-    loop.check_same_state()
-    _prepare(loop, data_files)
-    run_started = time.time()
-    status, reason = _run_loop(loop)
-    last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
-    findings = finish.Findings() if status in ("interrupted", "failed") else finish.finish(loop)
+    run_started = time.time()  # known better once all is prepared
+    findings, peer_lost = finish.Findings(), False
+    try:
+        with peers.noticing_lost_peers(loop.strategy):
+            loop.check_same_state()
+            _prepare(loop, data_files)
+            run_started = time.time()
+            status, reason = _run_loop(loop)
+            last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
+            if status not in ("interrupted", "failed"):
+                findings = finish.finish(loop)
+    except PeerError as error:
+        status, reason, peer_lost = "failed", str(error), True
+        last_step, samples = state.step, int(state.samples.numpy())
     outcome, steps = loop.outcome, loop.manager.steps()
     majority_prediction, majority_accuracy = _constant_prediction(loop, status, earlier)
     result = TrainResult(
@@ -270,7 +275,7 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
         sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - loop.process_started,
         first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal,
+        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal, peer_lost=peer_lost,
         scores=findings.scores, tables=findings.tables, examples=findings.examples, predictions=findings.files)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
