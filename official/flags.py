@@ -26,6 +26,10 @@ class _OptionalFloat(_Optional, flags.FloatParser):
     pass
 
 
+class _OptionalBoolean(_Optional, flags.BooleanParser):
+    pass
+
+
 _OPTIONAL = {int: _OptionalInteger, float: _OptionalFloat}
 
 
@@ -85,6 +89,10 @@ def _define() -> flags.FlagValues:
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
             flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+        elif field.default is None and field.type is bool:
+            flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
+            flag.parser = _OptionalBoolean()
+            flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
     flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or a name in configs/.", flag_values=values)

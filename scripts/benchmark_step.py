@@ -48,7 +48,7 @@ def measure(flags) -> dict:
     from official.reporting import measurement
     from official.tasks import TASKS
     from official.training import plan, step_benchmark
-    import tqdm
+    from official.io.bars import Bar
 
     make_task = TASKS["pretrain"]
     model = read_json(flags.bert_config_file, "bert_config_file")
@@ -61,7 +61,7 @@ def measure(flags) -> dict:
     works = {name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()}
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
     works |= {dtype: work for dtype, (work, _) in products.items()}
-    with tqdm.tqdm(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
         timings = measurement.measure_in_turns(works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update())
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
     cases = [case(name, configs[name], timings[name], flops[name] * flags.steps, flags.steps, peaks) for name in configs]

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from official.io import quiet
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -23,17 +24,25 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default in (None, False) else super()._get_help_string(action)
 
 
+_LARGEST = 2**63
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations and raises ConfigError instead of printing its usage."""
 
     def __init__(self, description: str):
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _finite_number)
 
     def error(self, message: str):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
         """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        valueless = next((argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")), None)
+        if valueless:  # argparse takes it for the end of the flags
+            raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         arguments = [_respelled(argument, spellings) for argument in sys.argv[1:]]
         for argument in itertools.takewhile("--".__ne__, arguments):  # first: argparse names what a misspelt flag should have been as missing
@@ -51,9 +60,42 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"{kind} {name[:100]}{suggest(name, self._option_string_actions)}. See --help.")
 
 
+def _whole_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = _LARGEST
+    if abs(number) >= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number of 64 bits")
+    return number
+
+
+def _finite_number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a finite number")
+    return number
+
+
 def _respelled(argument: str, spellings: dict[str, str]) -> str:
     name, equals, value = argument.partition("=")
     return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
+
+
+def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --do_lower_case=true|false of what tokenises text."""
+    parser.add_argument("--do_lower_case", type=truth, nargs="?", const=True, metavar="true|false", help="Text loses its capitals and accents, as an "
+                        "uncased vocabulary wants it. Unset: as tokenizer_config.json beside the vocabulary says, else yes.")
+
+
+def truth(text: str) -> bool:
+    """Reads true or false."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def check_counts(flags, *names: str) -> None:
@@ -145,5 +187,5 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"{os.path.basename(sys.argv[0])}:", " ".join(message.split()), file=sys.stderr)  # one line, whatever was received
+    report_error(os.path.basename(sys.argv[0]), message)
     return code

@@ -41,10 +41,11 @@ def parse_flags():
 def find_vocabulary(path: str | None, first_file: str):
     """Returns the vocabulary, or None where nothing says which it is."""
     from official.data import vocabulary
+    from official.io import json_files
     manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
     if path is None and os.path.exists(manifest):
-        with open(manifest, encoding="utf-8") as file:
-            path = json.load(file).get("flags", {}).get("vocab_file")
+        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
+        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
         path = path if path and os.path.exists(path) else None
     return vocabulary.load_vocabulary(path) if path else None
 

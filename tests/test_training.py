@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.reporting.metrics import MetricsWriter, read_metrics
-from official.reporting.mllog import SilentLog
+from official.reporting.mllog import MLPerfLog, SilentLog
 from official.tasks import TASKS
+from official.tasks.pretraining import PretrainingTask
 from official.training import runner, step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
@@ -186,7 +188,9 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     folder = config.model_dir
     assert (result.status, result.step, result.samples, result.exit_code) == ("finished", 60, 960, 0)
     saved = json.load(open(f"{folder}/result.json", encoding="utf-8"))
-    assert saved["checkpoint"].endswith("ckpt-60") and 0 < saved["majority_accuracy"] < 0.5
+    assert saved["checkpoint"].endswith("ckpt-60") and 0 < saved["majority_accuracy"] < 0.5 and saved["majority_prediction"].startswith("#")
+    assert saved["learning_rates"]["0"] == pytest.approx(2e-2) and [len(group["items"]) for group in saved["examples"]] == [6]
+    assert "Masked tokens and predictions" in open(f"{folder}/report.html", encoding="utf-8").read()
     lines = read_metrics(folder)
     assert [line["step"] for line in lines if line["split"] == "eval"] == [20, 40, 60]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40, 50, 60]
@@ -195,6 +199,36 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     assert sorted(name for name in os.listdir(folder) if name.endswith(".index")) == ["ckpt-50.index", "ckpt-60.index"]
     assert {"config.json", "command.txt", "metrics.jsonl", "report.html", "tensorboard", "checkpoint"} <= set(os.listdir(folder))
     assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
+
+
+def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
+    """They are looked at after run_stop, so that no timed region pays for them; 5 rows are fewer than the replicas have room for."""
+    events = []
+    monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
+    monkeypatch.setattr(MLPerfLog, "run_stop", _noting(events, MLPerfLog.run_stop))
+    files = record_files(files=1, records=5)
+    shared = dict(input_files=files, do_eval=True, num_eval_samples=5, num_steps_per_epoch=1, learning_rate=0.0)
+    one, two = run(make_config(**shared)), run(make_config(**shared, **replicas(2), model_dir=make_config().model_dir + "-2"))
+    assert events[:2] == ["run_stop", "example_outputs"]
+    assert one.examples == two.examples and len(one.examples[0]["items"]) == 5
+    assert run(make_config(num_steps_per_epoch=1, do_eval=True, num_eval_samples=8, model_dir=make_config().model_dir + "-3")).examples == []  # synthetic data
+
+
+def _noting(events: list, function):
+    def noting(*arguments, **named):
+        events.append(function.__name__)
+        return function(*arguments, **named)
+
+    return noting
+
+
+def test_the_table_of_parameters_is_for_debugging(make_config, caplog):
+    caplog.set_level("INFO", logger="absl")
+    run(make_config(num_steps_per_epoch=1))
+    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "layer_{0..1}" not in caplog.text
+    caplog.set_level("DEBUG", logger="absl")
+    run(make_config(num_steps_per_epoch=2))
+    assert "layer_{0..1}" in caplog.text
 
 
 def test_accumulation_of_a_model_of_some_size(make_config):
@@ -319,6 +353,23 @@ def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
     assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (first.eval_loss, first.sequences_per_sec, first.wall_secs)
     other = run(make_config(input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5))
     assert other.eval_loss != first.eval_loss
+
+
+def test_other_random_records_are_another_evaluation(make_config):
+    """The seed draws them, and predictions and batches are their shape; of real records these three change nothing but the shape."""
+    def earlier(config):
+        os.makedirs(config.model_dir, exist_ok=True)
+        (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
+        return runner._Earlier(config.model_dir)
+
+    random = earlier(make_config())
+    assert random.evaluates_like(make_config())
+    for change in ({"seed": 7}, {"eval_batch_size": 4}, {"max_predictions_per_seq": 2}, {"num_eval_samples": 8}):
+        assert not random.evaluates_like(make_config(**change)), change
+    real = earlier(make_config(input_files="x"))
+    assert real.evaluates_like(make_config(input_files="x", seed=7, eval_batch_size=4))
+    assert not real.evaluates_like(make_config(input_files="x", max_predictions_per_seq=2))
+    assert not real.evaluates_like(make_config(input_files="y"))
 
 
 def test_a_changed_schedule_is_said(make_config, record_files, caplog):

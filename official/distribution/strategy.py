@@ -1,6 +1,5 @@
 """Makes the strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
 
-import json
 import os
 import socket
 
@@ -8,6 +7,8 @@ from absl import logging
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
+from official.config.cluster import read_cluster
+from official.distribution import peers
 from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
@@ -19,6 +20,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
 
     Raises:
       ConfigError: where a device that is asked for is missing.
+      PeerError: where another process does not come.
     """
     _set_threads(config)
     tf.keras.utils.set_random_seed(config.seed)
@@ -103,8 +105,8 @@ def _on_cpus(strategy) -> bool:
 
 def is_chief(strategy) -> bool:
     """Tells whether this process is the one that writes files and talks to people."""
-    resolver = strategy.cluster_resolver
-    return resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+    # `peers` has made every process a worker: a chief of TF_CONFIG is the first.
+    return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or strategy.cluster_resolver.task_id == 0
 
 
 def _multi_worker_strategy(config) -> tf.distribute.Strategy:
@@ -114,16 +116,10 @@ def _multi_worker_strategy(config) -> tf.distribute.Strategy:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:config.num_gpus] if "gpu" in gpus[0] else [], "GPU")
     if config.all_reduce_alg == "nccl" and not tf.config.get_visible_devices("GPU"):
         raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring.")
-    if config.worker_hosts:
-        os.environ["TF_CONFIG"] = json.dumps(
-            {"cluster": {"worker": config.worker_hosts.split(",")}, "task": {"type": "worker", "index": config.task_index}})
     implementations = tf.distribute.experimental.CommunicationImplementation
     implementation = {"nccl": implementations.NCCL, "ring": implementations.RING, None: implementations.AUTO}[config.all_reduce_alg]
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=implementation))
-    except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
-        raise ConfigError(f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0]}. Check --worker_hosts and TF_CONFIG.") from None
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    return peers.join(read_cluster(config), options, config.peer_timeout_secs)
 
 
 def _make_logical_cpus(count: int) -> None:

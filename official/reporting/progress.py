@@ -10,7 +10,7 @@ from absl import logging
 import tqdm
 
 from official.io import quiet
-from official.reporting.plots import format_number
+from official.reporting.names import format_number
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100
@@ -98,9 +98,10 @@ class Progress:
         logging.info("%s", text)
 
     def close(self) -> None:
-        """Leaves the bar as it is and gives the terminal back."""
+        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the bar stays."""
         global _active_bar
         if self._bar is not None:
+            self._bar.leave = sys.exc_info()[0] is None
             self._bar.close()
             self._bar = _active_bar = None
 

@@ -201,6 +201,20 @@ def make_eval_step(task, state, strategy):
     return eval_step
 
 
+def make_example_step(task, state, strategy):
+    """Returns (batch with `rows`) -> (no sums, outputs of `task.example_outputs` over all replicas, with `rows`)."""
+
+    def replica_outputs(batch):
+        return gradients_lib.gather({**task.example_outputs(state.model, batch), "rows": batch["rows"]})
+
+    @_graph()
+    def example_step(batch):
+        outputs = strategy.run(replica_outputs, args=(batch,))
+        return tf.zeros([0]), {name: _first(strategy, value) for name, value in outputs.items()}
+
+    return example_step
+
+
 def make_finite_check(state):
     """Returns () -> whether every weight of the model is finite."""
 
