@@ -16,7 +16,7 @@ from collections.abc import Iterator
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
-from command_line import ConfigError
+from official.io.errors import ConfigError, report_error
 
 
 def parse_flags():
@@ -24,6 +24,7 @@ def parse_flags():
     add = parser.add_argument
     add("--checkpoint", required=True, help="A run's folder, or a checkpoint of any known format: file, prefix or folder.")
     add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
+    command_line.add_lower_case_flag(parser)
     add("--top_k", type=int, default=5, help="Words to show for each mask.")
     add("--json", action="store_true", help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.")
     flags = parser.parse()
@@ -65,7 +66,7 @@ def main() -> int:
     import official  # sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
     import loaded_model
 
-    model = loaded_model.load_masked_lm(flags.checkpoint, flags.vocab_file)
+    model = loaded_model.load_masked_lm(flags.checkpoint, flags.vocab_file, flags.do_lower_case)
     number, wrong = 0, 0
     for number, line in read_lines():
         try:
@@ -73,7 +74,7 @@ def main() -> int:
             print(shown(text, model.fill_mask(text, flags.top_k), flags.json), flush=True)
         except ConfigError as error:
             wrong += 1
-            print(f"fill_mask.py: line {number}: {error}", file=sys.stderr)
+            report_error("fill_mask.py", f"line {number}: {error}")
             if flags.json:
                 print(json.dumps({"text": line.decode(errors="replace"), "error": str(error)}, ensure_ascii=False), flush=True)
     if not number:

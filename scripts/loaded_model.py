@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from official.checkpoint import convert as convert_lib
 from official.checkpoint import reading
-from official.checkpoint.formats import canonical, companions, hf_folder, registry
+from official.checkpoint.formats import canonical, companions, registry
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.tokenization import Tokenizer
-from official.data.vocabulary import Vocabulary, load_vocabulary
+from official.data.vocabulary import Vocabulary, load_for_text
+from official.io import json_files
 from official.modeling.pretrainer import BertPretrainer
 
 MASK = "[MASK]"
@@ -73,22 +74,20 @@ class MaskedLM:
         row = tf.constant(ids[None], tf.int32)
         logits_BPV, _ = self.model({"input_ids": row, "input_mask": tf.ones_like(row), "segment_ids": tf.zeros_like(row),
                                     "masked_lm_positions": tf.constant(positions[None], tf.int32)})
-        probabilities_PW = tf.nn.softmax(logits_BPV[0, :, :self.vocabulary.size]).numpy()
-        if not np.isfinite(probabilities_PW).all():
-            raise ConfigError("the model's outputs are not finite: its weights are no trained ones, or damaged.")
-        return probabilities_PW
+        return tf.nn.softmax(logits_BPV[0, :, :self.vocabulary.size]).numpy()
 
     def _likeliest(self, probabilities_W: np.ndarray, top_k: int) -> list[tuple[str, float]]:
         best = np.argsort(-probabilities_W, kind="stable")[:top_k]
         return [(self.vocabulary.words[word], float(probabilities_W[word])) for word in best]
 
 
-def load_masked_lm(path: str, vocab_file: str | None = None) -> MaskedLM:
+def load_masked_lm(path: str, vocab_file: str | None = None, do_lower_case: bool | None = None) -> MaskedLM:
     """Loads a model that can fill masks.
 
     Args:
       path: a run's folder, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder.
       vocab_file: the vocabulary. Unset: the one beside the checkpoint, or that of the run.
+      do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the vocabulary, says.
 
     Raises:
       ConfigError: where there is no checkpoint, vocabulary or masked-LM head, or they do not fit together.
@@ -99,9 +98,9 @@ def load_masked_lm(path: str, vocab_file: str | None = None) -> MaskedLM:
         tensors = checkpoint.to_canonical(options).tensors
         _check_head(tensors, path)
         config = _config_of(tensors, options, checkpoint.location)
-        vocabulary = _vocabulary_of(options, checkpoint.location, config)
+        vocabulary = _vocabulary_of(options, do_lower_case, checkpoint.location, config)
         model = BertPretrainer(config)
-        _assign(model, tensors)
+        _assign(model, tensors, path)
     except reading.DamagedError as error:
         raise ConfigError(f"--checkpoint={path}: unreadable checkpoint ({error}).") from None
     return MaskedLM(model, config, vocabulary, Tokenizer(vocabulary))
@@ -124,28 +123,27 @@ def _config_of(tensors: Tensors, options: Options, location: str) -> BertConfig:
     return bert_config_from_dict({**usual, **{name: value for name, value in told.items() if value is not None}, **sizes}, location)
 
 
-def _vocabulary_of(options: Options, location: str, config: BertConfig) -> Vocabulary:
-    path = options.vocab_file or _vocabulary_of_run(location)
+def _vocabulary_of(options: Options, do_lower_case: bool | None, location: str, config: BertConfig) -> Vocabulary:
+    beside = companions.config_beside(location)
+    settings = json_files.read_json(beside) if beside else {}  # of a run, among others
+    named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
+    path = options.vocab_file or named
     if path is None:
         raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
-    vocabulary = load_vocabulary(path)
+    if path == named and not os.path.exists(path):
+        raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
+    lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), beside, None) if do_lower_case is None else do_lower_case
+    vocabulary = load_for_text(path, lower_case, location)
     if abs(vocabulary.size - config.vocab_size) >= _ROUNDING:
         raise ConfigError(f"vocab_file={path} has {vocabulary.size} words, the model's vocab_size is {config.vocab_size}. Change --vocab_file.")
     return vocabulary
 
 
-def _vocabulary_of_run(location: str) -> str | None:
-    """Returns the vocabulary that the run was given, by its config.json."""
-    path = companions.config_beside(location)
-    named = hf_folder.read_config(path).get("vocab_file") if path else None
-    if isinstance(named, str) and not os.path.isfile(named):
-        raise ConfigError(f"{path}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
-    return named if isinstance(named, str) else None
-
-
-def _assign(model: BertPretrainer, tensors: Tensors) -> None:
+def _assign(model: BertPretrainer, tensors: Tensors, path: str) -> None:
     """Gives the model its weights. What masks do not need, the pooler and the next-sentence head, may be missing."""
-    for variable in model.trainable_variables:
-        name = variable.name.split(":")[0]
-        if name in tensors:
-            variable.assign(tensors[name].read().astype(np.float32))
+    variables = {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
+    for name in set(variables) & set(tensors):
+        values = tensors[name].read().astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ConfigError(f"--checkpoint={path} holds NaN or infinite numbers in {name}. Give a checkpoint from before.")
+        variables[name].assign(values)

@@ -137,6 +137,31 @@ def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_
     assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
 
 
+def test_a_cased_model_is_given_its_capitals(run, tmp_path):
+    folder = copy_of(run, tmp_path)
+    words = [word.title() if word in ("cat", "house", "river", "red", "near") else word for word in WORDS]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    with pytest.raises(ConfigError, match="is cased.*Give --do_lower_case=false"):
+        loaded_model.load_masked_lm(str(folder))
+    text = masked(1).replace("red", "Red").replace("house", "House").replace("near", "Near").replace("river", "River")
+    for model in (loaded_model.load_masked_lm(str(folder), do_lower_case=False), _with_setting(folder)):
+        assert model.fill_mask(text)[0][0][0] == "Cat"
+
+
+def _with_setting(folder):
+    (folder / "config.json").write_text(json.dumps({"task": "pretrain", "do_lower_case": False, "model": SIZES}))
+    return loaded_model.load_masked_lm(str(folder))
+
+
+def test_weights_that_are_not_finite_are_refused(checkpoints, tmp_path):
+    folder = copy_of(checkpoints["huggingface"], tmp_path)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["cls.predictions.bias"][3] = np.nan
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match="NaN or infinite numbers in cls/predictions/output_bias"):
+        loaded_model.load_masked_lm(str(folder))
+
+
 def test_a_checkpoint_without_the_head_is_refused(checkpoints, tmp_path):
     folder = copy_of(checkpoints["huggingface"], tmp_path)
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
