@@ -56,9 +56,13 @@ def decode(line: bytes) -> str:
 def shown(text: str, masks: list[list[tuple[str, float]]], as_json: bool) -> str:
     """Returns what is printed for a text: a line of words for each mask, or one JSON object."""
     if not as_json:
-        return "\n".join("  ".join(f"{word} {probability:.3f}" for word, probability in words) for words in masks)
+        return "\n".join("  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks)
     named = [[{"word": word, "probability": probability} for word, probability in words] for words in masks]
     return json.dumps({"text": text, "masks": named}, ensure_ascii=False)
+
+
+def rounded(probability: float) -> str:
+    return f"{probability:.3f}" if probability >= 0.001 else f"{probability:.1e}"
 
 
 def main() -> int:

@@ -2,6 +2,10 @@
 # From nothing to a trained BERT: environment, corpus, vocabulary, records, training. What is done already is not done again.
 set -euo pipefail
 
+if [[ $# -gt 0 ]]; then
+  echo "quickstart.sh takes no arguments: it makes .venv, data/quickstart and runs/quickstart, in about three minutes. Received: $*" >&2
+  exit 2
+fi
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 "$root/scripts/setup_env.sh"
 cd "$root"

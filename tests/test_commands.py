@@ -56,7 +56,7 @@ def test_help_is_there_without_tensorflow():
     (["--chekpoint=x"], "unknown flag --chekpoint (did you mean --checkpoint?). See --help."),
     (["--checkpoint=x", "--lenght=3"], "unknown flag --lenght"),
     (["--max_length=3"], "the following arguments are required: --checkpoint. See --help."),
-    (["--checkpoint=x", "--max-length=many"], "invalid int value: 'many'. See --help."),
+    (["--checkpoint=x", "--max-length=many"], "argument --max_length: 'many' is not a whole number"),
     (["--checkpoint=x", "-v"], "unknown flag -v. See --help."),
 ])
 def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch, arguments, message):
@@ -86,6 +86,11 @@ def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
 def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
     done = subprocess.run([sys.executable, f"scripts/{script}.py", "nowhere", flag], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{script}.py: {flag} does not end with one of .png, .svg, .pdf.\n")
+
+
+def test_who_asks_the_quickstart_for_help_does_not_start_it():
+    done = subprocess.run(["scripts/quickstart.sh", "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and "takes no arguments" in done.stderr
 
 
 @pytest.fixture

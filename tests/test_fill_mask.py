@@ -195,6 +195,11 @@ def test_json_has_an_object_for_each_text(run, monkeypatch, capsys):
     assert [mask[0]["word"] for mask in found[3]["masks"]] == ["house", "river"] and len(found[0]["masks"][0]) == 5
 
 
+@pytest.mark.parametrize("probability,text", [(0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")])
+def test_small_probabilities_are_no_zeros(probability, text):
+    assert fill_mask.rounded(probability) == text
+
+
 @pytest.mark.parametrize("data", [b"", b"\n \n"])
 def test_no_text_is_one_line(run, monkeypatch, capsys, data):
     with pytest.raises(ConfigError, match="no text on stdin"):

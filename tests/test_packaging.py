@@ -44,7 +44,7 @@ def python_files(folders: list[str]) -> list:
 
 def test_all_that_is_imported_is_asked_for(settings):
     asked, providers = requirements(settings), importlib.metadata.packages_distributions()
-    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")} | {"convert_ckpt"}
+    scripts = {path.stem for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).iterdir()}
     missing = set()
     for path in python_files(["official", "tf2_bert", "scripts", "checkpoints_tools"]):
         modules = {name.split(".")[0] for name in imported_modules(path)} - OWN - scripts - sys.stdlib_module_names
