@@ -8,7 +8,7 @@ from absl import logging
 import tensorflow as tf
 
 from official.io.writing import replace_file
-from official.training.loop import Loop, reading
+from official.training.loop import Loop
 
 
 @dataclasses.dataclass
@@ -27,18 +27,18 @@ class Findings:
 
 
 def finish(loop: Loop) -> Findings:
-    """Goes back to the weights of the best evaluation, scores them and writes what they predict."""
+    """Goes back to the weights of the best evaluation, scores them and writes what they predict. Raises Interrupted on a signal."""
     config, task, findings = loop.config, loop.task, Findings()
     if not task.keeps_best or not (config.do_eval or config.do_predict):
         return findings
     outputs = loop.outcome.outputs if _restore_best(loop) else {}
     if config.do_eval:
-        outputs = outputs or reading(task, lambda: loop.outputs_of(task.eval_dataset))
+        outputs = outputs or loop.outputs_of(task.eval_dataset)
         findings.scores = {**task.score(outputs), "best_step": loop.state.step}
         findings.tables = task.tables(outputs)
     if config.do_predict:
         if not (task.predicts_evaluation_set and outputs):
-            outputs = reading(task, lambda: loop.outputs_of(task.predict_dataset))
+            outputs = loop.outputs_of(task.predict_dataset)
         if not loop.manager.read_only:
             findings.files = _write_predictions(task, outputs, config.model_dir)
             logging.info("Predictions of step %d: %s", loop.state.step, ", ".join(findings.files))
