@@ -52,6 +52,7 @@ class _State:
 
     section: _Section
     received: int | None = None  # the first signal
+    raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
 
 
@@ -72,7 +73,7 @@ def watch() -> None:
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)
         os.close(writer)  # ends the thread
-        _state.received = _state.undo = None
+        _state.received = _state.raised_in = _state.undo = None
 
     _state.undo = undo
     threading.Thread(target=_listen, args=(reader,), daemon=True).start()
@@ -132,7 +133,7 @@ def _in_main_thread(number: int, frame: FrameType | None) -> None:
     section = _state.section
     if not section.raises or section.raised is not None:
         return
-    section.raised = number
+    section.raised, _state.raised_in = number, section
     if _is_importing(frame):  # nothing to clean up, and extension modules turn exceptions into tracebacks and worse
         _end(number)
     raise Interrupted(number)
@@ -152,7 +153,7 @@ def _listen(reader: int) -> None:
             continue
         if _state.received is not None:
             os._exit(128 + data[0])  # pylint: disable=protected-access  # files are whole at any moment
-        section, _state.received = _state.section, data[0]
+        section, _state.received = _state.raised_in or _state.section, data[0]
         section.note(data[0])
         if section.secs is not None:
             threading.Thread(target=_end_if_still_in, args=(section, data[0]), daemon=True).start()
@@ -188,7 +189,7 @@ def _forget() -> None:
         signal.set_wakeup_fd(-1)
         for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
             signal.signal(number, handler)
-        _state.section, _state.received, _state.undo = _Section(secs=0.0), None, None
+        _state.section, _state.received, _state.raised_in, _state.undo = _Section(secs=0.0), None, None, None
 
 
 os.register_at_fork(after_in_child=_forget)
