@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -280,16 +281,19 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    """Between two calls of the devices: after the first step of the process, which is one, and not at the end of the interval."""
     config = make_config(input_files=record_files())
-    original = Loop._train
+    original = Loop._call_devices
 
-    def train_and_signal(self, *arguments):
+    def call_and_signal(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
+        while self.interruption.signal is None:
+            time.sleep(0.01)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Loop, "_train", train_and_signal)
+    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
     result = run(config)
-    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 5)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
     monkeypatch.undo()
     assert run(config).step == 20
 

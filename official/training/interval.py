@@ -85,11 +85,12 @@ def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interva
       nothing: see `step.no_totals`; totals of another form are those of another task, and begin anew.
     """
     try:
-        totals = {name: tf.constant(saved[name], value.dtype, value.shape) for name, value in nothing.items()}
+        totals = {name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype)) for name, value in nothing.items()}
         first_step = saved["first_step"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return Interval(step, nothing)
-    return Interval(first_step, totals) if type(first_step) is int and 0 <= first_step < step else Interval(step, nothing)
+    fits = all(totals[name].shape == value.shape for name, value in nothing.items())
+    return Interval(first_step, totals) if fits and type(first_step) is int and 0 <= first_step < step else Interval(step, nothing)
 
 
 class Pace:
