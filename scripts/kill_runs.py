@@ -155,15 +155,15 @@ def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, r
     Returns:
       {hits: [see `hit`], runs: [what differs from the undisturbed run, nothing where all is the same]}.
     """
-    hits, runs = [], []
-    numbers = list(numbers)
+    hits, runs, numbers = [], [], list(numbers)
+    with open(f"{whole}/result.json", encoding="utf-8") as file:
+        longest_delays = {"start-up": json.load(file)["first_step_secs"], "training": 3.0}
     while numbers:
         model_dir, over = f"{folder}/{task}-{numbers[0]}-{len(runs)}", False
         while not over:
             process = Process(task, data, model_dir)
-            # The longest of what is waited for is the start; the others are short, and so is the time in which they can be hit.
-            moment = rng.choice(MOMENTS)
-            seen = hit(process, moment, numbers[0], rng.random() * {"start-up": 8.0, "training": 3.0}.get(moment, 0.3)) if numbers else None
+            moment = rng.choice(MOMENTS)  # most are short, and so is the time in which they can be hit
+            seen = hit(process, moment, numbers[0], rng.random() * longest_delays.get(moment, 0.3)) if numbers else None
             if seen:
                 hits.append(seen)
                 numbers.pop(0)

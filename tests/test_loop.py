@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import time
 import types
 
 import numpy as np
@@ -137,6 +139,23 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
     result = run(config)
     assert (result.status, result.step) == ("finished", 3) and os.path.exists(f"{config.model_dir}/SST-2.tsv")
     assert [line["split"] for line in read_metrics(config.model_dir)].count("eval") == 1
+
+
+def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
+    config = make_config(model=dict(num_hidden_layers=1))
+    original = Loop._train_iterator
+
+    def make_slowly(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            time.sleep(0.01)
+        return original(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_train_iterator", make_slowly)
+        result = run(config)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 0)
+    assert run(config).step == 20
 
 
 def make_glue(tmp_path) -> None:

@@ -99,7 +99,7 @@ def raising() -> Iterator[None]:
 
     Where it gets lost, or the main thread is in one call for longer than `GRACE_SECS`, the process ends.
     """
-    with _entered(_Section(raises=True, secs=GRACE_SECS)) as section:
+    with _entered(_Section(raises=True, secs=GRACE_SECS, note=_state.section.note)) as section:
         if _state.received is not None:
             raise Interrupted(_state.received)
         try:

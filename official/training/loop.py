@@ -159,8 +159,11 @@ class Loop:
     def _interruptible(self, work: Callable):
         """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted then, in all processes."""
         made = None
-        with contextlib.suppress(signals.Interrupted), signals.raising():  # not yet: the others are to know first
-            made = reading(self.task, work)
+        try:
+            with signals.raising():
+                made = reading(self.task, work)
+        except signals.Interrupted as error:  # not yet: the other processes are to know first
+            self.interruption.signal = error.signal
         self._poll()
         return made
 
@@ -254,6 +257,8 @@ class Loop:
             return
         outcome = self.outcome
         known = self.evaluated.get(step)
+        if not known:
+            self._poll()
         outcome.eval_metrics = known or self.evaluate()
         if not known and self.config.do_train and self.task.keeps_best:
             self._keep_best(step)
