@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from official.reporting.metrics import MetricsWriter, read_metrics
 from official.reporting.mllog import MLPerfLog, SilentLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import runner, step as step_lib
+from official.training import own_folder, runner, step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from tests.conftest import ROOT
@@ -111,7 +112,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         assert norm > 0.5  # else the test would not see where clipping happens
         expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
     replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
-    distributed = next(loop._train_iterator())
+    distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
     ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
     first = lambda value: loop.strategy.experimental_local_results(value)[0]
     for gradient, total in zip(ours, expected):
@@ -314,23 +315,26 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    """Between two calls of the devices: after the first step of the process, which is one, and not at the end of the interval."""
     config = make_config(input_files=record_files())
-    original = Loop._train
+    original = Loop._call_devices
 
-    def train_and_signal(self, *arguments):
+    def call_and_signal(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
+        while self.interruption.signal is None:
+            time.sleep(0.01)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Loop, "_train", train_and_signal)
+    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
     result = run(config)
-    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 5)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
     monkeypatch.undo()
     assert run(config).step == 20
 
 
 def test_a_folder_in_use_is_refused(make_config):
     config = make_config()
-    with runner._locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+    with own_folder.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
         run(config)
 
 
@@ -413,15 +417,15 @@ def test_missing_devices_are_named(make_config):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
 
 
-def test_one_cpu_reads_the_dataset_itself():
+def test_replicas_read_the_dataset_itself():
     """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take a minute."""
-    dataset = tf.data.Dataset.range(3)
-    assert strategy_lib.distribute(lambda context: dataset, tf.distribute.OneDeviceStrategy("CPU:0")) is dataset
-    part = strategy_lib.distribute(lambda context: dataset.shard(context.num_input_pipelines, context.input_pipeline_id), tf.distribute.OneDeviceStrategy("CPU:0"))
-    assert list(part.as_numpy_iterator()) == [0, 1, 2]
-    replicas = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    values = [replicas.experimental_local_results(value) for value in strategy_lib.distribute(lambda context: dataset.repeat(2), replicas)]
-    assert [int(value) for each in values for value in each] == [0, 1, 2, 0, 1, 2]
+    dataset = tf.data.Dataset.range(4)
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+        contexts = []
+        assert strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+        assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
+        values = [strategy.experimental_local_results(value) for value in strategy_lib.batches(dataset, strategy)]
+        assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {len(each) for each in values} == {strategy.num_replicas_in_sync}
 
 
 def test_threads_are_those_of_the_flags(make_config):

@@ -39,7 +39,8 @@ class TrainResult:
       majority_prediction: what that is: a token, a label.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
-      startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
+      startup_secs: seconds from the start of this process until it trains at its speed: until its first step is done, less one step. That
+        is imports, model, checkpoint, data and compilation; without training, until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
       checkpoint: prefix of the newest checkpoint.
