@@ -71,7 +71,12 @@ def test_trend_over_the_last_fifth(last, falls):
 
 def test_noise_is_no_trend_and_few_points_have_none():
     assert curves.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
-    assert curves.trend(points(falling()[:5])) is None and curves.trend([]) is None
+    assert curves.trend(points(falling()[:4])) is None and curves.trend([]) is None
+
+
+def test_a_run_of_few_long_loops_has_a_trend_too():
+    found = curves.trend([(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)])
+    assert found.describe() == "The loss was still falling: by 7.8 % over the last 300 steps."
 
 
 def test_over_fitting_needs_both_curves():

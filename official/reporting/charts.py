@@ -46,7 +46,8 @@ class Chart:
     marks: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
     x_name: str = "step"
     x_last: float | None = None  # unset: that of the last point
-    digits: int = 3
+    digits: int = 3  # of the levels
+    may_cut: bool = False  # whether a few huge values may lie above the axis
 
 
 def draw(chart: Chart) -> str:
@@ -55,7 +56,7 @@ def draw(chart: Chart) -> str:
     if not values:
         return ""
     last = chart.x_last or max((x for curve in chart.curves for x, _ in curve.points), default=1) or 1
-    low, high, cut = vertical_range(values, [value for _, value, _ in chart.levels])
+    low, high, cut = vertical_range(values, [value for _, value, _ in chart.levels], chart.may_cut)
     drawing = _Drawing(last, low, high)
     ticks, steps = nice_ticks(low, high, 4), nice_ticks(0, last, 4, whole=True)
     body = "".join([drawing.grid(ticks), *(drawing.level(value, color) for _, value, color in chart.levels),
@@ -79,15 +80,15 @@ def _short(value: float) -> str:
 # Axes
 
 
-def vertical_range(values: list[float], levels: list[float] = ()) -> tuple[float, float, bool]:
-    """Returns the ends of the vertical axis, and whether some values lie above it: a few huge ones would flatten all others.
+def vertical_range(values: list[float], levels: list[float] = (), may_cut: bool = False) -> tuple[float, float, bool]:
+    """Returns the ends of the vertical axis, and whether some values lie above it: a few huge ones may flatten all others.
 
     0 belongs to the axis where it costs less than 60 % of the height.
     """
     ordered = sorted(values)
     most = ordered[int(0.9 * (len(ordered) - 1))]
     low, high = min([ordered[0], *levels]), max([ordered[-1], *levels])
-    cut = 0 < _CUT * most < ordered[-1] and len(values) > 5
+    cut = may_cut and 0 < _CUT * most < ordered[-1] and len(values) > 5
     if cut:
         high = max([_CUT * most, *levels])
     if 0 < low < 0.6 * high:
@@ -196,6 +197,11 @@ def thinned(points: Sequence[tuple[float, float | None]], most: int) -> list[tup
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Words
+
+
+def legend_value(value: float, digits: int) -> str:
+    """Returns a value of a curve, huge ones as powers of ten."""
+    return f"{value:.{digits}f}" if abs(value) < 1e4 else format_power(value)
 
 
 def _legend(chart: Chart) -> str:

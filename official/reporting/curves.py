@@ -8,7 +8,7 @@ import itertools
 import math
 
 _LAST_PART = 0.2  # of the steps
-_FEWEST_POINTS = 6  # in the last part, to speak of a trend
+_FEWEST_POINTS = 4  # to speak of a trend
 _TREND = 0.01  # relative change of the loss that counts
 _SURE = 3.0  # standard errors
 _OVER_FITTED = 0.02  # relative rise of the evaluation loss
@@ -20,15 +20,21 @@ Points = list[tuple[int, float | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Trend:
-    """The change of a loss over the last part of a run; `change` is relative, negative where the loss fell."""
+    """The change of a loss over the last part of a run.
+
+    Attributes:
+      change: relative, negative where the loss fell.
+      over: that part, in words.
+    """
 
     change: float
+    over: str
 
     def describe(self) -> str:
         if abs(self.change) < _TREND:
-            return f"The loss has levelled off: it changed by {100 * self.change:+.1f} % over the last fifth of the steps."
+            return f"The loss has levelled off: it changed by {100 * self.change:+.1f} % over {self.over}."
         kind = "was still falling: by" if self.change < 0 else "was rising: by"
-        return f"The loss {kind} {100 * abs(self.change):.1f} % over the last fifth of the steps."
+        return f"The loss {kind} {100 * abs(self.change):.1f} % over {self.over}."
 
     @property
     def falls(self) -> bool:
@@ -73,22 +79,23 @@ def _medians(values: list[float]) -> list[float]:
 
 
 def trend(losses: Points) -> Trend | None:
-    """Returns the change over the last fifth of the steps by a straight line through it; None where there are too few points.
+    """Returns the change over the last fifth of the steps, or the last few points, by a straight line; None where there are too few.
 
     A change of less than _SURE standard errors is none: noise is not taken for progress.
     """
     points = [(step, value) for step, value in losses if value is not None]
-    if not points:
+    if len(points) <= _FEWEST_POINTS:
         return None
-    first = points[-1][0] - _LAST_PART * points[-1][0]
-    part = [point for point in points if point[0] > first]
+    last = points[-1][0]
+    part, over = [point for point in points if point[0] > (1 - _LAST_PART) * last], "the last fifth of the steps"
     if len(part) < _FEWEST_POINTS:
-        return None
+        part = points[-_FEWEST_POINTS:]
+        over = f"the last {last - part[0][0]:,} steps"
     slope, error, mean_step, mean = _line(part)
     if abs(slope) < _SURE * error:
-        return Trend(0.0)
+        return Trend(0.0, over)
     start = mean + slope * (part[0][0] - mean_step)
-    return Trend(slope * (part[-1][0] - part[0][0]) / start) if start > 0 else None
+    return Trend(slope * (last - part[0][0]) / start, over) if start > 0 else None
 
 
 def _line(points: list[tuple[int, float]]) -> tuple[float, float, float, float]:

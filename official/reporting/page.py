@@ -34,13 +34,13 @@ h2 + .note { margin: -6px 0 12px; }
   .chart:nth-child(-n + 2) { grid-column: span 3; }
   .chart:only-child { grid-column: span 6; }
 }
-.chart { margin: 0; padding: 12px 14px 8px; min-width: 0; }
+.chart { display: flex; flex-direction: column; margin: 0; padding: 12px 14px 8px; min-width: 0; }
 .chart figcaption { line-height: 1.3; }
 .chart figcaption span { color: var(--muted); font-size: 13px; }
-.legend { display: flex; flex-wrap: wrap; gap: 0 16px; font-size: 13px; min-height: 20px; font-variant-numeric: tabular-nums; }
+.legend { display: flex; flex-wrap: wrap; gap: 0 16px; margin-bottom: 12px; font-size: 13px; min-height: 20px; font-variant-numeric: tabular-nums; }
 .key { display: inline-block; width: 16px; border-top: 3px solid; vertical-align: middle; margin-right: 6px; }
 .key.dashed { border-top-style: dashed; border-top-width: 2px; }
-.plot { position: relative; height: 190px; margin: 12px 18px 42px 46px; }
+.plot { position: relative; height: 190px; margin: auto 18px 42px 46px; flex: none; }
 .plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
 .plot path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 .plot .grid { stroke: var(--grid); stroke-width: 1px; }

@@ -63,7 +63,7 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
     metrics = {f"seed {seed}": read_metrics(os.path.join(model_dir, folder)) for seed, folder in runs.items()}
     links = {seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()}
     sections = [
-        page.cards([(f"{_fixed(result.scores[name])} \u00b1 {_fixed(result.scores[name + '_std'])}", f"{metric_name(name)}, mean and standard deviation")
+        page.cards([(_fixed(result.scores[name]), f"\u00b1 {_fixed(result.scores[name + '_std'])} {metric_name(name)}, mean of {len(runs)} runs")
                     for name in result.scores if f"{name}_std" in result.scores]),
         *(page.section(name, page.table(rows[0], rows[1:], links), "Each seed links to its own report.") for name, rows in result.tables.items()),
         page.charts(run_charts.compared_charts(metrics, result.target_metric)),

@@ -3,7 +3,7 @@
 import dataclasses
 
 from official.reporting import palette, verdict
-from official.reporting.charts import Chart, Curve, draw
+from official.reporting.charts import Chart, Curve, draw, legend_value
 from official.reporting.curves import Points, curve, smoothed
 from official.reporting.names import format_number, format_power, metric_title
 
@@ -23,7 +23,7 @@ def run_charts(metrics: list[dict], result) -> list[str]:
       result: the `TrainResult`.
     """
     last = max((line["step"] for line in metrics), default=0)
-    charts = [_loss(metrics), _metric(metrics, result), _learning_rate(metrics, result, last), _gradient_norm(metrics), _throughput(metrics),
+    charts = [_loss(metrics), _metric(metrics, result), _learning_rate(result, last), _gradient_norm(metrics), _throughput(metrics),
               _loss_scale(metrics), _skipped_steps(metrics)]
     return list(filter(None, (draw(dataclasses.replace(chart, x_last=_end(chart, last))) for chart in charts if chart)))
 
@@ -46,14 +46,14 @@ def compared_charts(runs: dict[str, list[dict]], metric: str) -> list[str]:
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
     """A line; where there are many points, their mean over a few, in front of the faint raw ones."""
     if len(points) < _FEWEST_TO_SMOOTH:
-        return [Curve(name, points, color, _last(points, digits), "dots" if len(points) <= 10 else "line")]
+        return [Curve(name, points, color, _last(points, digits))]
     smooth = smoothed(points)
     return [Curve("", points, color, kind="faint"), Curve(name, smooth, color, _last(smooth, digits))]
 
 
 def _last(points: Points, digits: int) -> str:
     values = [value for _, value in points if value is not None]
-    return f"{values[-1]:.{digits}f}" if values else ""
+    return legend_value(values[-1], digits) if values else ""
 
 
 def _evaluations(points: Points, digits: int) -> list[Curve]:
@@ -63,12 +63,11 @@ def _evaluations(points: Points, digits: int) -> list[Curve]:
 def _loss(metrics: list[dict]) -> Chart:
     train, evaluation = (curve(metrics, split, "loss") for split in ("train", "eval"))
     split = "train" if any("mlm_loss" in line for line in metrics if line["split"] == "train") else "eval"
-    parts = [Curve(name, smoothed(points), color, _last(smoothed(points), 2)) for part, (name, color) in _PARTS.items()
-             if (points := curve(metrics, split, part))]
+    parts = [_curves(points, name, color, 2)[-1] for part, (name, color) in _PARTS.items() if (points := curve(metrics, split, part))]
     curves = [*parts, *(_curves(train, "train", _TRAIN, 2) if train else []), *_evaluations(evaluation, 2)]
     bad = [step for step, value in train + evaluation if value is None][:_MOST_MARKS]
-    marks = [(f"not finite at step {step:,}" if number == 0 else "", step, palette.ALARM) for number, step in enumerate(bad)]
-    return Chart("Loss", "nats", curves, marks=marks, x_name=_step_name(metrics))
+    marks = [("not finite" if number == 0 else "", step, palette.ALARM) for number, step in enumerate(bad)]
+    return Chart("Loss", "nats", curves, marks=marks, x_name=_step_name(metrics), may_cut=True)
 
 
 def _metric(metrics: list[dict], result) -> Chart:
@@ -79,10 +78,9 @@ def _metric(metrics: list[dict], result) -> Chart:
     return Chart(*metric_title(name), [*(_curves(train, "train", _TRAIN, 3) if train else []), *_evaluations(evaluation, 3)], levels)
 
 
-def _learning_rate(metrics: list[dict], result, last: int) -> Chart | None:
-    """The schedule through its corners, what is still to come dashed; without one, for older results, the rates that were noted."""
-    points = sorted((int(step), rate) for step, rate in (result.learning_rates or {}).items()) or curve(metrics, "train", "learning_rate")
-    known = [(step, rate) for step, rate in points if rate is not None]
+def _learning_rate(result, last: int) -> Chart | None:
+    """The schedule through its corners, what is still to come dashed; none for an evaluation, or a result from before it was kept."""
+    known = sorted((int(step), rate) for step, rate in result.learning_rates.items())
     if not known:
         return None
     peak_step, peak = max(known, key=lambda point: (point[1], -point[0]))
@@ -107,7 +105,7 @@ def _split(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
 
 def _gradient_norm(metrics: list[dict]) -> Chart | None:
     points = curve(metrics, "train", "gradient_norm")
-    return Chart("Gradient norm", "mean of the steps between two points", _curves(points, "norm", palette.PURPLE, 2)) if points else None
+    return Chart("Gradient norm", "mean over steps", _curves(points, "norm", palette.PURPLE, 2), may_cut=True) if points else None
 
 
 def _throughput(metrics: list[dict]) -> Chart | None:

@@ -210,4 +210,4 @@ def judge_repeats(result, count: int) -> Verdict:
         sentence += f" Always predicting {constant[0]} scores {_number(constant[1])}."
         if mean - deviation < constant[1] + _BETTER:
             return Verdict(f"Hardly better than always predicting {constant[0]}", sentence, "Try another --learning_rate, or more epochs.", "bad")
-    return Verdict(f"{count} runs done", sentence, "Differences smaller than the deviation are noise: compare recipes over several seeds.", "good")
+    return Verdict(f"{count} runs done", sentence, "Compare recipes over several seeds: differences smaller than the deviation are noise.", "good")
