@@ -23,7 +23,7 @@ class Trend:
     """The change of a loss over the last part of a run.
 
     Attributes:
-      change: relative, negative where the loss fell.
+      change: relative, negative where the loss fell; 0 where no change is clear.
       over: that part, in words.
     """
 
@@ -31,6 +31,8 @@ class Trend:
     over: str
 
     def describe(self) -> str:
+        if self.change == 0:
+            return f"The loss shows no clear change over {self.over}."
         if abs(self.change) < _TREND:
             return f"The loss has levelled off: it changed by {100 * self.change:+.1f} % over {self.over}."
         kind = "was still falling: by" if self.change < 0 else "was rising: by"

@@ -6,8 +6,8 @@ import re
 from official.reporting.curves import Trend, curve, divergence, over_fitting, trend
 from official.reporting.names import format_number, metric_name
 
-# How much better than a constant prediction counts as better; scores are fractions.
-_BETTER = 0.01
+# How much better than a constant prediction counts as better at all, and as clearly better; scores are fractions.
+_BETTER, _CLEARLY_BETTER = 0.005, 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ def judge(metrics: list[dict], result) -> Verdict:
     if lost is not None and result.status != "success":
         return _diverged(losses, lost, result)
     constant, score = _constant(result), score_of(result)[0]
-    if constant and score is not None and score < constant[1] + _BETTER:
-        return _no_better(constant, trend(losses), result)
+    if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
+        return _no_better(constant, score, trend(losses), result)
     if not trained:
         return Verdict(_evaluated_headline(result), _score_sentence(result), "", "bad" if result.status == "aborted" else "good")
     return _ended(metrics, losses, result)
@@ -96,10 +96,10 @@ def _interrupted(losses, result) -> Verdict:
                    "Run the same command again: it goes on where it stopped.", "fair")
 
 
-def _no_better(constant: tuple[str, float], change: Trend | None, result) -> Verdict:
+def _no_better(constant: tuple[str, float], score: float, change: Trend | None, result) -> Verdict:
     name, value = constant
-    headline = f"No better than always predicting {name}"
-    sentence = (f"{metric_name(result.target_metric)} is {_number(score_of(result)[0])} on the evaluation set; always predicting {name} scores {_number(value)}."
+    headline = f"{'No' if score < value + _BETTER else 'Hardly'} better than always predicting {name}"
+    sentence = (f"{metric_name(result.target_metric)} is {_number(score)} on the evaluation set; always predicting {name} scores {_number(value)}."
                 + (f" {change.describe()}" if change else ""))
     if change and change.falls:
         advice = "It may only need more steps: raise --num_train_epochs. Otherwise check the labels and the vocabulary of the data."
@@ -208,6 +208,6 @@ def judge_repeats(result, count: int) -> Verdict:
     constant = _constant(result)
     if constant:
         sentence += f" Always predicting {constant[0]} scores {_number(constant[1])}."
-        if mean - deviation < constant[1] + _BETTER:
+        if mean - deviation < constant[1] + _CLEARLY_BETTER:
             return Verdict(f"Hardly better than always predicting {constant[0]}", sentence, "Try another --learning_rate, or more epochs.", "bad")
     return Verdict(f"{count} runs done", sentence, "Compare recipes over several seeds: differences smaller than the deviation are noise.", "good")
