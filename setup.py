@@ -6,7 +6,7 @@ setup(
     name="bert-tf2",
     version="0.1.0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
-    packages=find_packages(include=["official*", "checkpoints_tools*", "tf2_bert*"]),
+    packages=find_packages(include=["official*", "tf2_bert*"]),
     python_requires=">=3.10,<3.12",
     install_requires=[
         "tensorflow==2.15.1",
@@ -16,11 +16,13 @@ setup(
         "absl-py>=2.0,<3",
         "ml-collections>=1.0,<2",
         "blingfire>=0.1.8,<0.2",
+        "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
         "matplotlib>=3.8,<4",
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
+        "setuptools<81",  # later ones lack pkg_resources, which tensorflow-hub and TensorBoard import and do not ask for
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={

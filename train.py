@@ -4,15 +4,19 @@
     python train.py --flagfile=configs/mlperf_v100.flags --plan
     python train.py --help
 
-Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 130 / 143 saved on a signal.
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer process was lost
+or did not come (start all again), 130 / 143 saved on a signal.
 """
 
 import shlex
 import sys
 
+from absl import logging
+
 import official  # first: sets what TensorFlow reads when it is imported
 from official import flags
 from official.config import ConfigError
+from official.io.errors import PeerError, report_error
 
 
 def main(argv: list[str]) -> int:
@@ -34,10 +38,15 @@ def main(argv: list[str]) -> int:
         print(text)
         return 0
     except ConfigError as error:
-        print("train.py:", " ".join(str(error).split()), file=sys.stderr)  # one line, whatever was received
+        for title, names in error.details.items():
+            logging.debug("%s: %s", title, ", ".join(names))
+        report_error("train.py", f"{error}{' --verbosity=1 lists all names.' if error.is_shortened else ''}")
         return 2
+    except PeerError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 4
     except KeyboardInterrupt:  # while starting; later, the run saves first
-        print("train.py: interrupted.", file=sys.stderr)
+        report_error("train.py", "interrupted.")
         return 130
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")

@@ -70,6 +70,7 @@ Next:
   $python train.py --flagfile=configs/quickstart.flags --model_dir=runs/longer --num_train_epochs=4 --stop_threshold=0.3
   $python train.py --help
   ./scripts/test.sh
+Try it: echo "the [MASK] of the file" | $python scripts/fill_mask.py --checkpoint=$run
 END
 fi
 exit "$code"

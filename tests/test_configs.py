@@ -2,12 +2,15 @@
 
 import json
 import re
+import types
 
 import pytest
 
 from official import config as config_lib
 from official import flags
 from official.config import ConfigError
+from official.config.cluster import Cluster, read_cluster
+from official.config.model import parameters
 from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan, next_evaluation
 from tests.conftest import ROOT
 
@@ -98,7 +101,11 @@ def test_configuration_is_locked():
 
 @pytest.mark.parametrize("arguments,message", [
     (["--lerning_rate=1"], "did you mean learning_rate"),
-    (["--train_batch_size=many"], "train_batch_size"),
+    (["--train_batch_size=many"], "--train_batch_size=many, expected an integer."),
+    (["--num_gpus=1.5"], "--num_gpus=1.5, expected an integer."),
+    (["--learning_rate=a: b"], "--learning_rate=a: b, expected a number."),
+    (["--do_eval=maybe"], "--do_eval=maybe, expected true or false."),
+    (["--help=3"], "--help=3, expected true or false."),
     (["--max_seq_length=4096"], "max_position_embeddings=512"),
     (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
     (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
@@ -124,6 +131,12 @@ def test_configuration_is_locked():
     (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,b:2", "--task_index=2"], "expected 0 to 1"),
     (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"], "expected host:port"),
     (["--worker_hosts=a:1"], "multi_worker_mirrored"),
+    (["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,a:1", "--task_index=0"], "names a:1 twice"),
+    (["--distribution_strategy=tpu", "--dtype=fp16"], "Use --dtype=bf16"),
+    (["--distribution_strategy=tpu", "--tpu=a", "--use_synthetic_data=false", "--input_files=gs://b/x,data/y"],
+     "input_files=data/y is a path of this machine, which the hosts of tpu=a do not see. Copy the files to a bucket: --input_files=gs://"),
+    (["--do_eval", "--stop_threshold=88.5"], "is above the maximum of 1. Shares are fractions: 0.885 for 88.5 percent."),
+    (["--do_predict"], "do_predict=True needs --task=squad or --task=glue, received --task=pretrain"),
     (["--all_reduce_alg=ring"], "nccl or hierarchical_copy"),
     (["--eval_rule=mlperf_0.7", "--stop_threshold=0.5"], "means stop_threshold=0.712; received 0.5. Give these values, or drop --eval_rule."),
     (["--eval_rule=mlperf_0.7", "--do_eval", "--eval_files=x", "--steps_between_eval=50", "--num_eval_samples=9"],
@@ -134,10 +147,14 @@ def test_configuration_is_locked():
      "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527"),
     (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
     (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+    (["--do_lower_case=false"], "Give --vocab_file, or drop --do_lower_case"),
+    (["--do_lower_case=maybe"], "do_lower_case"),
     (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
-    (["--flagfile=missing.flags"], "missing.flags"),
+    (["--flagfile=missing.flags"], "--flagfile=missing.flags: No such file or directory."),
+    (["configs/quickstart.flags"], "(did you mean --flagfile=configs/quickstart.flags?)"),
+    (["--task=glue", "--mllog_to_stdout", "--plan", "--glue_task=rte"], "mllog_to_stdout=True needs --task=pretrain"),
 ])
 def test_wrong_settings_end_in_one_line(arguments, message):
     with pytest.raises(ConfigError) as error:
@@ -148,11 +165,99 @@ def test_wrong_settings_end_in_one_line(arguments, message):
 
 @pytest.mark.parametrize("change,message", [
     ({"hidden_sizes": 3}, "did you mean hidden_size"), ({"hidden_size": 100}, "not divisible"), ({"hidden_act": "swish"}, "gelu, relu"),
-    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 1e-3}, "not supported")])
+    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 0}, "(0, 1)"),
+    ({"layer_norm_eps": "1e-12"}, "(0, 1)"), ({"hidden_act": ["gelu"]}, "a string"),
+    ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers=1000000000, expected at most 1,000"), ({"vocab_size": 10**10}, "at most 10,000,000"),
+    ({"hidden_size": 49152, "num_hidden_layers": 1000}, "parameters, at most 1e+11")])
 def test_wrong_model_sizes(change, message):
     with pytest.raises(ConfigError) as error:
         config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("values,expected", [
+    ({}, "gelu_tanh"), ({"hidden_act": "gelu"}, "gelu_tanh"), ({"hidden_act": "gelu_new"}, "gelu_tanh"), ({"hidden_act": "relu"}, "relu"),
+    ({"hidden_act": "gelu", "model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu", "architectures": ["BertModel"]}, "gelu_erf"),
+    ({"model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu_tanh", "model_type": "bert"}, "gelu_tanh"), ({"hidden_act": "gelu_erf"}, "gelu_erf")])
+def test_gelu_is_what_the_writer_of_the_file_means(values, expected):
+    assert config_lib.bert_config_from_dict({"vocab_size": 100, **values}, "bert.json").hidden_act == expected
+
+
+def test_an_older_run_keeps_its_activation_and_a_saved_one_has_a_plain_name():
+    """What a run before the two names called gelu has the tanh form."""
+    config = config_lib.build_config([("config.json", {"model": {"vocab_size": 100, "hidden_act": "gelu"}, "use_synthetic_data": True,
+                                                       "model_dir": "unused", "num_steps_per_epoch": 20000, "num_train_epochs": 1})])
+    assert json.loads(config_lib.to_json(config))["model"]["hidden_act"] == "gelu_tanh"
+
+
+def test_a_truth_value_may_be_unset():
+    for arguments, value in (([], None), (["--do_lower_case"], True), (["--nodo_lower_case"], False), (["--do_lower_case=false", "--do_lower_case="], None)):
+        vocabulary = ["--vocab_file=none.txt", "--plan"]
+        assert flags.parse([*GOOD, *vocabulary, *arguments]).do_lower_case is value
+
+
+def test_parameters_of_a_model_are_the_published_number():
+    model = config_lib.bert_config_from_dict(json.loads((ROOT / "configs/models/bert_large.json").read_text()), "x")
+    assert parameters(model) == 335_141_888
+
+
+def tf_config(jobs: dict, kind: str, index) -> dict:
+    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
+
+
+TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None)
+
+
+def test_processes_of_tf_config():
+    """A chief is the first process, whatever its workers are called; other jobs have no part in the run."""
+    jobs = {"ps": ["p:1"], "worker": ["b:2", "c:3"], "chief": ["a:1"], "evaluator": ["e:1"]}
+    ranks = {("chief", 0): 0, ("worker", 0): 1, ("worker", 1): 2}
+    for (kind, index), rank in ranks.items():
+        assert read_cluster(TF_CONFIG_ONLY, tf_config(jobs, kind, index)) == Cluster(("a:1", "b:2", "c:3"), rank)
+    assert read_cluster(TF_CONFIG_ONLY, tf_config({"worker": ["b:2", "c:3"]}, "worker", "1")) == Cluster(("b:2", "c:3"), 1)
+
+
+@pytest.mark.parametrize("text,message", [
+    ("[]", "is not of the form"), ("{", "is not of the form"), ('{"cluster": {"worker": ["a:1"]}}', "is not of the form"),
+    (tf_config({"worker": ["a:1"], "evaluator": ["e:1"]}, "evaluator", 0)["TF_CONFIG"], "of type 'evaluator', a run has only chief and worker"),
+    (tf_config({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"], "task index 1 of type 'worker', the cluster has 1"),
+    (tf_config({"worker": ["a"]}, "worker", 0)["TF_CONFIG"], "'a' is not HOST:PORT"),
+    (tf_config({"worker": ["a:99999"]}, "worker", 0)["TF_CONFIG"], "1 to 65535"),
+    (tf_config({"chief": ["a:1", "b:1"]}, "chief", 0)["TF_CONFIG"], "2 processes of type 'chief'")])
+def test_a_wrong_tf_config_is_one_line(text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        read_cluster(TF_CONFIG_ONLY, {"TF_CONFIG": text})
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+# Settings of the sections below that change nothing about an evaluation's result, or to rounding only. Whatever else there is, or comes,
+# in these sections does.
+NOT_OF_EVALUATIONS = {"bert_config_file", "dtype", "train_file", "cache_dir", "length_buckets", "num_runs"}
+
+
+def test_every_setting_of_data_and_tasks_changes_the_evaluation_or_says_no():
+    sections = {section.title: section for section in config_lib.SECTIONS}
+    assert {title for title, section in sections.items() if section.evaluation} == {"Model", "Data", "Fine-tuning"}
+    rows = [field for section in sections.values() if section.evaluation for field in section.fields]
+    assert {field.name for field in rows if not field.evaluation} == NOT_OF_EVALUATIONS
+
+
+def test_settings_that_change_the_evaluation_in_some_runs():
+    def names(*arguments) -> set[str]:
+        config = flags.parse([*GOOD, *arguments])
+        return {name for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config)}
+
+    random, real = names(), names("--use_synthetic_data=false", "--input_files=x")
+    assert random - real == {"seed", "eval_batch_size"} and {"max_predictions_per_seq", "input_files"} <= real
+    assert "input_files" not in names("--use_synthetic_data=false", "--input_files=x", "--eval_files=y", "--do_eval")
+
+
+def test_tpu_flagfiles_name_no_tpu():
+    for path in (path for path in FLAGFILES if "tpu" in path.stem):
+        config = flags.parse([f"--flagfile={path}"])
+        assert config.tpu is None and config.distribution_strategy == "tpu" and "--tpu=NAME" in path.read_text()
+        with pytest.raises(ConfigError, match="gs://BUCKET"):
+            flags.parse([f"--flagfile={path}", "--tpu=some-tpu"])
 
 
 def test_indivisible_batch_names_the_nearest():

@@ -197,11 +197,11 @@ def test_steps_and_rates_at_the_corners(make_config):
 def test_workers_times_gpus(monkeypatch, make_config):
     several = dict(distribution_strategy="multi_worker_mirrored", num_gpus=2)
     assert plan_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1", "b:2"]}}))
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}))
     assert plan_lib.num_replicas(make_config(**several)) == 4
     monkeypatch.setenv("TF_CONFIG", "[]")
-    with pytest.raises(ConfigError, match="TF_CONFIG has no list of workers"):
-        plan_lib.num_replicas(make_config(**several))
+    with pytest.raises(ConfigError, match="TF_CONFIG is not of the form"):
+        make_config(**several)
 
 
 @pytest.mark.parametrize("settings,message", [

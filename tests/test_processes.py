@@ -33,13 +33,13 @@ def workspace(tmp_path_factory):
     return folder
 
 
-def start(folder, model_dir, *arguments, preexec_fn=None, **settings) -> subprocess.Popen:
+def start(folder, model_dir, *arguments, preexec_fn=None, environment=None, **settings) -> subprocess.Popen:
     defaults = dict(bert_config_file=folder / "bert.json", input_files=f"{folder}/part-*", model_dir=model_dir, max_seq_length=16,
                     max_predictions_per_seq=3, train_batch_size=8, eval_batch_size=8, num_steps_per_epoch=60, num_train_epochs=1, steps_per_loop=4,
                     warmup_steps=5, optimizer_type="lamb", learning_rate=1e-2, num_gpus=0, checkpoint_every_steps=4, keep_checkpoints=3)
     flags = [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
     return subprocess.Popen([sys.executable, "train.py", *arguments, *flags], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            preexec_fn=preexec_fn)
+                            preexec_fn=preexec_fn, env={**os.environ, **(environment or {})})
 
 
 def finish(process, code=0) -> str:
@@ -82,6 +82,38 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path):
     for line, other in zip(untimed(tmp_path / "two"), untimed(tmp_path / "one"), strict=True):
         assert (line["split"], line["step"]) == (other["split"], other["step"])
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_chief_and_worker_of_tf_config(workspace, tmp_path):
+    """Both are number 0 of their kind; one of them writes."""
+    chief, worker = [f"localhost:{port}" for port in free_ports(2)]
+    processes = {
+        kind: start(workspace, tmp_path / "run", bert_config_file=workspace / "plain.json", num_steps_per_epoch=4,
+                    distribution_strategy="multi_worker_mirrored", environment={"TF_CONFIG": json.dumps(
+                        {"cluster": {"chief": [chief], "worker": [worker]}, "task": {"type": kind, "index": 0}})})
+        for kind in ("chief", "worker")}
+    outputs = {kind: finish(process) for kind, process in processes.items()}
+    assert "2 replicas" in outputs["chief"] and "2 replicas" not in outputs["worker"]
+    assert [line["step"] for line in read_metrics(str(tmp_path / "run"))] == [4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
+    hosts = [f"localhost:{port}" for port in free_ports(2)]
+    shared = dict(bert_config_file=workspace / "plain.json", distribution_strategy="multi_worker_mirrored", worker_hosts=",".join(hosts))
+    workers = [start(workspace, tmp_path / "run", **shared, num_steps_per_epoch=100000, task_index=index) for index in (0, 1)]
+    wait_for(lambda: "ckpt-8.index" in _names(tmp_path / "run"), workers[0])
+    workers[killed].kill()
+    output = finish(workers[1 - killed], 4)
+    workers[killed].communicate()
+    assert "Traceback" not in output and f"failed: a peer was lost: {hosts[killed]} (rank {killed}). Start all processes again" in output
+    if killed:
+        result = json.loads((tmp_path / "run" / "result.json").read_text())
+        assert result["status"] == "failed" and result["peer_lost"] and result["reason"].startswith("a peer was lost")
+    last = max(int(name[5:-6]) for name in _names(tmp_path / "run") if name.startswith("ckpt-") and name.endswith(".index"))
+    again = [start(workspace, tmp_path / "run", **shared, num_steps_per_epoch=100000, stop_steps=last + 4, task_index=index) for index in (0, 1)]
+    assert f"Resuming from {tmp_path}/run/ckpt-{last}: step {last}" in [finish(process) for process in again][0]
 
 
 DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -352,6 +353,23 @@ def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
     assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (first.eval_loss, first.sequences_per_sec, first.wall_secs)
     other = run(make_config(input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5))
     assert other.eval_loss != first.eval_loss
+
+
+def test_other_random_records_are_another_evaluation(make_config):
+    """The seed draws them, and predictions and batches are their shape; of real records these three change nothing but the shape."""
+    def earlier(config):
+        os.makedirs(config.model_dir, exist_ok=True)
+        (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
+        return runner._Earlier(config.model_dir)
+
+    random = earlier(make_config())
+    assert random.evaluates_like(make_config())
+    for change in ({"seed": 7}, {"eval_batch_size": 4}, {"max_predictions_per_seq": 2}, {"num_eval_samples": 8}):
+        assert not random.evaluates_like(make_config(**change)), change
+    real = earlier(make_config(input_files="x"))
+    assert real.evaluates_like(make_config(input_files="x", seed=7, eval_batch_size=4))
+    assert not real.evaluates_like(make_config(input_files="x", max_predictions_per_seq=2))
+    assert not real.evaluates_like(make_config(input_files="y"))
 
 
 def test_a_changed_schedule_is_said(make_config, record_files, caplog):

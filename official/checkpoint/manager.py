@@ -4,10 +4,16 @@ import os
 import re
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import reading
+from official.checkpoint.formats import canonical
+from official.checkpoint.formats.tensors import listed
 from official.config import ConfigError
+from official.io.errors import describe_names
+from official.io.files import is_remote
+from official.io.writing import replace_file, sync
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
 
@@ -46,6 +52,9 @@ class CheckpointManager:
         try:
             with tf.device("/cpu:0"):
                 tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+            if not is_remote(prefix):  # on the disk before older ones go
+                for path in self._files(step):
+                    sync(path)
             steps = self.steps()
             self._write_state(self._kept(steps))
         except (tf.errors.OpError, OSError) as error:
@@ -81,6 +90,12 @@ class CheckpointManager:
         with reading.open_checkpoint(prefix) as reader:
             self._check_names(prefix, reading.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
+        # Weights only: a slot may overflow in a run that goes on.
+        weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
+        bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
+        if bad:
+            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the checkpoint before, "
+                              "or change --model_dir.")
         for name, value in values.items():
             self._variables[name].assign(value)
 
@@ -88,7 +103,7 @@ class CheckpointManager:
         """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, or where there are some but all are damaged.
+          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are some but all are damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):
@@ -111,12 +126,16 @@ class CheckpointManager:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
         problems = reading.compare_names(wanted, found)
         if problems:
-            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
-                              "Change --model_dir, or go back to the settings in its config.json.")
+            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
+                              "Change --model_dir, or go back to the settings in its config.json.", problems)
 
     def _write_state(self, steps: list[int]) -> None:
-        names = [f"ckpt-{step}" for step in steps]
-        tf.compat.v1.train.update_checkpoint_state(self._model_dir, names[-1], all_model_checkpoint_paths=names)
+        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to the folder, which may thus be moved.
+
+        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one writes names from outside of it.
+        """
+        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"', *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps)]
+        replace_file(os.path.join(self._model_dir, "checkpoint"), "\n".join(lines) + "\n")
 
     def _remove(self, step: int) -> None:
         # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.

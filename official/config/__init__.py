@@ -15,11 +15,11 @@ from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
-from official.config.model import BertConfig, bert_config_from_dict
+from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 
 __all__ = [
     "BertConfig", "ConfigError", "FIELDS", "Field", "SECTIONS", "Section", "bert_config_from_dict", "build_config",
-    "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json", "replaced",
+    "check_settings", "checked_sizes", "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json", "replaced",
     "schedule_steps", "suggest", "to_json", "train_steps", "validate", "with_data",
 ]
 
@@ -84,6 +84,13 @@ def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigD
     return ml_collections.FrozenConfigDict(complete)
 
 
+def check_settings(values: dict, source: str) -> None:
+    """Checks values by themselves: types, ranges, choices. Names that are not known, of another version, pass. Raises ConfigError."""
+    for name, value in values.items():
+        if name in FIELDS:
+            _checked_value(FIELDS[name], value, source)
+
+
 def _checked_value(field: Field, value, source: str):
     if value is None or value == "" and field.default is None:
         return field.default
@@ -103,7 +110,8 @@ def _checked_value(field: Field, value, source: str):
     if field.minimum is not None and value < field.minimum:
         raise ConfigError(f"{received} is below the minimum of {field.minimum}.")
     if field.maximum is not None and value > field.maximum:
-        raise ConfigError(f"{received} is above the maximum of {field.maximum}.")
+        percent = f" Shares are fractions: {value / 100:g} for {value:g} percent." if field.maximum == 1 and value <= 100 else ""
+        raise ConfigError(f"{received} is above the maximum of {field.maximum}.{percent}")
     return value
 
 

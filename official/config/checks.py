@@ -2,11 +2,13 @@
 
 import math
 import os
-import re
 
+from official.config.cluster import read_cluster
 from official.config.derived import schedule_steps, train_steps
-from official.io.errors import ConfigError, nearest_multiples
 from official.config.fields import FIELDS
+from official.io import vocabulary_files
+from official.io.errors import ConfigError, nearest_multiples
+from official.io.files import is_remote
 
 
 def validate(config) -> None:
@@ -16,27 +18,17 @@ def validate(config) -> None:
         check(config)
 
 
-_PRETRAINING_ONLY = ("input_files", "eval_files", "eval_rule", "num_eval_samples", "max_predictions_per_seq")
-_SQUAD_ONLY = ("train_file", "predict_file", "version_2_with_negative", "doc_stride", "max_query_length", "n_best_size", "max_answer_length",
-               "null_score_diff_threshold", "cache_dir")
-_GLUE_ONLY = ("data_dir", "glue_task")
-_FINE_TUNING_ONLY = ("do_predict", "num_runs", "length_buckets")
-
-
 def _check_task(config) -> None:
     """Refuses settings that the task would ignore."""
-    for names, tasks in ((_PRETRAINING_ONLY, ("pretrain",)), (_SQUAD_ONLY, ("squad",)), (_GLUE_ONLY, ("glue",)), (_FINE_TUNING_ONLY, ("squad", "glue"))):
-        wrong = [name for name in names if config.task not in tasks and config[name] != FIELDS[name].default]
-        if wrong:
-            raise ConfigError(f"{wrong[0]}={config[wrong[0]]} needs --task={' or --task='.join(tasks)}, received --task={config.task}.")
+    for name, field in FIELDS.items():
+        if field.tasks and config.task not in field.tasks and config[name] != field.default:
+            raise ConfigError(f"{name}={config[name]} needs --task={' or --task='.join(field.tasks)}, received --task={config.task}.")
     if config.num_runs > 1 and not config.do_train:
         raise ConfigError(f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set --do_train.")
     if config.num_runs > 1 and config.distribution_strategy == "multi_worker_mirrored":
         raise ConfigError(f"num_runs={config.num_runs} does not go with --distribution_strategy=multi_worker_mirrored. Start one run a seed.")
     if config.length_buckets == "always" and config.distribution_strategy == "tpu":
         raise ConfigError("length_buckets=always makes batches of different shapes, a TPU takes one. Use --length_buckets=never.")
-    if config.task != "squad" and (config.stop_threshold or 0) > 1:
-        raise ConfigError(f"stop_threshold={config.stop_threshold}, expected 0 to 1 for --task={config.task}. Lower --stop_threshold.")
 
 
 def _check_files(config) -> None:
@@ -92,13 +84,12 @@ def _check_lengths(config) -> None:
 
 
 def _check_vocabulary(config) -> None:
+    if config.do_lower_case is not None and not config.vocab_file:
+        raise ConfigError(f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a vocabulary, and there is none. "
+                          "Give --vocab_file, or drop --do_lower_case.")
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
-    try:
-        with open(config.vocab_file, "rb") as file:
-            words = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"--vocab_file={config.vocab_file}: {error.strerror or error}.") from None
+    words = len(vocabulary_files.read(config.vocab_file).words)
     if words != config.model.vocab_size:
         raise ConfigError(f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is {config.model.vocab_size}. "
                           "Change --vocab_file or --bert_config_file.")
@@ -171,15 +162,7 @@ def _check_workers(config) -> None:
             if config[name] is not None:
                 raise ConfigError(f"{name}={config[name]} needs --distribution_strategy=multi_worker_mirrored.")
         return
-    if config.worker_hosts is None:
-        if config.task_index is not None or not os.environ.get("TF_CONFIG"):
-            raise ConfigError("distribution_strategy=multi_worker_mirrored needs --worker_hosts and --task_index, or TF_CONFIG in the environment.")
-        return
-    hosts = config.worker_hosts.split(",")
-    if not all(re.fullmatch(r"[^\s:/]+:\d+", host) for host in hosts):
-        raise ConfigError(f"worker_hosts={config.worker_hosts}, expected host:port,host:port,...")
-    if config.task_index is None or config.task_index >= len(hosts):
-        raise ConfigError(f"task_index={config.task_index} with {len(hosts)} worker_hosts, expected 0 to {len(hosts) - 1}. Set --task_index.")
+    read_cluster(config)
 
 
 def _check_devices(config) -> None:
@@ -188,8 +171,8 @@ def _check_devices(config) -> None:
         raise ConfigError(f"tpu={config.tpu} needs --distribution_strategy=tpu, received {strategy}.")
     if config.num_tpu_cores and strategy != "tpu":
         raise ConfigError(f"num_tpu_cores={config.num_tpu_cores} needs --distribution_strategy=tpu, received {strategy}.")
-    if strategy == "tpu" and config.num_gpus:
-        raise ConfigError(f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus.")
+    if strategy == "tpu":
+        _check_tpu(config)
     if config.num_virtual_devices:
         if strategy != "mirrored":
             raise ConfigError(f"num_virtual_devices={config.num_virtual_devices} needs --distribution_strategy=mirrored, received "
@@ -209,11 +192,22 @@ def _check_devices(config) -> None:
     if config.explicit_allreduce and config.clip_scope == "micro_batch":
         raise ConfigError("explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the reduction. "
                           "Use --clip_scope=global, or drop --explicit_allreduce.")
-    if config.allreduce_bytes_per_pack and config.all_reduce_alg:
-        raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} sets TensorFlow's own all-reduce, all_reduce_alg="
-                          f"{config.all_reduce_alg} has no packs. Drop one of the two flags.")
     if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
         raise ConfigError(f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce.")
+
+
+def _check_tpu(config) -> None:
+    if config.num_gpus:
+        raise ConfigError(f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus.")
+    if config.dtype == "fp16":
+        raise ConfigError("dtype=fp16 does not go with --distribution_strategy=tpu: TPUs multiply bfloat16 numbers. Use --dtype=bf16.")
+    if config.plan or config.tpu in (None, "local"):
+        return
+    for name in ("input_files", "eval_files"):
+        local = [path for path in map(str.strip, (config[name] or "").split(",")) if path and not is_remote(path)]
+        if local:
+            raise ConfigError(f"{name}={local[0][:100]} is a path of this machine, which the hosts of tpu={config.tpu} do not see. Copy the files to "
+                              f"a bucket: --{name}=gs://BUCKET/PATH.")
 
 
 def _check_plan(config) -> None:

@@ -1,15 +1,15 @@
 """Makes the strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
 
-import functools
-import json
 import os
 import socket
-import sys
 
 from absl import logging
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
+from official.config.cluster import read_cluster
+from official.distribution import peers
+from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
@@ -20,6 +20,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
 
     Raises:
       ConfigError: where a device that is asked for is missing.
+      PeerError: where another process does not come.
     """
     _set_threads(config)
     tf.keras.utils.set_random_seed(config.seed)
@@ -30,7 +31,7 @@ def make_strategy(config) -> tf.distribute.Strategy:
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps take the same time without it on
     # CPUs, where that was measured.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)})
-    _silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
@@ -57,21 +58,6 @@ def _set_threads(config) -> None:
             assign(count)
         except RuntimeError:
             raise ConfigError(f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a new process.") from None
-
-
-@functools.cache
-def _silence_compiler() -> None:
-    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        with tf.device("/cpu:0"):
-            tf.function(lambda: tf.zeros([]), jit_compile=True)()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _strategy(config) -> tf.distribute.Strategy:
@@ -119,8 +105,8 @@ def _on_cpus(strategy) -> bool:
 
 def is_chief(strategy) -> bool:
     """Tells whether this process is the one that writes files and talks to people."""
-    resolver = strategy.cluster_resolver
-    return resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver.task_id == 0
+    # `peers` has made every process a worker: a chief of TF_CONFIG is the first.
+    return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or strategy.cluster_resolver.task_id == 0
 
 
 def _multi_worker_strategy(config) -> tf.distribute.Strategy:
@@ -130,16 +116,10 @@ def _multi_worker_strategy(config) -> tf.distribute.Strategy:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:config.num_gpus] if "gpu" in gpus[0] else [], "GPU")
     if config.all_reduce_alg == "nccl" and not tf.config.get_visible_devices("GPU"):
         raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring.")
-    if config.worker_hosts:
-        os.environ["TF_CONFIG"] = json.dumps(
-            {"cluster": {"worker": config.worker_hosts.split(",")}, "task": {"type": "worker", "index": config.task_index}})
     implementations = tf.distribute.experimental.CommunicationImplementation
     implementation = {"nccl": implementations.NCCL, "ring": implementations.RING, None: implementations.AUTO}[config.all_reduce_alg]
-    try:
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=implementation))
-    except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
-        raise ConfigError(f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0]}. Check --worker_hosts and TF_CONFIG.") from None
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    return peers.join(read_cluster(config), options, config.peer_timeout_secs)
 
 
 def _make_logical_cpus(count: int) -> None:

@@ -48,6 +48,16 @@ def sizes(paths: Iterable[str]) -> list[int]:
     return [_size(path) for path in paths]
 
 
+def version(path: str) -> tuple[int, int]:
+    """Returns the bytes of a file and the time of its last change in nanoseconds. Raises OSError."""
+    if not is_remote(path):
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+    with tensorflow_files(path) as gfile:
+        found = gfile.stat(path)
+        return found.length, found.mtime_nsec
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file for reading, buffered. Raises OSError, here and later, whatever keeps the file."""
     if not is_remote(path):

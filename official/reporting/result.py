@@ -3,17 +3,22 @@
 import dataclasses
 import json
 import os
+import types
+import typing
 
 import tensorflow as tf
 
+from official.config import ConfigError
+from official.io import json_files
 from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 
-# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite;
-# `interrupted` is 128 and the number of the signal.
+# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite, or, with a code of its own,
+# a lost peer; `interrupted` is 128 and the number of the signal.
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
+PEER_LOST = 4
 
 
 @dataclasses.dataclass
@@ -22,7 +27,7 @@ class TrainResult:
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted (threshold not
-        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite).
+        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite, or a lost peer).
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
@@ -44,6 +49,7 @@ class TrainResult:
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
+      peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
       examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
@@ -73,6 +79,7 @@ class TrainResult:
     environment: dict = dataclasses.field(default_factory=dict)
     data: dict = dataclasses.field(default_factory=dict)
     signal: int | None = None
+    peer_lost: bool = False
     scores: dict = dataclasses.field(default_factory=dict)
     tables: dict = dataclasses.field(default_factory=dict)
     examples: list[dict] = dataclasses.field(default_factory=list)
@@ -85,6 +92,8 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
+        if self.peer_lost:
+            return PEER_LOST
         return EXIT_CODES[self.status] + (self.signal if self.status == "interrupted" else 0)
 
 
@@ -100,19 +109,32 @@ def result_dict(result: TrainResult) -> dict:
 
 def read_result(model_dir: str) -> dict:
     """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or damaged."""
-    return read_json_object(os.path.join(model_dir, FILE_NAME))
-
-
-def read_json_object(path: str) -> dict:
-    """Reads a JSON object; an empty dict where the file is missing or damaged."""
-    if not tf.io.gfile.exists(path):
-        return {}
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            values = json.loads(file.read())
-    except ValueError:
+        return load_result(model_dir)
+    except ConfigError:
         return {}
-    return values if isinstance(values, dict) else {}
+
+
+def load_result(model_dir: str) -> dict:
+    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or damaged."""
+    path = os.path.join(model_dir, FILE_NAME)
+    values = json_files.read_json(path)
+    for field in dataclasses.fields(TrainResult):
+        if field.name not in ("status", "scores"):
+            json_files.expect(values, field.name, _kinds(field.type), path, default=None)
+    json_files.expect(values, "best_step", (int, type(None)), path, default=None)
+    if json_files.expect(values, "status", str, path) not in EXIT_CODES:
+        raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")
+    for name in ("fresh_variables", "predictions"):
+        for item in values.get(name, ()):
+            json_files.check_kind(item, str, f"{path}: {name}")
+    return values
+
+
+def _kinds(annotation) -> tuple[type, ...]:
+    """Returns the JSON types of a field: float | None -> (float, NoneType), list[str] -> (list,)."""
+    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return tuple(typing.get_origin(part) or part for part in parts)
 
 
 def remove_result(model_dir: str) -> None:

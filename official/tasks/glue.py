@@ -13,7 +13,8 @@ from official.data.glue import submission
 from official.data.glue import tasks
 from official.data.reading import digest
 from official.data.tokenization import Tokenizer
-from official.data.vocabulary import load_vocabulary
+from official.data.vocabulary import load_for_text
+from official.io import label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
@@ -37,6 +38,7 @@ class GlueTask:
         self.target_metric = self._task.main_metric
         self._bucketed = config.length_buckets == "always"
         self._rows, self._features = {}, {}  # {train, dev, test}
+        self.companions = {label_files.LABELS: label_files.content(self._task.labels).encode()}
 
     # -------------------------------------------------------------------------------------------------------------
     # Data
@@ -45,7 +47,8 @@ class GlueTask:
         config = self._config
         if config.use_synthetic_data:
             return []
-        vocabulary = load_vocabulary(config.vocab_file)
+        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        self.companions |= vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (("train", config.do_train), ("dev", config.do_eval), ("test", config.do_predict)):
             if not is_needed:

@@ -1,14 +1,18 @@
 """Masked-LM and next-sentence pre-training."""
 
+import os
+
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError, encoder_options
 from official.data import reading
+from official.data import records
 from official.data import schema as schema_lib
 from official.data import synthetic
-from official.data.vocabulary import Vocabulary, load_vocabulary
+from official.data.vocabulary import Vocabulary, load_for_text, load_vocabulary
+from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
@@ -31,13 +35,25 @@ class PretrainingTask:
         self._config = config
         self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
         self._train_files, self._eval_files = [], []
+        self.companions = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
             self._train_files = self._files("input_files")
         if self._config.do_eval:
             self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
-        return sorted({*self._train_files, *self._eval_files})
+        files = sorted({*self._train_files, *self._eval_files})
+        if self._config.vocab_file:
+            self.companions = self._kept_vocabulary(files)
+        return files
+
+    def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
+        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no flag says it."""
+        config, told = self._config, self._config.do_lower_case
+        if told is None and files:
+            told = records.lower_case_of(files[0])
+        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+        return vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
@@ -53,8 +69,10 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
         streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
+        name = f"record_counts-{host}.json" if host else "record_counts.json"  # a host counts the files that it reads
+        counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return reading.training_dataset(
-            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts)
+            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts, counts_path)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:

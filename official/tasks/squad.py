@@ -14,7 +14,8 @@ from official.data.squad import evaluation
 from official.data.squad import features as features_lib
 from official.data.squad import reading
 from official.data.reading import digest
-from official.data.vocabulary import load_vocabulary
+from official.data.vocabulary import load_for_text
+from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
@@ -41,6 +42,7 @@ class SquadTask:
         self._bucketed = config.length_buckets == "always"
         self._train = self._eval = self._gold = None
         self._train_features = self._eval_features = None
+        self.companions = {}
         self._answered = (None, None)  # the last outputs and their answers: scores, tables and files are made of the same ones
 
     # -------------------------------------------------------------------------------------------------------------
@@ -51,7 +53,8 @@ class SquadTask:
         if config.use_synthetic_data:
             return []
         self._windows.check()
-        vocabulary = load_vocabulary(config.vocab_file)
+        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        self.companions = vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
         if config.do_train:
             self._train = self._read("train_file", True)
             self._train_features = self._make_features(self._train, vocabulary)

@@ -7,10 +7,9 @@ import tempfile
 from absl import logging
 import tensorflow as tf
 
-from official.io.writing import replace_file
 from official.distribution import strategy as strategy_lib
-from official.training import evaluation
-from official.training import step as step_lib
+from official.io.writing import replace_file, set_aside
+from official.training import evaluation, step as step_lib
 from official.training.loop import Loop, reading
 
 _EXAMPLES = 8  # rows a replica
@@ -97,21 +96,15 @@ def _write_predictions(task, outputs: dict, model_dir: str) -> list[str]:
             with open(made, "rb") as file:
                 content = file.read()
             path = os.path.join(model_dir, os.path.basename(made))
-            _set_aside(path, content)
+            if _holds_other(path, content):
+                set_aside(path)
             replace_file(path, content)
             paths.append(path)
     return paths
 
 
-def _set_aside(path: str, content: bytes) -> None:
-    """Renames a file of other content to NAME-1.ENDING, or the next number that is free."""
+def _holds_other(path: str, content: bytes) -> bool:
     if not tf.io.gfile.exists(path):
-        return
+        return False
     with tf.io.gfile.GFile(path, "rb") as file:
-        if file.read() == content:
-            return
-    stem, ending = os.path.splitext(path)
-    number = 1
-    while tf.io.gfile.exists(f"{stem}-{number}{ending}"):
-        number += 1
-    tf.io.gfile.rename(path, f"{stem}-{number}{ending}")
+        return file.read() != content

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import math
-import os
 
 import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
+from official.config.cluster import read_cluster
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
@@ -87,17 +87,7 @@ def num_replicas(config) -> int:
     if config.num_virtual_devices:
         return config.num_virtual_devices
     gpus = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
-    return max(gpus, 1) * (_num_workers(config) if strategy == "multi_worker_mirrored" else 1)
-
-
-def _num_workers(config) -> int:
-    if config.worker_hosts:
-        return len(config.worker_hosts.split(","))
-    try:
-        cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
-        return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError("TF_CONFIG has no list of workers. Correct it, or use --worker_hosts and --task_index.") from None
+    return max(gpus, 1) * (len(read_cluster(config).hosts) if strategy == "multi_worker_mirrored" else 1)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ from official.checkpoint import initialize
 from official.checkpoint.formats import registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
+from official.config.model import contradictions
 from official.distribution import batch_plan
+from official.distribution import peers
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
 from official.reporting import environment
@@ -25,10 +27,13 @@ from official.reporting import metrics as metrics_lib
 from official.reporting import mllog
 from official.reporting import report
 from official.reporting import summary
+from official.io.errors import PeerError
+from official.io.json_files import read_json_or_empty
 from official.io.writing import replace_file
-from official.reporting.result import TrainResult, keep_training_result, read_json_object, read_result, remove_result, result_dict, write_result
+from official.reporting.result import TrainResult, keep_training_result, read_result, remove_result, result_dict, write_result
 from official.reporting.wandb_run import WandbRun
 from official.training import finish
+from official.training import kept_files
 from official.training import page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -66,7 +71,7 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")  # found out now, not after a large model is built
     with _writing(config.model_dir) if chief else contextlib.nullcontext(), Interruption() as interruption, \
-            _open_wandb(config, writes=chief) as wandb:
+            _open_wandb(config, writes=chief) as wandb, peers.noticing_lost_peers(strategy):
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
         _warn_of_long_warmup(config)
         logging.debug("Configuration\n%s", config_lib.to_json(config))
@@ -76,12 +81,14 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         logging.debug("Parameters\n%s", summary.format_parameter_table(rows))
         manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
         earlier = _Earlier(config.model_dir)
+        to_keep = kept_files.missing(config.model_dir, task.companions)
         fresh = _restore(config, manager, state, earlier, task)
         same_evaluation = earlier.evaluates_like(config)
         if state.step and earlier.changes(asked):
             logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(asked)))
         if chief:
             _save_settings(asked, command or sys.argv)
+            kept_files.write(config.model_dir, to_keep)
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, chief, earlier)
         loop = Loop(config, task, state, strategy, plan, manager, metrics, log, interruption,
@@ -104,34 +111,37 @@ def _write_result(config, result: TrainResult, parameters: list) -> None:
     report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters)
 
 
-# What an evaluation's result depends on, beside the weights.
-_EVALUATION_SETTINGS = ("eval_files", "num_eval_samples", "use_synthetic_data", "predict_file", "version_2_with_negative", "max_seq_length", "doc_stride",
-                        "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold", "data_dir", "glue_task")
-
-
 class _Earlier:
     """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
 
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
         self.metrics = metrics_lib.read_metrics(model_dir)
-        self._settings = read_json_object(os.path.join(model_dir, "config.json"))
+        self._settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
-        names = _EVALUATION_SETTINGS + (() if config.eval_files else ("input_files",))
-        return bool(self._settings) and all(self._settings.get(name, config_lib.FIELDS[name].default) == config[name] for name in names)
+        return bool(self._settings) and all(self._settings.get(name, field.default) == config[name]
+                                            for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config))
 
     def changes(self, config) -> list[str]:
         """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
         known = {name: self._settings[name] for name in config_lib.FIELDS if name in self._settings and name != "init_checkpoint"}
         return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
 
+    def check_model(self, config) -> None:
+        """Raises ConfigError where its model computes something else with the same weights: other heads, activation or epsilon."""
+        saved = self._settings.get("model")
+        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
+        if other:
+            raise ConfigError(f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give --config={config.model_dir}/config.json in "
+                              "place of --bert_config_file, or change --model_dir.")
+
     def evaluations(self, last_step: int) -> dict[int, dict]:
         return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
 
     def skipped_steps(self, last_step: int) -> int:
-        return sum(line.get("skipped_steps", 0) for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
+        return sum(line.get("skipped_steps") or 0 for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
 
 
 def _warn_of_long_warmup(config) -> None:
@@ -199,10 +209,11 @@ def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, ear
     best = None if config.do_train or not task.keeps_best else earlier.result.get("best_step")
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
+        earlier.check_model(config)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
-        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model.num_attention_heads)
+        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
         logging.info("%s", made.describe())
         if made.fresh and task.keeps_best and not config.do_train:
             raise ConfigError(f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not fine-tuned for this task. "
@@ -233,19 +244,27 @@ def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
     # Evaluations of another set do not belong into one log, and their cost not into its time.
     samples = int(state.samples.numpy())
     log = mllog.MLPerfLog(mllog.log_path(config), settings, samples, goes_on=samples > 0 and earlier.evaluates_like(config),
-                          evaluated=state.step in earlier.evaluations(state.step))
+                          evaluated=state.step in earlier.evaluations(state.step), to_stdout=config.mllog_to_stdout)
     return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
 
 
 def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> TrainResult:
     """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
     state, first_step = loop.state, loop.state.step
-    loop.check_same_state()
-    _prepare(loop, data_files)
-    run_started = time.time()
-    status, reason = _run_loop(loop)
-    last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
-    findings = finish.Findings() if status in ("interrupted", "failed") else finish.finish(loop)
+    run_started = time.time()  # known better once all is prepared
+    findings, peer_lost = finish.Findings(), False
+    try:
+        with peers.noticing_lost_peers(loop.strategy):
+            loop.check_same_state()
+            _prepare(loop, data_files)
+            run_started = time.time()
+            status, reason = _run_loop(loop)
+            last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
+            if status not in ("interrupted", "failed"):
+                findings = finish.finish(loop)
+    except PeerError as error:
+        status, reason, peer_lost = "failed", str(error), True
+        last_step, samples = state.step, int(state.samples.numpy())
     outcome, steps = loop.outcome, loop.manager.steps()
     majority_prediction, majority_accuracy = _constant_prediction(loop, status, earlier)
     result = TrainResult(
@@ -256,7 +275,7 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
         sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=run_started - loop.process_started,
         first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal,
+        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal, peer_lost=peer_lost,
         scores=findings.scores, tables=findings.tables, examples=findings.examples, predictions=findings.files)
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)

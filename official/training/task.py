@@ -20,6 +20,8 @@ class Task(Protocol):
       keeps_best: whether the checkpoint of the best evaluation is kept, scored and predicted with. Such a task has `score`,
         `tables`, `predict_dataset` and `write_predictions`.
       predicts_evaluation_set: whether predictions are of the evaluation set, and not of a test set.
+      companions: {name: content} of what is kept in the run's folder, because its weights mean nothing without it: the vocabulary, whether
+        text is lower-cased, the names of labels. Known once `find_data` has found the data.
       train_samples: sequences of the training set, once `find_data` has found it; None where that says nothing about the steps.
     """
 
@@ -30,6 +32,7 @@ class Task(Protocol):
     local_epsilon: dict[str, float]
     keeps_best: bool
     predicts_evaluation_set: bool
+    companions: dict[str, bytes]
     train_samples: int | None
 
     def build_model(self) -> tf.keras.Model:
