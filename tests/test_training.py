@@ -226,10 +226,10 @@ def _noting(events: list, function):
 def test_the_table_of_parameters_is_for_debugging(make_config, caplog):
     caplog.set_level("INFO", logger="absl")
     run(make_config(num_steps_per_epoch=1))
-    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "layer_{0..1}" not in caplog.text
+    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "{query,key,value}" not in caplog.text
     caplog.set_level("DEBUG", logger="absl")
     run(make_config(num_steps_per_epoch=2))
-    assert "layer_{0..1}" in caplog.text
+    assert "{query,key,value}" in caplog.text
 
 
 def test_accumulation_of_a_model_of_some_size(make_config):

@@ -221,7 +221,7 @@ SECTIONS = (
         Field("plan_gbps", float, None, "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.", minimum=0),
     ), evaluation=False),
     Section("Messages", (
-        Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug.", minimum=-1, maximum=3),
+        Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug: configuration and parameters, too.", minimum=-1, maximum=3),
         Field("wandb", bool, False, "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps them here)."),
         Field("wandb_project", str, None, "With --wandb: project. Unset: bert-tf2."),
         Field("wandb_name", str, None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."),
