@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 from official.config import ConfigError
 
+_PICTURES = (".png", ".svg", ".pdf")
 _LABELS = {"records": "these records", "compare_to": "compared with"}
 
 
@@ -31,6 +32,8 @@ def parse_flags():
     flags = parser.parse()
     if flags.examples < 0:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    if flags.picture and os.path.splitext(flags.picture)[1].lower() not in _PICTURES:
+        raise ConfigError(f"--picture={flags.picture} is of a kind that cannot be drawn. Allowed endings: {' '.join(_PICTURES)}.")
     for name in ("picture", "report"):
         if getattr(flags, name):
             command_line.check_output_file(getattr(flags, name), name, flags.overwrite)
@@ -40,11 +43,12 @@ def parse_flags():
 def find_vocabulary(path: str | None, first_file: str):
     """Returns the vocabulary, or None where nothing says which it is."""
     from official.data import vocabulary
+    from official.io import json_files
     manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
     if path is None and os.path.exists(manifest):
-        with open(manifest, encoding="utf-8") as file:
-            path = json.load(file).get("flags", {}).get("vocab_file")
-        path = path if path and os.path.exists(path) else None
+        flags = json_files.read_json(manifest).get("flags")
+        path = flags.get("vocab_file") if isinstance(flags, dict) else None
+        path = path if isinstance(path, str) and os.path.exists(path) else None
     return vocabulary.load_vocabulary(path) if path else None
 
 
@@ -75,16 +79,16 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         if len(lengths) > 1:
             axes.legend(frameon=False, loc="upper left")
         figure.tight_layout()
-        command_line.write_file(path, plots.render(figure, os.path.splitext(path)[1][1:] or "png"))
+        command_line.write_file(path, plots.render(figure, os.path.splitext(path)[1][1:].lower()))
 
 
 def main() -> None:
     flags = parse_flags()
     from official.data import inspection  # after the flags are checked: TensorFlow takes seconds to load
-    from official.io import files
-    paths = {"records": files.find_files(",".join(flags.files), "files", in_folders="*.tfrecord")}
+    from official.data import reading
+    paths = {"records": reading.find_files(",".join(flags.files))}
     if flags.compare_to:
-        paths["compare_to"] = files.find_files(flags.compare_to, "compare_to", in_folders="*.tfrecord")
+        paths["compare_to"] = reading.find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
     summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
     shares = {name: summary.shares() for name, summary in summaries.items()}
