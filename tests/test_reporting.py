@@ -251,13 +251,17 @@ def make_result(**changes):
     return result_lib.TrainResult(**{**values, **changes})
 
 
+def test_a_lost_peer_has_an_exit_code_of_its_own():
+    assert make_result(status="failed").exit_code == 3 and make_result(status="failed", peer_lost=True).exit_code == 4
+
+
 def test_result_file(tmp_path):
-    path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 88.5}, fresh_variables=["cls/output_bias"]))
+    path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
     assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy",
                             "sequences_per_sec", "wall_secs", "startup_secs", "first_step_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
-                            "skipped_steps", "config", "environment", "data", "signal", "tables", "predictions", "f1"]
-    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
+                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "predictions", "f1"]
+    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 0.885)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -404,13 +408,13 @@ def test_report_is_one_file_that_needs_no_network(tmp_path):
     config = config_lib.build_config([("test", {"model_dir": "a & b", "input_files": "x", "learning_rate": 3e-4,
                                                 "model": {"vocab_size": 1234}})])
     rows = summary_lib.parameter_table(fake_variables(2))
-    page, reader = write_page(tmp_path, make_result(scores={"f1": 88.5}), config_lib.to_json(config), rows)
+    page, reader = write_page(tmp_path, make_result(scores={"f1": 0.885}), config_lib.to_json(config), rows)
     assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link", re.sub(r"base64,[\w+/=]+", "", page))
     assert not reader.tags & {"script", "link", "iframe", "object"}
     assert len(reader.sources) == 1 and reader.sources[0].startswith("data:image/png;base64,")
     assert base64.b64decode(reader.sources[0].split(",")[1], validate=True).startswith(b"\x89PNG")
     for text in ("BERT <mini>", "Target reached", "masked-LM accuracy 0.31 reached 0.30", "--model_dir='a & b'", "learning_rate",
-                 "0.0003", "model.vocab_size", "1,234", "f1", "88.5",
+                 "0.0003", "model.vocab_size", "1,234", "f1", "0.885",
                  "bert/encoder/layer_{0..1}/attention/self/{query,key,value}/kernel", "8 \u00d7 8"):
         assert text in reader.text, text
     assert "num_accumulation_steps" not in reader.text  # A default.

@@ -26,7 +26,7 @@ FEWEST_TO_SMOOTH = 25
 # {metric: (title, unit)}; a metric that is not here goes by its name.
 _METRIC_TITLES = {
     "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"), "accuracy": ("Accuracy", "fraction of rows predicted right"),
-    "f1": ("F1", ""), "matthews_correlation": ("Matthews correlation", "-1 to 1"), "spearman": ("Spearman correlation", "-1 to 1"),
+    "f1": ("F1", "fraction"), "matthews_correlation": ("Matthews correlation", "-1 to 1"), "spearman": ("Spearman correlation", "-1 to 1"),
 }
 
 

@@ -145,6 +145,10 @@ class SquadTask:
         return self._answered[1]
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Returns the official measures as fractions, and the thresholds as they are."""
+        return {name: value if name.endswith("_thresh") else value / 100 for name, value in self._official_scores(outputs).items()}
+
+    def _official_scores(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         answers, gold = self._answer(outputs), self._gold.answers
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
@@ -158,7 +162,7 @@ class SquadTask:
         scores = (evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1)(gold.answers, predictions)
         kinds = {"Score by question word": evaluation.by_question_word(gold.questions, scores),
                  "Score by length of the answer": evaluation.by_answer_length(gold.answers, scores)}
-        return {title: [["", "questions", "exact match", "F1"], *([name, *values.values()] for name, values in table.items())]
+        return {title: [["", "questions", "exact match", "F1"], *([name, values["count"], values["exact"] / 100, values["f1"] / 100] for name, values in table.items())]
                 for title, table in kinds.items()}
 
     def majority_accuracy(self) -> None:
