@@ -1,5 +1,6 @@
 """The step, the loop and the run: invariance, published recipe, evaluation, warm-up, resume, failure."""
 
+import collections
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
+from official.optimization import gradients as gradients_lib
 from official.reporting.metrics import MetricsWriter, read_metrics
 from official.reporting.mllog import MLPerfLog, SilentLog
 from official.tasks import TASKS
@@ -81,9 +83,36 @@ def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record
     assert_close(ours, expected)
 
 
-def test_packed_all_reduce_does_not_change_the_weights(make_config):
-    packed = make_config(**replicas(2, all_reduce_alg=None), explicit_allreduce=True, allreduce_bytes_per_pack=1000)
-    assert_close(train(packed), train(make_config(**replicas(2))))
+def reduced_sizes(config, kind) -> collections.Counter:
+    """Returns how often the replicas' part of a step has an all-reduce, an operation of type `kind`, of so many numbers."""
+    loop = make_loop(config)
+    gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
+    operations = step.get_concrete_function(next(loop._train_iterator())).graph.get_operations()
+    shapes = [operation.inputs[0].shape for operation in operations if operation.type == kind]
+    return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
+
+
+@pytest.mark.parametrize("all_reduce_alg,kind", [(None, "CollectiveReduceV2"), pytest.param("hierarchical_copy", "AddN", marks=pytest.mark.slow)])
+def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(make_config, all_reduce_alg, kind):
+    settings = replicas(2, all_reduce_alg)
+    packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
+    weights = make_loop(make_config()).state.model.trainable_variables
+    packs = collections.Counter(sum(weight.shape.num_elements() for weight in pack) for pack in gradients_lib._packs(weights, 5000))
+    assert 2 < packs.total() < len(weights)
+    total, others = sum(size * count for size, count in packs.items()), collections.Counter({2: 1, 8: 1})  # losses' weights, sums of metrics
+    for settings_of, expected in ((settings, collections.Counter({2: 1, total + 8: 1})),  # TensorFlow's choice
+                                  ({**packed, "allreduce_bytes_per_pack": 0}, collections.Counter({total: 1}) + others), (packed, packs + others)):
+        found = reduced_sizes(make_config(**settings_of), kind)
+        operations = found[2]  # of one all-reduce: one, or one a replica
+        assert found == collections.Counter({size: count * operations for size, count in expected.items()})
+    assert_close(train(make_config(**packed)), train(make_config(**replicas(2))))
+
+
+def test_packs_hold_tensors_of_one_type_up_to_their_size():
+    tensors = [tf.zeros([size], dtype) for size, dtype in ((2, tf.float32), (2, tf.float32), (1, tf.float32), (9, tf.float32), (1, tf.float16), (1, tf.float16))]
+    sizes = lambda limit: [[tensor.shape[0] for tensor in pack] for pack in gradients_lib._packs(tensors, limit)]
+    assert sizes(16) == [[2, 2], [1], [9], [1, 1]] and sizes(0) == [[2, 2, 1, 9], [1, 1]]
 
 
 def local_gradients(loop, batch, parts):

@@ -182,7 +182,7 @@ SECTIONS = (
               "All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored). Unset: TensorFlow's choice.",
               choices=("nccl", "hierarchical_copy", "ring")),
         Field("explicit_allreduce", bool, False,
-              "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it TensorFlow reduces them one by one. "
+              "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it TensorFlow chooses how. "
               "Needs --clip_scope=global or none."),
         Field("allreduce_bytes_per_pack", int, 0,
               "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. 0: one pack.", minimum=0),

@@ -108,6 +108,11 @@ def make_replica_gradients(config, task, state):
         return gradients_lib.accumulate(
             batch, num_micro_batches, lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale), like)
 
+    def reduce(gradients, sums):
+        if config.explicit_allreduce:
+            return gradients_lib.reduce_sum_in_packs(gradients, config.allreduce_bytes_per_pack), gradients_lib.reduce_sum(sums)
+        return gradients_lib.reduce_sum((gradients, sums))
+
     if config.enable_xla:
         accumulate = _graph(jit_compile=True)(accumulate)
 
@@ -125,7 +130,7 @@ def make_replica_gradients(config, task, state):
             factors = {name: tf.math.divide_no_nan(1.0, weight) for name, weight in
                        gradients_lib.reduce_sum(task.weights(batch)).items()}
         gradients, sums = accumulate(batch, factors, seed, scale)
-        gradients, sums = gradients_lib.reduce_sum((gradients, sums), config.allreduce_bytes_per_pack)
+        gradients, sums = reduce(gradients, sums)
         left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
         norm = tf.linalg.global_norm(gradients) / left_to_undo
         factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
