@@ -1,4 +1,5 @@
-"""The loop around the devices: how long a call is, what an interrupted interval leaves, and what is looked at between calls."""
+"""The loop around the devices: how long a call is, what an interrupted interval leaves, and what is looked at
+between calls."""
 
 import json
 import os
@@ -10,7 +11,9 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off again
+from tensorflow.python.framework import (
+    config as tf_config,
+)  # has no public way to switch determinism off again
 
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
@@ -68,12 +71,19 @@ def assert_same_run(ours: str, theirs: str, step: int) -> None:
     readers = [tf.train.load_checkpoint(f"{folder}/ckpt-{step}") for folder in (ours, theirs)]
     for name in readers[1].get_variable_to_shape_map():
         np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers), err_msg=name)
-    lines = [[{key: value for key, value in line.items() if key != "sequences_per_sec"} for line in read_metrics(folder)] for folder in (ours, theirs)]
+    lines = [
+        [
+            {key: value for key, value in line.items() if key != "sequences_per_sec"}
+            for line in read_metrics(folder)
+        ]
+        for folder in (ours, theirs)
+    ]
     assert lines[0] == lines[1]
 
 
 def disturb(monkeypatch, config, step: int) -> str:
-    """Runs a configuration in calls of two steps and interrupts it, in the middle of an interval. Returns its folder."""
+    """Runs a configuration in calls of two steps and interrupts it, in the middle of an interval. Returns its
+    folder."""
     with monkeypatch.context() as patched:
         call_lengths(patched, 2)
         interrupt_at(patched, step)
@@ -84,9 +94,17 @@ def disturb(monkeypatch, config, step: int) -> str:
 
 
 @pytest.mark.parametrize("scaled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_interrupted_interval_goes_on_to_the_same_bits(make_config, record_files, tmp_path, monkeypatch, deterministic, scaled):
-    shared = dict(model=DROPOUT, **deterministic, input_files=record_files(), num_steps_per_epoch=12, steps_per_loop=6,
-                  **({"loss_scale": "dynamic"} if scaled else {}))
+def test_an_interrupted_interval_goes_on_to_the_same_bits(
+    make_config, record_files, tmp_path, monkeypatch, deterministic, scaled
+):
+    shared = dict(
+        model=DROPOUT,
+        **deterministic,
+        input_files=record_files(),
+        num_steps_per_epoch=12,
+        steps_per_loop=6,
+        **({"loss_scale": "dynamic"} if scaled else {}),
+    )
     whole, parts = (make_config(**shared, model_dir=str(tmp_path / name)) for name in ("whole", "parts"))
     run(whole)
     disturb(monkeypatch, parts, 4)
@@ -96,24 +114,39 @@ def test_an_interrupted_interval_goes_on_to_the_same_bits(make_config, record_fi
 
 
 def test_an_interrupted_interval_of_fine_tuning_goes_on_to_the_same_bits(squad, monkeypatch, deterministic):
-    shared = dict(model={**DROPOUT, **SMALL}, num_train_epochs=1, do_predict=True, steps_per_loop=8, **deterministic)
+    shared = dict(
+        model={**DROPOUT, **SMALL}, num_train_epochs=1, do_predict=True, steps_per_loop=8, **deterministic
+    )
     whole, parts = squad(**shared), squad(model_dir="parts", **shared)
     run(whole)
     disturb(monkeypatch, parts, 6)
     run(parts)
     assert_same_run(parts.model_dir, whole.model_dir, 8)
-    texts = [open(f"{config.model_dir}/predictions.json", encoding="utf-8").read() for config in (whole, parts)]
+    texts = [
+        open(f"{config.model_dir}/predictions.json", encoding="utf-8").read() for config in (whole, parts)
+    ]
     assert texts[0] == texts[1]
 
 
-SMALL = dict(vocab_size=50, hidden_size=32, num_attention_heads=4, intermediate_size=64, max_position_embeddings=48)
+SMALL = dict(
+    vocab_size=50, hidden_size=32, num_attention_heads=4, intermediate_size=64, max_position_embeddings=48
+)
 
 
 @pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])
-def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(make, monkeypatch, tmp_path, set_name):
+def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
+    make, monkeypatch, tmp_path, set_name
+):
     """Between two batches; the same command makes it again."""
     make_glue(tmp_path)
-    config = make("glue", glue_task="sst2", data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True, eval_batch_size=8)
+    config = make(
+        "glue",
+        glue_task="sst2",
+        data_dir=str(tmp_path / "glue"),
+        num_train_epochs=1,
+        do_predict=True,
+        eval_batch_size=8,
+    )
     batches, original, called = [], evaluation.run, []
 
     def counted(eval_step, all_batches, before_each):
@@ -133,9 +166,16 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
     with monkeypatch.context() as patched:
         patched.setattr(evaluation, "run", counted)
         result = run(config)
-    assert (result.status, result.exit_code, result.step, result.reason) == ("interrupted", 130, 3, "saved at step 3 on SIGINT")
+    assert (result.status, result.exit_code, result.step, result.reason) == (
+        "interrupted",
+        130,
+        3,
+        "saved at step 3 on SIGINT",
+    )
     evaluated = [line["split"] for line in read_metrics(config.model_dir)].count("eval")
-    assert evaluated == (0 if set_name == "eval_dataset" else 1) and not os.path.exists(f"{config.model_dir}/SST-2.tsv")
+    assert evaluated == (0 if set_name == "eval_dataset" else 1) and not os.path.exists(
+        f"{config.model_dir}/SST-2.tsv"
+    )
     result = run(config)
     assert (result.status, result.step) == ("finished", 3) and os.path.exists(f"{config.model_dir}/SST-2.tsv")
     assert [line["split"] for line in read_metrics(config.model_dir)].count("eval") == 1
@@ -163,7 +203,9 @@ def make_glue(tmp_path) -> None:
     folder.mkdir(parents=True)
     for name in ("train", "dev"):
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "the red ball\t1\nthe blue box\t0\n" * 12)
-    (folder / "test.tsv").write_text("index\tsentence\n" + "".join(f"{number}\tthe red box\n" for number in range(24)))
+    (folder / "test.tsv").write_text(
+        "index\tsentence\n" + "".join(f"{number}\tthe red box\n" for number in range(24))
+    )
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: os.remove(f"{folder}/.lock")])
@@ -180,7 +222,9 @@ def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
     monkeypatch.setattr(Loop, "_call_devices", call)
     with pytest.raises(ConfigError, match="was removed or moved while this run wrote to it"):
         run(config)
-    assert not os.path.exists(f"{config.model_dir}/ckpt-20.index") and not os.path.exists(f"{config.model_dir}/result.json")
+    assert not os.path.exists(f"{config.model_dir}/ckpt-20.index") and not os.path.exists(
+        f"{config.model_dir}/result.json"
+    )
 
 
 def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
@@ -211,7 +255,12 @@ def test_a_loss_that_is_not_finite_is_seen_before_the_interval_ends(make_config,
 
 
 def test_restored_variables_are_kept_by_the_host():
-    values = [np.array([1.5, -2], np.float32), np.zeros(3, np.float32), np.array(-0.0, np.float32), np.array(7, np.int64)]
+    values = [
+        np.array([1.5, -2], np.float32),
+        np.zeros(3, np.float32),
+        np.array(-0.0, np.float32),
+        np.array(7, np.int64),
+    ]
     variables = [tf.Variable(value) for value in values]
     with step_lib.restored(variables):
         for variable in variables:
@@ -224,7 +273,9 @@ def test_what_goes_with_a_checkpoint(tmp_path):
     manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
     manager.save(3, '{"first_step": 1}')
     assert manager.companion(3) == {"first_step": 1} and manager.companion(2) == {}
-    (tmp_path / "ckpt-4.interval.json").write_text('{"first_step": 2}')  # of a process that was killed while it saved
+    (tmp_path / "ckpt-4.interval.json").write_text(
+        '{"first_step": 2}'
+    )  # of a process that was killed while it saved
     manager.save(4)
     assert manager.companion(4) == {} and not list(tmp_path.glob("ckpt-3*"))
     (tmp_path / "ckpt-4.interval.json").write_text("[1")
@@ -232,19 +283,40 @@ def test_what_goes_with_a_checkpoint(tmp_path):
 
 
 def test_totals_survive_a_file_to_the_last_bit():
-    nothing = {"sums": tf.zeros([4]), "norm": tf.constant(0.0), "skipped": tf.constant(0), "bad_step": tf.constant(-1, tf.int64)}
-    totals = {**nothing, "sums": tf.constant([0.1, 1e-38, 3e38, -7.123456], tf.float32), "norm": tf.constant(1 / 3), "skipped": tf.constant(2)}
+    nothing = {
+        "sums": tf.zeros([4]),
+        "norm": tf.constant(0.0),
+        "skipped": tf.constant(0),
+        "bad_step": tf.constant(-1, tf.int64),
+    }
+    totals = {
+        **nothing,
+        "sums": tf.constant([0.1, 1e-38, 3e38, -7.123456], tf.float32),
+        "norm": tf.constant(1 / 3),
+        "skipped": tf.constant(2),
+    }
     saved = json.loads(interval.Interval(5, totals).to_json())
     again = interval.from_saved(saved, 9, nothing)
     assert again.first_step == 5
     for name, value in totals.items():
-        assert again.totals[name].dtype == value.dtype and again.totals[name].numpy().tobytes() == value.numpy().tobytes()
-    for other in ({}, {**saved, "sums": [1.0]}, {**saved, "norm": "x"}, {**saved, "first_step": 9}, {**saved, "first_step": True}):
+        assert (
+            again.totals[name].dtype == value.dtype
+            and again.totals[name].numpy().tobytes() == value.numpy().tobytes()
+        )
+    for other in (
+        {},
+        {**saved, "sums": [1.0]},
+        {**saved, "norm": "x"},
+        {**saved, "first_step": 9},
+        {**saved, "first_step": True},
+    ):
         anew = interval.from_saved(other, 9, nothing)
         assert (anew.first_step, anew.totals) == (9, nothing)
 
 
 @pytest.mark.parametrize("first,step,expected", [(10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)])
 def test_starting_up_lasts_until_training_is_at_its_speed(first, step, expected):
-    loop = types.SimpleNamespace(process_started=100.0, outcome=types.SimpleNamespace(first_step_secs=first, step_secs=step))
+    loop = types.SimpleNamespace(
+        process_started=100.0, outcome=types.SimpleNamespace(first_step_secs=first, step_secs=step)
+    )
     assert runner._startup_secs(loop, 103.0) == pytest.approx(expected)

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM at any moment: what the process says, how it ends, and what it cleans up. Nothing here loads TensorFlow."""
+"""Ctrl-C and SIGTERM at any moment: what the process says, how it ends, and what it cleans up. Nothing here
+loads TensorFlow."""
 
 import json
 import os
@@ -25,7 +26,9 @@ def hit(number=signal.SIGTERM):
 
 def run(code: str) -> tuple[int, str, str]:
     """Runs a program that starts as `HEAD` does. Returns (exit code, stdout, stderr)."""
-    done = subprocess.run([sys.executable, "-c", HEAD + code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -86,8 +89,14 @@ with signals.raising():
             break
         time.sleep(10)
 """
-    code = HEAD + "import threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()" + program
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    code = (
+        HEAD
+        + "import threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()"
+        + program
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stderr) == (143, "tool.py: terminated.\n")
 
 
@@ -129,7 +138,9 @@ print("here still")
 def _slow_tensorflow(tmp_path):
     """Returns the environment in which loading TensorFlow says so and takes for ever."""
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "tensorflow.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "modules" / "tensorflow.py").write_text(
+        "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+    )
     return {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
 
 
@@ -140,17 +151,30 @@ def _commands(tmp_path):
     (tmp_path / "text.txt").write_text("a text")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"task": "squad", "vocab_file": "vocab.txt"}))
-    return {"train.py": [f"--bert_config_file={tmp_path}/bert.json", "--use_synthetic_data", f"--model_dir={tmp_path}/new", "--max_seq_length=16",
-                         "--max_predictions_per_seq=3"],
-            "scripts/ask.py": [f"--checkpoint={tmp_path}/run", f"--context={tmp_path}/text.txt"],
-            "checkpoints_tools/convert_ckpt.py": ["google2keras", str(tmp_path / "run")]}
+    return {
+        "train.py": [
+            f"--bert_config_file={tmp_path}/bert.json",
+            "--use_synthetic_data",
+            f"--model_dir={tmp_path}/new",
+            "--max_seq_length=16",
+            "--max_predictions_per_seq=3",
+        ],
+        "scripts/ask.py": [f"--checkpoint={tmp_path}/run", f"--context={tmp_path}/text.txt"],
+        "checkpoints_tools/convert_ckpt.py": ["google2keras", str(tmp_path / "run")],
+    }
 
 
 @pytest.mark.parametrize("script", ["train.py", "scripts/ask.py", "checkpoints_tools/convert_ckpt.py"])
 @pytest.mark.parametrize("number,code,word", NUMBERS)
 def test_commands_that_load_tensorflow_end_in_one_line(slow_tensorflow, commands, script, number, code, word):
-    process = subprocess.Popen([sys.executable, script, *commands[script]], cwd=ROOT, env=slow_tensorflow, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, script, *commands[script]],
+        cwd=ROOT,
+        env=slow_tensorflow,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "loading\n", process.communicate()[1]
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
@@ -159,8 +183,14 @@ def test_commands_that_load_tensorflow_end_in_one_line(slow_tensorflow, commands
 
 def test_on_a_terminal_something_is_said_before_tensorflow_is_loaded(slow_tensorflow, commands):
     ours, theirs = os.openpty()
-    process = subprocess.Popen([sys.executable, "train.py", *commands["train.py"]], cwd=ROOT, env=slow_tensorflow, stdout=subprocess.PIPE,
-                               stderr=theirs, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "train.py", *commands["train.py"]],
+        cwd=ROOT,
+        env=slow_tensorflow,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    )
     os.close(theirs)
     process.stdout.readline()  # it loads
     assert b"task pretrain" in os.read(ours, 1000)

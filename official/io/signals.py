@@ -1,10 +1,11 @@
-"""Ctrl-C and SIGTERM, from the first moment of a process to its last: one line, and exit code 130 or 143. No TensorFlow.
+"""Ctrl-C and SIGTERM, from the first moment of a process to its last: one line, and exit code 130 or 143.
 
-What a signal does is a matter of where it hits: it ends the process at once (from `watch` on: while modules are loaded), becomes an exception
-(`raising`: where there are files to clean up), or is noted (`noting`: where there is something to save). A second one always ends it at once.
+What a signal does is a matter of where it hits: it ends the process at once (from `watch` on: while modules
+are loaded), becomes an exception (`raising`: where there are files to clean up), or is noted (`noting`:
+where there is something to save). A second one always ends it at once.
 
-Python runs signal handlers between two of its own instructions, and a call into TensorFlow can take minutes. So the interpreter's C handler
-writes the signal's number to a pipe as well, and a thread reads it there.
+Python runs signal handlers between two of its own instructions, and a call into TensorFlow can take minutes.
+So the interpreter's C handler writes the signal's number to a pipe as well, and a thread reads it there.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-GRACE_SECS = 10.0  # for what is cut; a batch system kills after 30, some after 15
+GRACE_SECS = 5.0  # for what is cut; a batch system kills 15 or 30 seconds later
 
 
 class Interrupted(KeyboardInterrupt):
@@ -60,7 +61,8 @@ _state = _State(_Section(secs=0.0))
 
 
 def watch() -> None:
-    """From now on a signal ends this process with one line, unless a section says otherwise. Does nothing outside of the main thread."""
+    """From now on a signal ends this process with one line, unless a section says otherwise. Does nothing
+    outside of the main thread."""
     if _state.undo or threading.current_thread() is not threading.main_thread():
         return
     reader, writer = os.pipe()
@@ -95,7 +97,8 @@ def watching() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """In its block a signal raises Interrupted, and whatever that becomes on the way through other people's code is Interrupted again after it.
+    """In its block a signal raises Interrupted, and whatever that becomes on the way through other people's
+    code is Interrupted again after it.
 
     Where it gets lost, or the main thread is in one call for longer than `GRACE_SECS`, the process ends.
     """
@@ -116,7 +119,8 @@ def noting(note: Callable[[int], None]) -> contextlib.AbstractContextManager:
 
 
 def expendable() -> contextlib.AbstractContextManager:
-    """Within `noting`: a block that loses nothing if the process ends in it, which it does `GRACE_SECS` after a signal."""
+    """Within `noting`: a block that loses nothing if the process ends in it, which it does `GRACE_SECS` after
+    a signal."""
     return _entered(_Section(secs=GRACE_SECS, note=_state.section.note))
 
 
@@ -134,7 +138,8 @@ def _in_main_thread(number: int, frame: FrameType | None) -> None:
     if not section.raises or section.raised is not None:
         return
     section.raised, _state.raised_in = number, section
-    if _is_importing(frame):  # nothing to clean up, and extension modules turn exceptions into tracebacks and worse
+    # There is nothing to clean up then, and extension modules turn exceptions into tracebacks and worse.
+    if _is_importing(frame):
         _end(number)
     raise Interrupted(number)
 
@@ -187,7 +192,10 @@ def _forget() -> None:
     """In a forked process: its signals are its own, and not its parent's, whose pipe it shares."""
     if _state.undo:
         signal.set_wakeup_fd(-1)
-        for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        for number, handler in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGTERM, signal.SIG_DFL),
+        ):
             signal.signal(number, handler)
         _state.section, _state.received, _state.raised_in, _state.undo = _Section(secs=0.0), None, None, None
 

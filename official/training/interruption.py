@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the first asks it to save and stop, a second one stops it at once."""
+"""Ctrl-C and SIGTERM while a run trains: the first asks it to save and stop, a second stops it at once."""
 
 import contextlib
 import signal

@@ -1,4 +1,5 @@
-"""What a line of the metrics sums up, however many calls of the devices, and processes, its steps take; and how long a call may be."""
+"""What a line of the metrics sums up, however many calls of the devices, and processes, its steps take; and
+how long a call may be."""
 
 import dataclasses
 import json
@@ -9,7 +10,8 @@ import tensorflow as tf
 
 from official.training import step as step_lib
 
-CALL_SECS = 5.0  # of a call of the devices: so often somebody looks for signals, for losses that are not finite, and sees the bar move
+# Of a call of the devices: so often somebody looks for signals and losses that are not finite.
+CALL_SECS = 5.0
 
 
 class NonFiniteError(ArithmeticError):
@@ -46,7 +48,7 @@ class Interval:
         return step if step >= 0 else None
 
     def values(self, task, state, batch_size: int) -> dict:
-        """Returns the line of the metrics, as far as the interval is done; `batch_size`: sequences of a step."""
+        """Returns the line of the metrics as far as the interval is done. `batch_size`: sequences of a step."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
         return {
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
@@ -63,17 +65,29 @@ class Interval:
         return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
 
     def check_skipped(self, state) -> None:
-        """Raises NonFiniteError where loss scaling has skipped all steps of the interval, which is over, and will go on to."""
+        """Raises NonFiniteError where loss scaling has skipped all steps of the interval, which is over, and
+        will go on to."""
         steps = state.step - self.first_step
         if int(self.totals["skipped"]) < steps:
             return
         scale = float(state.loss_scale.scale.numpy())
         if not state.loss_scale.dynamic or scale <= 1.0:
-            raise NonFiniteError(f"gradient norm not finite in any of the {steps} steps before step {state.step}, with loss_scale {scale:g}")
+            raise NonFiniteError(
+                f"gradient norm not finite in any of the {steps} steps before step {state.step}, "
+                f"with loss_scale {scale:g}"
+            )
 
     def to_json(self) -> str:
         """Returns what a later process goes on from, to the last bit."""
-        return json.dumps({"first_step": self.first_step, **{name: value.tolist() for name, value in self.numbers().items()}}) + "\n"
+        return (
+            json.dumps(
+                {
+                    "first_step": self.first_step,
+                    **{name: value.tolist() for name, value in self.numbers().items()},
+                }
+            )
+            + "\n"
+        )
 
 
 def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:
@@ -85,18 +99,26 @@ def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interva
       nothing: see `step.no_totals`; totals of another form are those of another task, and begin anew.
     """
     try:
-        totals = {name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype)) for name, value in nothing.items()}
+        totals = {
+            name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype))
+            for name, value in nothing.items()
+        }
         first_step = saved["first_step"]
     except (KeyError, TypeError, ValueError, OverflowError):
         return Interval(step, nothing)
     fits = all(totals[name].shape == value.shape for name, value in nothing.items())
-    return Interval(first_step, totals) if fits and type(first_step) is int and 0 <= first_step < step else Interval(step, nothing)
+    return (
+        Interval(first_step, totals)
+        if fits and type(first_step) is int and 0 <= first_step < step
+        else Interval(step, nothing)
+    )
 
 
 class Pace:
     """How many steps take about `CALL_SECS`, by what the last call took.
 
-    The first call is one step: it compiles, and people wait for it. So it takes longer than a step will, and what follows is not too long.
+    The first call is one step: it compiles, and people wait for it. So it takes longer than a step will, and
+    what follows is not too long.
     """
 
     def __init__(self):

@@ -14,7 +14,8 @@ from official.config import ConfigError
 
 @contextlib.contextmanager
 def writing(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Locks the folder, and turns a full disk or a missing permission into one line. Yields what `locked` does."""
+    """Locks the folder, and turns a full disk or a missing permission into one line. Yields what `locked`
+    does."""
     with locked(model_dir) as check:
         try:
             yield check
@@ -30,7 +31,8 @@ def writing(model_dir: str) -> Iterator[Callable[[], None]]:
 def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     """Makes the folder and holds its lock, so that no second run writes to it. Remote folders have no lock.
 
-    Yields what raises ConfigError once the lock is not the folder's any more: it was removed or moved, and another run may write to its name.
+    Yields what raises ConfigError once the lock is not the folder's any more: it was removed or moved, and
+    another run may write to its name.
     """
     try:
         tf.io.gfile.makedirs(model_dir)
@@ -47,7 +49,9 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder.") from None
+            raise ConfigError(
+                f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder."
+            ) from None
         yield functools.partial(_check, file, model_dir)
 
 
@@ -63,8 +67,11 @@ def _check(lock: IO, model_dir: str) -> None:
     except OSError:  # a file system that does not answer says nothing about the folder
         found = True
     if not found:
-        raise ConfigError(f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was. The run has stopped; "
-                          "the same command begins anew, or goes on from what is there.")
+        raise ConfigError(
+            f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was. "
+            "The run has stopped; "
+            "the same command begins anew, or goes on from what is there."
+        )
 
 
 def _unwritable(model_dir: str, error: OSError) -> ConfigError:
