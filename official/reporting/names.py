@@ -2,9 +2,13 @@
 
 # {metric: (title, unit)}; a metric that is not here goes by its name.
 _METRIC_TITLES = {
-    "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"), "accuracy": ("Accuracy", "fraction of rows predicted right"),
-    "exact_match": ("Exact match", ""), "f1": ("F1", ""), "matthews_correlation": ("Matthews correlation", "-1 to 1"),
-    "pearson": ("Pearson correlation", "-1 to 1"), "spearman": ("Spearman correlation", "-1 to 1"),
+    "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"),
+    "accuracy": ("Accuracy", "fraction of rows predicted right"),
+    "exact_match": ("Exact match", ""),
+    "f1": ("F1", ""),
+    "matthews_correlation": ("Matthews correlation", "-1 to 1"),
+    "pearson": ("Pearson correlation", "-1 to 1"),
+    "spearman": ("Spearman correlation", "-1 to 1"),
 }
 
 

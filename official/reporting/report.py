@@ -16,10 +16,24 @@ from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
 
 FILE_NAME = "report.html"
-_SHOWN_ELSEWHERE = ("config", "tables", "examples", "environment", "data", "learning_rates", "fresh_variables")
+_SHOWN_ELSEWHERE = (
+    "config",
+    "tables",
+    "examples",
+    "environment",
+    "data",
+    "learning_rates",
+    "fresh_variables",
+)
 
 
-def write_report(model_dir: str, title: str, config_json: str | dict, result: TrainResult, parameter_rows: list[ParameterRow] = ()) -> str:
+def write_report(
+    model_dir: str,
+    title: str,
+    config_json: str | dict,
+    result: TrainResult,
+    parameter_rows: list[ParameterRow] = (),
+) -> str:
     """Writes model_dir/report.html from model_dir/metrics.jsonl, command.txt and what is given.
 
     Args:
@@ -38,7 +52,9 @@ def write_report(model_dir: str, title: str, config_json: str | dict, result: Tr
     charts = page.charts(run_charts.run_charts(metrics, result))
     sections = [
         page.cards(_numbers(result)),
-        charts if settings.get("do_train", True) else page.section("The training that the weights are from", charts),
+        charts
+        if settings.get("do_train", True)
+        else page.section("The training that the weights are from", charts),
         page.examples(result.examples),
         *(page.section(name, page.table(rows[0], rows[1:])) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
@@ -54,7 +70,8 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
     Args:
       model_dir: folder of all of them.
       title: stands above the headline.
-      result: of all, with {metric: mean} and {metric_std: standard deviation} as scores and a table of runs, a seed in each first cell.
+      result: of all, with {metric: mean} and {metric_std: standard deviation} as scores and a table of runs,
+        a seed in each first cell.
       runs: {seed: folder in `model_dir`}.
 
     Returns:
@@ -63,9 +80,11 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
     metrics = {f"seed {seed}": read_metrics(os.path.join(model_dir, folder)) for seed, folder in runs.items()}
     links = {seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()}
     sections = [
-        page.cards([(f"{_fixed(result.scores[name])} \u00b1 {_fixed(result.scores[name + '_std'])}", f"{metric_name(name)}, mean and standard deviation")
-                    for name in result.scores if f"{name}_std" in result.scores]),
-        *(page.section(name, page.table(rows[0], rows[1:], links), "Each seed links to its own report.") for name, rows in result.tables.items()),
+        page.cards(_means(result.scores, len(runs))),
+        *(
+            page.section(name, page.table(rows[0], rows[1:], links), "Each seed links to its own report.")
+            for name, rows in result.tables.items()
+        ),
         page.charts(run_charts.compared_charts(metrics, result.target_metric)),
         _details(model_dir, result.config, result, (), next(iter(runs.values()))),
     ]
@@ -75,7 +94,8 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
 
 
 def changed_settings(values: dict) -> dict:
-    """Returns the settings of a saved configuration that differ from the defaults, and the sizes of its model."""
+    """Returns the settings of a saved configuration that differ from the defaults, and the sizes of its
+    model."""
     changed = {}
     for name, value in values.items():
         if name == "model":
@@ -85,13 +105,23 @@ def changed_settings(values: dict) -> dict:
     return changed
 
 
-def _page(model_dir: str, title: str, judged: verdict.Verdict, result: TrainResult, sections: list[str]) -> str:
-    kicker = f'{html.escape(title)} \u00b7 {html.escape(page.name_of(model_dir))} \u00b7 <span class="badge">{html.escape(result.status)}</span>'
+def _page(
+    model_dir: str, title: str, judged: verdict.Verdict, result: TrainResult, sections: list[str]
+) -> str:
+    badge = f'<span class="badge">{html.escape(result.status)}</span>'
+    kicker = f"{html.escape(title)} \u00b7 {html.escape(page.name_of(model_dir))} \u00b7 {badge}"
     lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
-    return page.page(page.name_of(model_dir), kicker, judged.headline, lines, judged.tone, "\n".join(filter(None, sections)))
+    return page.page(
+        page.name_of(model_dir),
+        kicker,
+        judged.headline,
+        lines,
+        judged.tone,
+        "\n".join(filter(None, sections)),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Numbers
 
 
@@ -104,20 +134,50 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
         (_fixed(result.eval_loss), "evaluation loss, nats"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
         (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
-        (format_number(result.sequences_per_sec) if result.sequences_per_sec else None, "sequences per second"),
-        (format_secs(result.wall_secs) if result.wall_secs else None, "wall time, h:mm:ss" if (result.wall_secs or 0) >= 3600 else "wall time, m:ss"),
-        (f"{result.peak_memory_bytes / 1e9:.1f} GB" if result.peak_memory_bytes else None, "most memory in use"),
+        (
+            format_number(result.sequences_per_sec) if result.sequences_per_sec else None,
+            "sequences per second",
+        ),
+        (
+            format_secs(result.wall_secs) if result.wall_secs else None,
+            "wall time, h:mm:ss" if (result.wall_secs or 0) >= 3600 else "wall time, m:ss",
+        ),
+        (
+            f"{result.peak_memory_bytes / 1e9:.1f} GB" if result.peak_memory_bytes else None,
+            "most memory in use",
+        ),
     ]
 
 
 def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns the scores of the best evaluation, its metric first; for a task without them the last evaluation."""
+    """Returns the scores of the best evaluation, its metric first; for a task without them the last
+    evaluation."""
     best = result.scores.get("best_step")
     which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
-    names = sorted((name for name in result.scores if name != "best_step"), key=lambda name: name != result.target_metric)
+    names = sorted(
+        (name for name in result.scores if name != "best_step"), key=lambda name: name != result.target_metric
+    )
     if result.target_metric in names:
-        return [(_fixed(result.scores[name]), f"{metric_name(name)}, {which}" if name == result.target_metric else metric_name(name)) for name in names]
+        return [
+            (
+                _fixed(result.scores[name]),
+                f"{metric_name(name)}, {which}" if name == result.target_metric else metric_name(name),
+            )
+            for name in names
+        ]
     return [(_fixed(result.eval_accuracy), f"{metric_name(result.target_metric)}, last evaluation")]
+
+
+def _means(scores: dict, count: int) -> list[tuple[str | None, str]]:
+    """Returns (mean, its deviation and name) of {metric: mean, metric_std: standard deviation}."""
+    names = [name for name in scores if f"{name}_std" in scores]
+    return [
+        (
+            _fixed(scores[name]),
+            f"\u00b1 {_fixed(scores[name + '_std'])} {metric_name(name)}, mean of {count} runs",
+        )
+        for name in names
+    ]
 
 
 def _fixed(value) -> str | None:
@@ -125,21 +185,30 @@ def _fixed(value) -> str | None:
     return None if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is folded away
 
 
-def _details(model_dir: str, settings: dict, result: TrainResult, parameters, command_folder: str = "") -> str:
+def _details(
+    model_dir: str, settings: dict, result: TrainResult, parameters, command_folder: str = ""
+) -> str:
     numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
-    folded = "".join([
-        page.folded("Command", _command(os.path.join(model_dir, command_folder, "command.txt"))),
-        page.folded("Settings other than the defaults", page.pairs(changed_settings(settings))),
-        page.folded("All numbers of the result", page.pairs(numbers)),
-        page.folded(f"Variables that started fresh: {len(result.fresh_variables)}", page.pairs([("", name) for name in result.fresh_variables])),
-        page.folded("Environment", page.pairs(_flat(result.environment))),
-        page.folded("Data and digests", page.pairs(_flat(result.data))),
-        page.folded(f"Parameters: {format_total(parameters)}", _parameters(parameters)) if parameters else "",
-    ])
+    folded = "".join(
+        [
+            page.folded("Command", _command(os.path.join(model_dir, command_folder, "command.txt"))),
+            page.folded("Settings other than the defaults", page.pairs(changed_settings(settings))),
+            page.folded("All numbers of the result", page.pairs(numbers)),
+            page.folded(
+                f"Variables that started fresh: {len(result.fresh_variables)}",
+                page.pairs([("", name) for name in result.fresh_variables]),
+            ),
+            page.folded("Environment", page.pairs(_flat(result.environment))),
+            page.folded("Data and digests", page.pairs(_flat(result.data))),
+            page.folded(f"Parameters: {format_total(parameters)}", _parameters(parameters))
+            if parameters
+            else "",
+        ]
+    )
     return page.section("Details", folded)
 
 
@@ -159,6 +228,14 @@ def _command(path: str) -> str:
 
 
 def _parameters(rows: list[ParameterRow]) -> str:
-    cells = [(row.name, " \u00d7 ".join(map(str, row.shape)) or "scalar", f"{row.tensors:,}", f"{row.parameters:,}", f"{row.megabytes:,.2f}")
-             for row in rows]
+    cells = [
+        (
+            row.name,
+            " \u00d7 ".join(map(str, row.shape)) or "scalar",
+            f"{row.tensors:,}",
+            f"{row.parameters:,}",
+            f"{row.megabytes:,.2f}",
+        )
+        for row in rows
+    ]
     return page.table(("Name", "Shape", "Tensors", "Parameters", "MB"), cells)

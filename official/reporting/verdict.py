@@ -6,8 +6,9 @@ import re
 from official.reporting.curves import Trend, curve, divergence, over_fitting, trend
 from official.reporting.names import format_number, metric_name
 
-# How much better than a constant prediction counts as better; scores are fractions.
-_BETTER = 0.01
+# How much better than a constant prediction counts as better at all, and as clearly better; scores are
+# fractions.
+_BETTER, _CLEARLY_BETTER = 0.005, 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +45,15 @@ def judge(metrics: list[dict], result) -> Verdict:
     if lost is not None and result.status != "success":
         return _diverged(losses, lost, result)
     constant, score = _constant(result), score_of(result)[0]
-    if constant and score is not None and score < constant[1] + _BETTER:
-        return _no_better(constant, trend(losses), result)
+    if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
+        return _no_better(constant, score, trend(losses), result)
     if not trained:
-        return Verdict(_evaluated_headline(result), _score_sentence(result), "", "bad" if result.status == "aborted" else "good")
+        return Verdict(
+            _evaluated_headline(result),
+            _score_sentence(result),
+            "",
+            "bad" if result.status == "aborted" else "good",
+        )
     return _ended(metrics, losses, result)
 
 
@@ -59,7 +65,11 @@ def planned_steps(config: dict) -> int | None:
 
 def constant_name(result) -> str:
     """Returns what `majority_accuracy` is the score of always predicting: “the”."""
-    names = {"mlm_accuracy": "the most frequent token", "pearson": "the mean score", "spearman": "the mean score"}
+    names = {
+        "mlm_accuracy": "the most frequent token",
+        "pearson": "the mean score",
+        "spearman": "the mean score",
+    }
     name = result.majority_prediction
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
 
@@ -72,15 +82,25 @@ def _failed(losses, result) -> Verdict:
     found = re.search(r"step (\d+)", result.reason)
     step = int(found[1]) if found else result.step
     where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
-    return Verdict(f"Diverged at step {step:,}", _sentence(result.reason) + _lowest(losses),
-                   f"Lower --learning_rate, lengthen --warmup_steps or set --clip_norm.{where} with the same command.", "bad")
+    return Verdict(
+        f"Diverged at step {step:,}",
+        _sentence(result.reason) + _lowest(losses),
+        f"Lower --learning_rate, lengthen --warmup_steps or set --clip_norm.{where} with the same command.",
+        "bad",
+    )
 
 
 def _diverged(losses, step: int, result) -> Verdict:
     values = [value for _, value in losses if value is not None]
-    return Verdict(f"Diverged at step {step:,}", f"The training loss rose to {values[-1]:.3g}, far above its minimum, and did not come back."
-                   + _lowest(losses) + " " + _score_sentence(result),
-                   "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir.", "bad")
+    return Verdict(
+        f"Diverged at step {step:,}",
+        f"The training loss rose to {values[-1]:.3g}, far above its minimum, and did not come back."
+        + _lowest(losses)
+        + " "
+        + _score_sentence(result),
+        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir.",
+        "bad",
+    )
 
 
 def _lowest(losses) -> str:
@@ -92,30 +112,43 @@ def _interrupted(losses, result) -> Verdict:
     planned, change = planned_steps(result.config), trend(losses)
     of = f" of {planned:,}" if planned else ""
     saved = f" The state is in {_base(result.checkpoint)}." if result.checkpoint else ""
-    return Verdict(f"Interrupted at step {result.step:,}{of}", _sentence(result.reason) + saved + (f" {change.describe()}" if change else ""),
-                   "Run the same command again: it goes on where it stopped.", "fair")
+    return Verdict(
+        f"Interrupted at step {result.step:,}{of}",
+        _sentence(result.reason) + saved + (f" {change.describe()}" if change else ""),
+        "Run the same command again: it goes on where it stopped.",
+        "fair",
+    )
 
 
-def _no_better(constant: tuple[str, float], change: Trend | None, result) -> Verdict:
+def _no_better(constant: tuple[str, float], score: float, change: Trend | None, result) -> Verdict:
     name, value = constant
-    headline = f"No better than always predicting {name}"
-    sentence = (f"{metric_name(result.target_metric)} is {_number(score_of(result)[0])} on the evaluation set; always predicting {name} scores {_number(value)}."
-                + (f" {change.describe()}" if change else ""))
+    headline = f"{'No' if score < value + _BETTER else 'Hardly'} better than always predicting {name}"
+    sentence = (
+        f"{metric_name(result.target_metric)} is {_number(score)} on the evaluation set; "
+        f"always predicting {name} scores {_number(value)}." + (f" {change.describe()}" if change else "")
+    )
+    advice = "Try another --learning_rate first, up and down by a factor of 3."
     if change and change.falls:
-        advice = "It may only need more steps: raise --num_train_epochs. Otherwise check the labels and the vocabulary of the data."
-    else:
-        advice = "Try another --learning_rate first, up and down by a factor of 3, then check the labels and the vocabulary of the data."
+        advice = "It may only need more steps: raise --num_train_epochs."
+    advice += " Then check the labels and the vocabulary of the data."
     return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
 
 
 def _evaluated_headline(result) -> str:
-    return {"success": "Target reached", "aborted": "Target not reached"}.get(result.status, _sentence(result.reason).rstrip("."))
+    return {"success": "Target reached", "aborted": "Target not reached"}.get(
+        result.status, _sentence(result.reason).rstrip(".")
+    )
 
 
 def _ended(metrics: list[dict], losses, result) -> Verdict:
     change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
-    headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(result.status, ("All steps done", "good"))
-    parts, advice = [_score_sentence(result)], _advice_of_success(result) if result.status == "success" else ""
+    headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(
+        result.status, ("All steps done", "good")
+    )
+    parts, advice = (
+        [_score_sentence(result)],
+        _advice_of_success(result) if result.status == "success" else "",
+    )
     if worse:
         parts.append(worse)
         if result.status == "finished" and rising is not None:
@@ -131,41 +164,53 @@ def _ended(metrics: list[dict], losses, result) -> Verdict:
 
 
 def _over_fitted(metrics: list[dict], losses, result) -> tuple[str, int | None]:
-    """Returns what to say of evaluations that get worse, and the step of the best one where the score says so, too."""
+    """Returns what to say of evaluations that get worse, and the step of the best one where the score says
+    so, too."""
     name = result.target_metric
     loss = over_fitting(curve(metrics, "eval", "loss"), losses)
     score = over_fitting(curve(metrics, "eval", name), losses, rises=True)
     if not (loss or score):
         return "", None
     step, best, last = loss or score
+    from_to = f"from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on."
     if score and not loss:
-        return f"Over-fitted: {metric_name(name)} fell from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on.", step
+        return f"Over-fitted: {metric_name(name)} fell {from_to}", step
     better = [value for at, value in curve(metrics, "eval", name) if at > step and value is not None]
     at_best = dict(curve(metrics, "eval", name)).get(step)
-    rose = f"the evaluation loss rose from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on."
+    rose = f"the evaluation loss rose {from_to}"
     if better and at_best is not None and better[-1] > at_best:
         return f"Over-confident: {rose[:-1]}, though {metric_name(name)} still rose.", None
     return f"Over-fitted: {rose}", step
 
 
 def _advice_of_success(result) -> str:
-    return f"Fine-tune it: --init_checkpoint={result.checkpoint}" if result.checkpoint and result.config.get("task") == "pretrain" else ""
+    return (
+        f"Fine-tune it: --init_checkpoint={result.checkpoint}"
+        if result.checkpoint and result.config.get("task") == "pretrain"
+        else ""
+    )
 
 
 def _advice_of_trend(change: Trend, result) -> str:
     epochs = result.config.get("num_train_epochs")
     if change.falls:
         longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
-        return f"More steps would help: train with {longer} in a new --model_dir, so that the learning rate decays over all of them."
+        new = "in a new --model_dir, so that the learning rate decays over all of them."
+        return f"More steps would help: train with {longer} {new}"
     if result.status == "aborted":
-        return "More steps of the same will hardly do: try another --learning_rate, a larger model or more data."
+        return (
+            "More steps of the same will hardly do: try another --learning_rate, a larger model or more data."
+        )
     return ""
 
 
 def score_of(result) -> tuple[float | None, int]:
-    """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights, else of the last one."""
+    """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
+    else of the last one."""
     score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
-    return (score, step) if score is not None and isinstance(step, int) else (result.eval_accuracy, result.step)
+    return (
+        (score, step) if score is not None and isinstance(step, int) else (result.eval_accuracy, result.step)
+    )
 
 
 def _score_sentence(result) -> str:
@@ -178,7 +223,11 @@ def _score_sentence(result) -> str:
         compared.append(f"the target is {_number(result.target)}")
     if constant := _constant(result):
         compared.append(f"always predicting {constant[0]} scores {_number(constant[1])}")
-    return f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}" + "".join(f"; {text}" for text in compared) + "."
+    return (
+        f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}"
+        + "".join(f"; {text}" for text in compared)
+        + "."
+    )
 
 
 def _number(value: float) -> str:
@@ -204,10 +253,21 @@ def judge_repeats(result, count: int) -> Verdict:
     mean, deviation = result.scores.get(name), result.scores.get(f"{name}_std")
     if mean is None or deviation is None:
         return Verdict(f"{count} runs done", "", "", "good")
-    sentence = f"{metric_name(name)} {_number(mean)} \u00b1 {_number(deviation)}, mean and standard deviation over {count} seeds."
+    both = f"{_number(mean)} \u00b1 {_number(deviation)}"
+    sentence = f"{metric_name(name)} {both}, mean and standard deviation over {count} seeds."
     constant = _constant(result)
     if constant:
         sentence += f" Always predicting {constant[0]} scores {_number(constant[1])}."
-        if mean - deviation < constant[1] + _BETTER:
-            return Verdict(f"Hardly better than always predicting {constant[0]}", sentence, "Try another --learning_rate, or more epochs.", "bad")
-    return Verdict(f"{count} runs done", sentence, "Differences smaller than the deviation are noise: compare recipes over several seeds.", "good")
+        if mean - deviation < constant[1] + _CLEARLY_BETTER:
+            return Verdict(
+                f"Hardly better than always predicting {constant[0]}",
+                sentence,
+                "Try another --learning_rate, or more epochs.",
+                "bad",
+            )
+    return Verdict(
+        f"{count} runs done",
+        sentence,
+        "Compare recipes over several seeds: differences smaller than the deviation are noise.",
+        "good",
+    )
