@@ -65,8 +65,8 @@ def show(manifest: dict) -> None:
     undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out" if manifest["undecodable_bytes"] else ""
     if undecodable:
         print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
-    print("{instances:,} examples in {files} files from {input_files:,} text files: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, "
-          "{unknown_share:.2%} of them [UNK]".format(**manifest | {"files": len(manifest["files"])}) + undecodable + ".")
+    print("{instances:,} examples in {files} files from {input_files:,} text file{plural}: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, "
+          "{unknown_share:.2%} of them [UNK]".format(**manifest | {"files": len(manifest["files"]), "plural": "s" * (manifest["input_files"] != 1)}) + undecodable + ".")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
 def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams):
     step = 11 if streams == 11 else 5
     whole = training_ids(uneven_files, schema, 46, batch_size=step, streams=streams)
-    for done in {1: (5, 50, 100, 105, 110, 205), 11: (11, 33, 121, 363)}[streams]:
+    for done in {1: (5, 105, 205), 11: (33, 363)}[streams]:
         assert training_ids(uneven_files, schema, 4, batch_size=step, samples_done=done, streams=streams) == whole[done:done + 4 * step]
 
 

@@ -20,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import corpus, documents, masking, pairs, read_counts, records, sentences, text_files, tokenization, unfinished, vocabulary, workers
-from official.io import files, json_files, writing
+from official.data import (
+    corpus, documents, finished_jobs, masking, pairs, read_counts, records, sentences, text_files, tokenization, unfinished, vocabulary, workers)
+from official.io import files, writing
 
-MANIFEST = "manifest.json"
 _VERSION = 4  # of what the same flags make of the same text
 _TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where the number of workers is not asked for: starting one costs seconds
@@ -94,7 +94,7 @@ def create_pretraining_data(job: Job) -> dict:
     job, words = _checked(job)
     paths = files.find_files(job.input_files, "input_files")
     identity = _identity(job, paths, words)
-    manifest = _finished(job, identity)
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
@@ -102,25 +102,25 @@ def create_pretraining_data(job: Job) -> dict:
         with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
             _remove_earlier(job)
             manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
-            manifest["job"] = unfinished.digest(identity)
-            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except (OSError, tf.errors.OpError) as error:
         raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}. The same command "
                           "goes on with what is not done.") from None
-    return manifest
 
 
 def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `create_pretraining_data` does."""
-    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, MANIFEST)):
+    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
         return False
     job, words = _checked(job)
-    return _finished(job, _identity(job, files.find_files(job.input_files, "input_files"), words)) is not None
+    identity = _identity(job, files.find_files(job.input_files, "input_files"), words)
+    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
 def _identity(job: Job, paths: list[str], words: vocabulary.Vocabulary) -> dict:
     """Returns all that the records depend on."""
-    return {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": text_files.identify(paths)}
+    text = text_files.identify(paths)
+    return {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": text}
 
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: vocabulary.Vocabulary, num_bytes: int) -> dict:
@@ -136,7 +136,8 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: voc
     run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)],
         doing="Writing", items="examples")
     shards = [unfinished.read_done(_shard_path(folder, number)) for number in range(layout.num_shards)]
-    for path in {*_shards_in(job.output_dir)}.difference(os.path.join(job.output_dir, layout.file(number)) for number in range(layout.num_shards)):
+    made = {os.path.join(job.output_dir, layout.file(number)) for number in range(layout.num_shards)}
+    for path in {*_shards_in(job.output_dir)} - made:
         os.remove(path)  # of a job that was thrown away
     return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
 
@@ -170,29 +171,9 @@ def _checked(job: Job) -> tuple[Job, vocabulary.Vocabulary]:
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
-def _finished(job: Job, identity: dict) -> dict | None:
-    """Returns the manifest where the same job is finished, None where there is none or it is to be replaced. Raises ConfigError for another job's."""
-    path = os.path.join(job.output_dir, MANIFEST)
-    if job.overwrite or not os.path.exists(path):
-        return None
-    try:
-        manifest = json_files.read_json(path)
-        sizes = manifest.get("file_bytes")
-        if manifest.get("job") == unfinished.digest(identity) and isinstance(sizes, dict) and _are_there(job.output_dir, sizes):
-            return manifest
-    except ConfigError as error:
-        raise ConfigError(f"{error} Give another --output_dir, or make the files anew with --overwrite.") from None
-    raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run with other flags or input, or not all of them ({MANIFEST}, ..). "
-                      "Give another --output_dir, or replace them with --overwrite.")
-
-
-def _are_there(folder: str, sizes: dict[str, int]) -> bool:
-    return all(os.path.exists(path) and os.path.getsize(path) == size for path, size in ((os.path.join(folder, name), size) for name, size in sizes.items()))
-
-
 def _remove_earlier(job: Job) -> None:
     """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
-    manifest = os.path.join(job.output_dir, MANIFEST)
+    manifest = os.path.join(job.output_dir, finished_jobs.MANIFEST)
     if os.path.exists(manifest):
         for path in [*_shards_in(job.output_dir), manifest]:
             os.remove(path)
@@ -262,7 +243,8 @@ def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.S
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
         kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens),
                     unknown_tokens=int(np.count_nonzero(block.tokens == unknown)))
-    unfinished.write_done(_text_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file)})
+    by_file = read_counts.to_json(counts.by_file)
+    unfinished.write_done(_text_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file})
 
 
 def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
@@ -311,7 +293,7 @@ def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: floa
     """Writes a shard under a temporary name, renames it, and writes what was counted; `share` is its part of the text in bytes."""
     path = os.path.join(job.output_dir, layout.file(number))
     done = unfinished.read_done(_shard_path(folder, number))
-    if done and _are_there(job.output_dir, {layout.file(number): done["bytes"]}):
+    if done and finished_jobs.are_there(job.output_dir, {layout.file(number): done["bytes"]}):
         workers.report(share, done["instances"])
         return
     with writing.replacing(path) as temporary:

@@ -9,10 +9,9 @@ import os
 import re
 
 from official.config import ConfigError
-from official.data import documents, read_counts, text_files, unfinished, workers
-from official.io import files, json_files, writing
+from official.data import documents, finished_jobs, read_counts, text_files, unfinished, workers
+from official.io import files, writing
 
-MANIFEST = "manifest.json"
 SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it took something out.
@@ -60,32 +59,31 @@ def prepare(job: Job) -> dict:
     _check(job)
     paths = files.find_files(job.input_files, "input_files")
     identity = _identity(job, paths)
-    manifest = _finished(job, identity)
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
     try:
         with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
             manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
-            manifest["job"] = unfinished.digest(identity)
-            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except OSError as error:
         raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
                           "what is not done.") from None
-    return manifest
 
 
 def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
-    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, MANIFEST)):
+    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
         return False
-    return _finished(job, _identity(job, files.find_files(job.input_files, "input_files"))) is not None
+    identity = _identity(job, files.find_files(job.input_files, "input_files"))
+    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
     """Runs the tasks and returns the manifest."""
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(job.output_dir, MANIFEST))  # what it speaks of is about to be replaced
+        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))  # what it speaks of is about to be replaced
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
     workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
@@ -100,7 +98,8 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
         totals.update(done["totals"])
         for path, own in read_counts.from_json(done["by_file"]).items():
             counts.of(path).add(own)
-    return {"flags": _flags(job), **{name: value for name, value in totals.items() if value}, "inputs": read_counts.listed(counts.by_file)}
+    counted = {name: value for name, value in totals.items() if value}
+    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(counts.by_file)}
 
 
 def _flags(job: Job) -> dict:
@@ -118,21 +117,6 @@ def _check(job: Job) -> None:
     for name in ("min_sentences", "num_workers"):
         if getattr(job, name) < 1:
             raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
-
-
-def _finished(job: Job, identity: dict) -> dict | None:
-    """Returns the manifest where the same job is finished, None where there is none or it is to be replaced. Raises ConfigError for another job's."""
-    path = os.path.join(job.output_dir, MANIFEST)
-    if job.overwrite or not os.path.exists(path):
-        return None
-    try:
-        manifest = json_files.read_json(path)
-    except ConfigError as error:
-        raise ConfigError(f"{error} Give another --output_dir, or make the files anew with --overwrite.") from None
-    if manifest.get("job") == unfinished.digest(identity):
-        return manifest
-    raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run with other flags or input ({MANIFEST}, ..). Give another "
-                      "--output_dir, or replace them with --overwrite.")
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:
@@ -163,4 +147,5 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
-    unfinished.write_done(_counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file)})
+    by_file = read_counts.to_json(counts.by_file)
+    unfinished.write_done(_counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file})

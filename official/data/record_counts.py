@@ -1,7 +1,8 @@
 """How many records and examples the files of a job hold: counted once, and kept beside the run.
 
-Records are counted by going from length to length through the file's bytes; only those of formats that hold any number of examples are parsed.
-Files that `create_pretraining_data.py` made need not be read at all: its manifest says how many examples they have.
+Records are counted by going from length to length through the file's bytes; only those of formats that hold any number of
+examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its manifest says how many
+examples they have.
 """
 
 import functools
@@ -65,16 +66,18 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Fil
     """
     versions = [_version(path) for path in paths]
     kept = _read_kept(kept_path)
-    found = [kept[path][1] if kept.get(path, (None,))[0] == version else None for path, version in zip(paths, versions)]
+    found = [kept[path][1] if path in kept and kept[path][0] == version else None for path, version in zip(paths, versions)]
     if all(found):
         return found
     if records_lib.examples_per_record(record_format) == 1:
         found = _by_manifests(paths, versions, found)
     missing = [number for number, counts in enumerate(found) if counts is None]
     if missing:
-        logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), sum(versions[number][0] for number in missing) / 1e9)
+        size = sum(versions[number][0] for number in missing)
+        logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
+        count_file = functools.partial(_count_file, record_format=record_format)
         with ThreadPoolExecutor(_READERS) as readers:
-            for number, counts in zip(missing, readers.map(functools.partial(_count_file, record_format=record_format), (paths[number] for number in missing))):
+            for number, counts in zip(missing, readers.map(count_file, [paths[number] for number in missing])):
                 found[number] = counts
     _write_kept(kept_path, paths, versions, found)
     return found
@@ -95,7 +98,7 @@ def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], FileCounts]]:
         return {}
     try:
         kept = json_files.read_json(path)["files"]
-        return {name: ((entry["bytes"], entry["changed"]), FileCounts(entry["runs"])) for name, entry in kept.items()}
+        return {name: ((own["bytes"], own["changed"]), FileCounts(own["runs"])) for name, own in kept.items()}
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return {}
 
@@ -103,22 +106,26 @@ def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], FileCounts]]:
 def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts]) -> None:
     if not path:
         return
-    entries = {name: {"bytes": size, "changed": changed, "runs": counts.runs} for name, (size, changed), counts in zip(paths, versions, found)}
+    entries = {name: {"bytes": size, "changed": changed, "runs": counts.runs}
+               for name, (size, changed), counts in zip(paths, versions, found)}
     try:
         writing.replace_file(path, json.dumps({"files": entries}) + "\n")
     except OSError as error:
         logging.warning("%s cannot be written (%s): the next process counts again.", path, error.strerror or error)
 
 
-def _by_manifests(paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts | None]) -> list[FileCounts | None]:
-    """Fills in what the manifests in the files' folders say, for records of one example; about a file of another size they say nothing."""
+def _by_manifests(paths: list[str], versions: list[tuple[int, int]],
+                  found: list[FileCounts | None]) -> list[FileCounts | None]:
+    """Fills in what the manifests in the files' folders say, for records of one example. Of a file that has another size now
+    they say nothing."""
     folders = list(map(os.path.dirname, paths))
     manifests = {folder: _manifest_counts(folder) for folder in {folder for folder, counts in zip(folders, found) if not counts}}
     for number, (path, (size, _)) in enumerate(zip(paths, versions)):
         examples, sizes = manifests.get(folders[number], ({}, {}))
         name = os.path.basename(path)
-        if not found[number] and sizes.get(name) == size and type(examples.get(name)) is int and 0 <= examples[name] <= size:
-            found[number] = FileCounts([(1, examples[name])])
+        told = examples.get(name) if sizes.get(name) == size else None
+        if not found[number] and type(told) is int and 0 <= told <= size:
+            found[number] = FileCounts([(1, told)])
     return found
 
 
@@ -139,7 +146,8 @@ def _count_file(path: str, record_format: str) -> FileCounts:
     if records_lib.examples_per_record(record_format) == 1:
         return FileCounts([(1, count_records(path))])
     try:
-        batches = tf.data.TFRecordDataset(path).batch(_PARSED_RECORDS).map(lambda batch: records_lib.count_examples(batch, record_format))
+        batches = tf.data.TFRecordDataset(path).batch(_PARSED_RECORDS)
+        batches = batches.map(lambda batch: records_lib.count_examples(batch, record_format))
         examples = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
         return FileCounts([(number, len(list(run))) for number, run in itertools.groupby(examples)])
     except tf.errors.OpError as error:

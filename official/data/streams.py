@@ -1,7 +1,7 @@
 """The order of training examples: files are dealt out to streams, and each is read for ever in an order of its own.
 
-Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and examples of its files; what was
-read before is passed over without being parsed or shuffled.
+Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and examples of its
+files; what was read before is passed over without being parsed or shuffled.
 """
 
 import bisect
@@ -74,7 +74,8 @@ class Streams(NamedTuple):
             lambda path, passed: tf.data.TFRecordDataset(path).skip(passed).batch(self._part()), cycle_length=self._cycle(), block_length=1)
         return self._shuffled(_skip(blocks, place.cut_records), number, place.epoch, place.window)
 
-    def _shuffled(self, blocks: tf.data.Dataset, number: tf.Tensor, epoch: tf.Tensor, first_window: tf.Tensor | int) -> tf.data.Dataset:
+    def _shuffled(self, blocks: tf.data.Dataset, number: tf.Tensor, epoch: tf.Tensor,
+                  first_window: tf.Tensor | int) -> tf.data.Dataset:
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
@@ -88,7 +89,8 @@ class Streams(NamedTuple):
 
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
-        return tf.random.experimental.stateless_shuffle(tf.constant(self.files)[number::self.count], seed=self._order_seed(number, epoch))
+        own = tf.constant(self.files)[number::self.count]
+        return tf.random.experimental.stateless_shuffle(own, seed=self._order_seed(number, epoch))
 
     def _window(self) -> int:
         return records_lib.records_of(_SHUFFLED_EXAMPLES // self.count, self.record_format)
@@ -106,7 +108,8 @@ class Streams(NamedTuple):
         counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
             places = [self._place(number, examples_done, counts) for number in numbers]
-        return tuple(np.array(values, None if name == "files" else np.int64) for name, values in zip(_Place._fields, zip(*places)))
+        fields = zip(_Place._fields, zip(*places))
+        return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
     def _place(self, number: int, examples_done: int, counts: dict[str, record_counts.FileCounts]) -> _Place:
         """Returns where a stream goes on after its first examples, found by arithmetic."""
@@ -128,8 +131,9 @@ class Streams(NamedTuple):
         place = find_place(window)
         filling = len(order) - len(place.files)  # all streams' lists have one length
         return _Place(
-            epoch, files=[order[file] for file, _ in place.files] + [""] * filling, passed=[passed for _, passed in place.files] + [0] * filling,
-            num_files=len(place.files), window=window, cut_records=place.cut, cut_rows=rows - rows_before(window))
+            epoch, files=[order[file] for file, _ in place.files] + [""] * filling,
+            passed=[passed for _, passed in place.files] + [0] * filling, num_files=len(place.files),
+            window=window, cut_records=place.cut, cut_rows=rows - rows_before(window))
 
 
 def _examples_passed(files: list[record_counts.FileCounts], place: interleaving.Place) -> int:
