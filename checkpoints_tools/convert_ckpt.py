@@ -4,8 +4,8 @@
   python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
 
 ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object checkpoints of the MLPerf
-submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest
-checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the
+newest checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """

@@ -35,14 +35,11 @@ def verify(source: dict, target: dict, options: Options) -> dict:
       options: of the conversion: what was given there counts for the source. Of the result, only what lies there counts.
 
     Returns:
-      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, settings: {name: [of the source, of the
-      target]} of what no shape tells, passed: whether outputs are equal to the tolerance, and settings equal}.
+      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, settings: {name: [of the
+      source, of the target]} of what no shape tells, passed: whether outputs are equal to the tolerance, and settings equal}.
     """
     ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
-    given = (options, dataclasses.replace(options, num_attention_heads=None, hidden_act=None, layer_norm_eps=None, vocab_file=None))
-    own = [convert_lib.with_companions(one, end) for one, end in zip(given, ends)]
-    if own[1].num_attention_heads is None:  # nothing there tells them
-        own[1] = dataclasses.replace(own[1], num_attention_heads=own[0].num_attention_heads)
+    own = _own_options(ends, options)
     weights = [end.to_canonical(one).tensors for one, end in zip(own, ends)]
     configs = [model_config(weights, one) for one in own]
     outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for config, tensors in zip(configs, weights)]
@@ -52,6 +49,15 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     same = all(difference is not None and difference <= tolerance for difference in differences.values())
     return {"differences": differences, "tolerance": tolerance, "settings": settings,
             "passed": same and all(ours == theirs for ours, theirs in settings.values())}
+
+
+def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
+    nothing = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    source = convert_lib.with_companions(options, ends[0])
+    target = convert_lib.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    if target.num_attention_heads is None:  # nothing there tells them
+        target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
+    return [source, target]
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
@@ -85,7 +91,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
     if options.hidden_act not in ACTIVATIONS:
-        raise ConfigError(f"--verify builds BERT with {', '.join(ACTIVATIONS)}; the source has hidden_act={options.hidden_act}. Drop --verify.")
+        raise ConfigError(f"--verify builds BERT with {', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify.")
     return BertConfig(**sizes, num_attention_heads=heads, hidden_act=options.hidden_act, layer_norm_eps=options.layer_norm_eps,
                       hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 

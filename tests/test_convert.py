@@ -301,6 +301,17 @@ def test_an_activation_that_nothing_tells_is_the_usual_one_and_said(first, expec
         assert "nothing beside the result says hidden_act=gelu_erf" in convert_lib.describe(report) and not report["companions"]
 
 
+def test_a_format_is_read_with_its_own_configuration(tmp_path):
+    """Both may lie in one folder."""
+    folder = write(random_checkpoint(), "huggingface", tmp_path / "a", Options(hidden_act="gelu_erf", num_attention_heads=4))
+    bundle.write(random_checkpoint(), str(tmp_path / "a/model"))
+    put(tmp_path / "a", hidden_act="gelu", num_attention_heads=2)
+    for path, name, expected in ((folder, "huggingface", "gelu_erf"), (f"{folder}/model.safetensors", "huggingface", "gelu_erf"),
+                                 (f"{folder}/model", "google", "gelu_tanh")):
+        checkpoint = registry.open_checkpoint(path, "PATH", name)
+        assert convert_lib.with_companions(Options(), checkpoint).hidden_act == expected
+
+
 @pytest.mark.parametrize("key,wrong", [("hidden_act", "gelu"), ("num_attention_heads", 2), ("layer_norm_eps", 1e-3)])
 def test_verification_finds_a_result_whose_config_is_wrong(key, wrong, tmp_path):
     """Each end is computed with what lies there, not with what the conversion knew."""

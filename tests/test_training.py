@@ -480,3 +480,20 @@ def test_the_first_step_apart_changes_no_total(make_config, deterministic):
         totals.append({name: value.numpy() for name, value in total.items()})
     for name, value in totals[0].items():
         np.testing.assert_array_equal(value, totals[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"hidden_act": "gelu_erf"}, "has hidden_act=gelu_tanh, the model has hidden_act=gelu_erf"),
+    ({"num_attention_heads": 2}, "has num_attention_heads=4, the model has num_attention_heads=2"),
+    ({"layer_norm_eps": 1e-5}, "has layer_norm_eps=1e-12")])
+def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, message):
+    """What no shape tells is compared with the settings that the run was started with; an older run's gelu is the tanh form."""
+    config = make_config()
+    for name in ("gelu", "gelu_tanh"):
+        saved = json.loads(config_lib.to_json(config))
+        saved["model"]["hidden_act"] = name
+        (tmp_path / "config.json").write_text(json.dumps(saved))
+        runner._Earlier(str(tmp_path)).check_model(config)
+        with pytest.raises(ConfigError, match=message):
+            runner._Earlier(str(tmp_path)).check_model(make_config(change))
+    runner._Earlier(str(tmp_path / "nowhere")).check_model(config)

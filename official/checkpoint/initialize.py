@@ -20,8 +20,8 @@ _ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not used, and
-    the activation of the model where nothing with the checkpoint says its own."""
+    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not
+    used, and the activation of the model where nothing with the checkpoint says its own."""
 
     title: str
     location: str
@@ -63,7 +63,7 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
 
 
 def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None) -> InitReport:
-    assumed = _check_model(model, checkpoint) if model else None
+    assumed = check_model(model, checkpoint) if model else None
     mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)}
@@ -76,14 +76,20 @@ def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, 
     return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused), assumed)
 
 
-def _check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
-    """Raises where the shapes fit and the model computes something else. Returns the model's activation where it could not be compared."""
+def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
+    """Compares what no tensor's shape tells: heads, activation, epsilon. Reads no tensor.
+
+    Returns:
+      The model's activation where nothing says the checkpoint's; else None.
+
+    Raises:
+      ConfigError: where the model computes something else than the checkpoint's.
+    """
     said = companions.sizes_beside(checkpoint.location)
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
     other = contradictions(model, said)
     if other:
-        raise ConfigError(f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or --bert_config_file: the "
-                          "checkpoint is of a model that computes something else.")
+        raise ConfigError(f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or --bert_config_file.")
     return None if "hidden_act" in said else model.hidden_act
 
 

@@ -118,8 +118,8 @@ class CheckpointManager:
         weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
         bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
         if bad:
-            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the checkpoint before, "
-                              "or change --model_dir.")
+            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the "
+                              "checkpoint before, or change --model_dir.")
         for name, value in values.items():
             self._variables[name].assign(value)
 

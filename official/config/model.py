@@ -96,7 +96,8 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
     said = {key: values[key] for key in WITHOUT_SHAPE if values.get(key) is not None}
     if activation_of(values) is not None:
         said["hidden_act"] = activation_of(values)
-    return [f"has {key}={said[key]}, the model has {key}={getattr(model, key)}" for key in said if said[key] != getattr(model, key)]
+    own = dataclasses.asdict(model)
+    return [f"has {key}={said[key]}, the model has {key}={own[key]}" for key in said if said[key] != own[key]]
 
 
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:

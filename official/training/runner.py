@@ -70,7 +70,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     data_files = task.find_data()
     config = config_lib.with_data(config, task.train_samples)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
-        registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")  # found out now, not after a large model is built
+        # Found out now, not after a large model is built.
+        initialize.check_model(config.model, registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint"))
     with own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked) as check_folder, \
             _open_wandb(config, writes=chief) as wandb, peers.noticing_lost_peers(strategy):
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
@@ -135,8 +136,8 @@ class _Earlier:
         saved = self._settings.get("model")
         other = contradictions(config.model, saved) if isinstance(saved, dict) else []
         if other:
-            raise ConfigError(f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give --config={config.model_dir}/config.json in "
-                              "place of --bert_config_file, or change --model_dir.")
+            raise ConfigError(f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there as --config "
+                              "in place of --bert_config_file, or change --model_dir.")
 
     def evaluations(self, last_step: int) -> dict[int, dict]:
         return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}

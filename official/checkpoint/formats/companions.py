@@ -43,9 +43,10 @@ def sizes_beside(location: str) -> dict:
 
 
 def config_beside(location: str) -> str | None:
-    """Returns the path of the configuration beside a checkpoint."""
-    folder = location if os.path.isdir(location) else os.path.dirname(location)
-    paths = [os.path.join(folder, name) for name in (CONFIG, hf_folder.CONFIG)]
+    """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
+    is_folder = os.path.isdir(location)
+    names = (hf_folder.CONFIG, CONFIG) if is_folder or location.endswith(".safetensors") else (CONFIG, hf_folder.CONFIG)
+    paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
     return next((path for path in paths if os.path.exists(path)), None)
 
 
