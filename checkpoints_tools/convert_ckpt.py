@@ -22,6 +22,7 @@ import command_line
 
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import ConfigError, suggest
+from official.config.model import LARGEST
 from official.io.errors import report_error
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
@@ -87,9 +88,10 @@ def check(flags):
     if flags.action not in _ACTIONS:
         raise ConfigError(f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two of "
                           f"{', '.join(_NAMES)}, or research2apps or apps2research.")
-    for name in ("vocab_size", "num_embeddings_splits", "num_attention_heads"):
-        if getattr(flags, name) is not None and getattr(flags, name) < 1:
-            raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number above 0.")
+    heads, words = LARGEST["num_attention_heads"], LARGEST["vocab_size"]
+    for name, most in (("vocab_size", words), ("num_embeddings_splits", words), ("num_attention_heads", heads)):
+        if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
+            raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
     check_concerned(flags, _ACTIONS[flags.action])
     return flags
 

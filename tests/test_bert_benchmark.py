@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 
+from packaging import requirements
 import pytest
 import tensorflow as tf
 from tensorflow.core.util import test_log_pb2
@@ -26,15 +28,19 @@ METRICS = {"exp_per_second", "eval_accuracy", "eval_loss", "startup_secs", "peak
 # What the driver does: a parent without TensorFlow forks a child, which finds class and method by name, sets where the report
 # goes, calls the method and reads the report back.
 DRIVER = '''
-import importlib, json, multiprocessing, os, sys
+import importlib, json, logging, multiprocessing, os, sys
 
 def child(queue, name, output_dir, arguments):
+    handler = logging.FileHandler(os.path.join(output_dir, "perfzero.log"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().warning("DRIVER before")
     class_name, method = name.rsplit(".", 1)
     module, class_name = class_name.rsplit(".", 1)
     maker = getattr(importlib.import_module(module), class_name)
     benchmark = maker(output_dir=output_dir, root_data_dir=output_dir, tpu=None, **json.loads(arguments))
     os.environ["TEST_REPORT_FILE_PREFIX"] = prefix = os.path.join(output_dir, "proto_")
     getattr(benchmark, method)()
+    logging.getLogger().warning("DRIVER after")
     from tensorflow.core.util import test_log_pb2
     with open(f"{prefix}{class_name}.{method}", "rb") as file:
         entries = test_log_pb2.BenchmarkEntries.FromString(file.read())
@@ -43,6 +49,9 @@ def child(queue, name, output_dir, arguments):
 if __name__ == "__main__":
     repository, *arguments = sys.argv[1:]
     sys.path.append(repository)
+    logging.basicConfig(format="%(asctime)s %(levelname)s: %(message)s", level=logging.DEBUG)
+    from absl import logging as absl_logging
+    absl_logging.use_absl_handler()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     assert "tensorflow" not in sys.modules
@@ -138,6 +147,20 @@ def test_as_the_driver_runs_it(tmp_path):
     assert {"--train_batch_size=8", "--use_synthetic_data=true", "--optimizer_type=lamb", "--learning_rate=0.005"} <= set(given)
     assert read_result(str(tmp_path / "benchmark_cpu"))["status"] == "success"
     assert "Traceback" not in errors and "error" not in entry.extras
+    logged = (tmp_path / "perfzero.log").read_text()
+    for line in ("First step done", "Resuming from", "Fresh weights from seed", "DRIVER before", "DRIVER after"):
+        count = int(line != "Resuming from")
+        assert (logged.count(line), errors.count(line)) == (count, count), line  # through the driver's own handlers, once each
+
+
+def test_what_the_driver_imports_is_an_extra_that_can_be_installed_beside_tensorflow():
+    """Its report needs google.cloud.bigquery, its process information psutil, and both a protobuf that TensorFlow takes."""
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#"))
+    extra = re.search(r'"perfzero": \[(.*?)\]', (ROOT / "setup.py").read_text())[1]
+    wanted = [requirements.Requirement(text) for text in re.findall('"(.*?)"', extra)]
+    assert {"psutil", "google-cloud-bigquery"} <= {each.name for each in wanted}
+    assert all(each.specifier.contains(pins[each.name]) for each in wanted)
+    assert pins["protobuf"].startswith("4.")
 
 
 def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):
@@ -268,12 +291,18 @@ def test_data_files_are_under_the_data_folder(tmp_path):
 def test_environment_wins(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARK_OUTPUT_DIR", str(tmp_path / "env"))
     monkeypatch.setenv("BENCHMARK_TPU", "grpc://localhost:1")
-    benchmark = BertClassifyBenchmarkReal(output_dir=str(tmp_path / "argument"), tpu="other")
+    benchmark = BertClassifyBenchmarkReal(output_dir=str(tmp_path / "argument"), root_data_dir="gs://bucket", tpu="other")
     config = benchmark._config("benchmark_4x4_tpu")  # pylint: disable=protected-access
     assert (config.model_dir, config.tpu) == (str(tmp_path / "env" / "benchmark_4x4_tpu"), "grpc://localhost:1")
     assert benchmark._config("benchmark_8_gpu").tpu is None  # pylint: disable=protected-access
     benchmark.benchmark_4x4_tpu()
     assert_failed(report(tmp_path, "BertClassifyBenchmarkReal.benchmark_4x4_tpu"), "tpu=grpc://localhost:1")
+
+
+def test_a_remote_tpu_wants_remote_data(tmp_path, capsys):
+    BertClassifyBenchmarkReal(output_dir=str(tmp_path / "out"), root_data_dir="/data", tpu="grpc://localhost:1").benchmark_4x4_tpu()
+    assert_failed(report(tmp_path, "BertClassifyBenchmarkReal.benchmark_4x4_tpu"), "input_files=/data/", "gs://BUCKET")
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_bug_still_raises(tmp_path, monkeypatch):

@@ -234,7 +234,8 @@ def test_command_line(tmp_path):
     (("google2grafcore", "x"), "did you mean google2graphcore"),
     (("google2graphcore", "nowhere/x"), "no checkpoint"),
     (("google2graphcore", "nowhere/x", "--precision=8"), "invalid choice"),
-    (("google2graphcore", "nowhere/x", "--vocab_size=0"), "above 0"),
+    (("google2graphcore", "nowhere/x", "--vocab_size=0"), "a number from 1 to 10,000,000"),
+    (("google2graphcore", "nowhere/x", "--vocab_size=10000000000"), "a number from 1 to 10,000,000"),
 ])
 def test_wrong_command_lines(arguments, message):
     done = command("convert_ckpt", *arguments)

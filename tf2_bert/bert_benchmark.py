@@ -1,5 +1,6 @@
 """PerfZero benchmarks: a method runs one flagfile and reports speed, accuracy, start-up time and memory.
 
+    pip install '.[perfzero]' -c constraints.txt
     python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero --python_path=$PWD --root_data_dir=/data \
         --benchmark_methods=tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_8_gpu
 
@@ -11,6 +12,7 @@ import official  # first: sets what TensorFlow reads when it is imported
 
 import gc
 import itertools
+import logging as standard_logging
 import math
 import os
 import shlex
@@ -22,6 +24,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official import flags
 from official.config import ConfigError
+from official.io.errors import PeerError
 from official.reporting.progress import configure_logging
 from official.tasks import TASKS
 from official.training import runner
@@ -105,7 +108,7 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
             config = self._config(method)
             extras |= {"flags": shlex.join(_non_default_flags(config)), "model_dir": config.model_dir}
             metrics, error = _train(config, started)
-        except ConfigError as problem:
+        except (ConfigError, PeerError) as problem:
             error = " ".join(str(problem).split())  # one line, whatever was received
         if error:
             extras["error"] = error
@@ -155,6 +158,16 @@ def _non_default_flags(config) -> list[str]:
     return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
 
 
+def _configure_logging(verbosity: int) -> None:
+    """Logs as train.py does, unless the driver has handlers of its own: these get every line, and nothing else writes it again."""
+    root = standard_logging.getLogger()
+    level, before = root.level, list(root.handlers)
+    configure_logging(verbosity)  # takes absl's handler away
+    if kept := [handler for handler in before if handler in root.handlers]:
+        root.handlers[:] = kept
+        root.setLevel(level)
+
+
 def _train(config, started: float) -> tuple[list[dict], str | None]:
     """Runs a configuration. Returns the metrics to report, and a line that says why the run is no success, or None.
 
@@ -165,7 +178,7 @@ def _train(config, started: float) -> tuple[list[dict], str | None]:
     Raises:
       ConfigError: where the run cannot be made.
     """
-    configure_logging(config.verbosity)
+    _configure_logging(config.verbosity)
     # The first run's start-up is that of the process, too; a driver may import this module and then fork for every method.
     first = os.getpid() == _process and next(_runs_of_this_process) == 0
     result = runner.run(config, TASKS[config.task], command=["train.py", *_non_default_flags(config)],

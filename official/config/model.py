@@ -27,7 +27,7 @@ class BertConfig:
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
-_LARGEST = {"vocab_size": 10**7, "hidden_size": 2**16, "num_hidden_layers": 1000, "num_attention_heads": 2**10, "intermediate_size": 2**18,
+LARGEST = {"vocab_size": 10**7, "hidden_size": 2**16, "num_hidden_layers": 1000, "num_attention_heads": 2**10, "intermediate_size": 2**18,
             "max_position_embeddings": 2**20, "type_vocab_size": 2**10}
 _MOST_PARAMETERS = 10**11
 
@@ -186,6 +186,6 @@ def checked_size(key: str, value, source: str):
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
         allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
-    if kind is int and value > _LARGEST[key]:
-        raise ConfigError(f"{source}: {key}={value}, expected at most {_LARGEST[key]:,}.")
+    if kind is int and value > LARGEST[key]:
+        raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")
     return value
