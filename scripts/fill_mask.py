@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 from command_line import ConfigError
+from official.io.errors import report_error
 
 
 def parse_flags():
@@ -73,7 +74,7 @@ def main() -> int:
             print(shown(text, model.fill_mask(text, flags.top_k), flags.json), flush=True)
         except ConfigError as error:
             wrong += 1
-            print(f"fill_mask.py: line {number}: {error}", file=sys.stderr)
+            report_error("fill_mask.py", f"line {number}: {error}")
             if flags.json:
                 print(json.dumps({"text": line.decode(errors="replace"), "error": str(error)}, ensure_ascii=False), flush=True)
     if not number:

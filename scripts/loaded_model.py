@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from official.checkpoint import convert as convert_lib
 from official.checkpoint import reading
-from official.checkpoint.formats import canonical, companions, hf_folder, registry
+from official.checkpoint.formats import canonical, companions, registry
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.tokenization import Tokenizer
 from official.data.vocabulary import Vocabulary, load_vocabulary
+from official.io.json_files import read_json
 from official.modeling.pretrainer import BertPretrainer
 
 MASK = "[MASK]"
@@ -137,7 +138,7 @@ def _vocabulary_of(options: Options, location: str, config: BertConfig) -> Vocab
 def _vocabulary_of_run(location: str) -> str | None:
     """Returns the vocabulary that the run was given, by its config.json."""
     path = companions.config_beside(location)
-    named = hf_folder.read_config(path).get("vocab_file") if path else None
+    named = read_json(path).get("vocab_file") if path else None
     if isinstance(named, str) and not os.path.isfile(named):
         raise ConfigError(f"{path}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
     return named if isinstance(named, str) else None
