@@ -105,15 +105,15 @@ def _other_whole(rng: random.Random, text: bytes) -> bytes:
 
 
 def _constant(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": %s, %s' % (rng.choice((b"NaN", b"Infinity", b"-Infinity", b"1e999")), text.strip()[1:])
+    return b'{"surplus": %s, %s' % (rng.choice((b"NaN", b"Infinity", b"-Infinity", b"1e999")), text.strip()[1:])
 
 
 def _digits(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": %s, %s' % (b"9" * rng.choice((5_000, 30)), text.strip()[1:])
+    return b'{"surplus": %s, %s' % (b"9" * rng.choice((5_000, 30)), text.strip()[1:])
 
 
 def _latin1(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": "caf\xe9", ' + text.strip()[1:]
+    return b'{"surplus": "caf\xe9", ' + text.strip()[1:]
 
 
 def _cut_json(rng: random.Random, text: bytes) -> bytes:
