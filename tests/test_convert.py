@@ -362,11 +362,20 @@ def test_a_vocabulary_that_is_not_there_is_refused(target, tmp_path):
 
 def test_a_vocabulary_beside_that_is_too_long_is_left_out(tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
-    (tmp_path / "a/vocab.txt").write_text("word\n" * WORDS)
+    words = "".join(f"word{number}\n" for number in range(WORDS))
+    (tmp_path / "a/vocab.txt").write_text(words)
     report = convert(start, "huggingface", str(tmp_path / "b"), options=Options(vocab_size=50))
     assert report["dropped"][str(tmp_path / "a/vocab.txt")] == "it has 60 words, the result 50" and not (tmp_path / "b/vocab.txt").exists()
     convert(start, "keras", str(tmp_path / "c"), options=Options(vocab_size=50))
-    assert (tmp_path / "c/vocab.txt").read_text() == "word\n" * WORDS
+    assert (tmp_path / "c/vocab.txt").read_text() == words
+
+
+def test_a_vocabulary_beside_that_is_damaged_is_left_out(tmp_path, caplog):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    put(tmp_path / "a", num_attention_heads=4)
+    (tmp_path / "a/vocab.txt").write_text("one\ntwo\none\n")
+    convert(start, "huggingface", str(tmp_path / "b"))
+    assert not (tmp_path / "b/vocab.txt").exists() and "'one' stands on lines 1 and 3" in caplog.text
 
 
 def test_vocabulary_case_and_labels_go_along_both_ways(tmp_path):

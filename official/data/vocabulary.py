@@ -3,14 +3,12 @@
 import dataclasses
 import functools
 import hashlib
-from collections import Counter
 
 import numpy as np
 
-from official.config import ConfigError
 from official.io import vocabulary_files
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
 
 
@@ -75,18 +73,5 @@ def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str 
 
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
-    _check_words(file.words, f"--{flag}={path}")
+    vocabulary_files.check_words(file.words, f"--{flag}={path}")
     return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case)
-
-
-def _check_words(words: tuple[str, ...], source: str) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in words]
-    if missing:
-        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
-                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
-    if len(set(words)) < len(words):
-        word = Counter(words).most_common(1)[0][0]
-        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
-    if "" in words:
-        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from absl import logging
@@ -16,6 +17,7 @@ from official.io import files
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json, read_json
 
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _CASED_SHARE = 0.02  # of the words with letters that have capitals: Google's cased vocabularies have 20 % and more, uncased ones none
 _SPECIAL = re.compile(r"\[.+\]")
@@ -83,6 +85,25 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
         raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
     words = tuple(map(str.strip, lines))
     return words if "" not in words else tuple(line.strip() or line for line in lines)  # white space of Unicode's may be a word
+
+
+def check_words(words: tuple[str, ...], source: str) -> None:
+    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word is there twice, or one is empty. `source` begins the message."""
+    missing = [token for token in SPECIAL_TOKENS if token not in words]
+    if missing:
+        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
+                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
+    check_each(words, source)
+
+
+def check_each(words: tuple[str, ...], source: str) -> None:
+    """Raises ConfigError where a word is there twice, or one is empty."""
+    if len(set(words)) < len(words):
+        word = Counter(words).most_common(1)[0][0]
+        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
+        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
+    if "" in words:
+        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from fuzzing import damage
+
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 # What "flags" gives to any flag, beside paths that are not there: types and ranges that none has.
 _NO_NUMBERS = ("abc", "nan", "inf", "1e400", "1_0x", "--", "٣x")
@@ -145,7 +147,8 @@ def _checkpoints() -> list[Command]:
     for name in CHECKPOINTS:
         part, path = ("runs/pretrain" if name == "keras" else f"formats/{name}"), CHECKPOINTS[name]
         action = "keras2google" if name == "keras" else f"{name}2keras"
-        beside = (_MODEL_BESIDE, _tokenizer_of("formats/huggingface"), Target("formats/huggingface/vocab.txt", "vocabulary")) if name == "huggingface" else ()
+        beside = (_MODEL_BESIDE, _tokenizer_of("formats/huggingface", seen=damage.NAMED),
+                  Target("formats/huggingface/vocab.txt", "vocabulary", {"handed_on": True})) if name == "huggingface" else ()
         commands.append(Command(f"convert_ckpt {action}", "checkpoints_tools/convert_ckpt.py", (action, path, "--output_dir=made"), (part,),
                                 (_checkpoint(name), _checkpoint(name), *beside, *_bytes(path + "*/model*" if name == "huggingface" else path + "*")),
                                 ("vocab_size", "precision", "num_attention_heads"), codes=(0, 1)))
@@ -182,8 +185,8 @@ def _results() -> list[Command]:
 _CONFIG_SAVED = {"checked": _CONFIG["checked"][:5], "ranges": {place: values for place, values in _CONFIG["ranges"].items() if len(place) == 1}}
 
 
-def _tokenizer_of(folder: str) -> Target:
-    return Target(f"{folder}/tokenizer_config.json", "json", {"checked": [("do_lower_case",)], "ranges": {("tokenize_chinese_chars",): (False,)}})
+def _tokenizer_of(folder: str, **details) -> Target:
+    return Target(f"{folder}/tokenizer_config.json", "json", {"checked": [("do_lower_case",)], "ranges": {("tokenize_chinese_chars",): (False,)}, **details})
 
 
 def _answers() -> list[Command]:
@@ -198,6 +201,10 @@ def _answers() -> list[Command]:
         typed = "Who was first?\nWhere?\n" if parts else "One is here.\tTwo is there.\n"
         commands.append(Command(name, f"scripts/{name}.py", (f"--checkpoint={run}", *extra), (run, *parts), targets,
                                 ("answers",) if parts else (), typed=typed))
+    for name, folder, of_format in (("fill_mask", "runs/pretrain", "keras"), ("fill_mask huggingface", "formats/huggingface", "huggingface")):
+        targets = (Target("stdin", "typed"), Target(f"{folder}/vocab.txt", "vocabulary", {"of_model": True}), _tokenizer_of(folder), _checkpoint(of_format),
+                   *_bytes(f"{folder}/*.json", f"{folder}/vocab.txt"), *((_MODEL_BESIDE,) if of_format == "huggingface" else ()))
+        commands.append(Command(name, "scripts/fill_mask.py", (f"--checkpoint={folder}",), (folder,), targets, ("top_k",), typed="the sea was [MASK].\n"))
     return commands
 
 

@@ -58,12 +58,12 @@ Path = tuple  # keys and numbers that lead to a value; "*" for any of a list, "?
 
 
 def damage_json(rng: random.Random, path: str, checked: list[Path] = (), required: list[Path] = (), ranges: dict[Path, tuple] | None = None,
-                found: dict[Path, tuple] | None = None) -> Done:
+                found: dict[Path, tuple] | None = None, seen: str = REFUSED) -> Done:
     """Damages a JSON object.
 
     Args:
       checked: values whose types are checked; required: keys that must be there; ranges: {value: others that are out of range};
-      found: {value: others that are left out and named}.
+      found: {value: others that are left out and named}; seen: what is expected otherwise.
     """
     kinds = {"nested": _nested, "whole": _other_whole, "constant": _constant, "latin-1": _latin1, "cut": _cut_json, "digits": _digits}
     chosen = rng.choice([*kinds, *["type"] * 4 * bool(checked), *["missing"] * 3 * bool(required), *["range"] * 4 * bool(ranges),
@@ -71,7 +71,7 @@ def damage_json(rng: random.Random, path: str, checked: list[Path] = (), require
     text = _read(path)
     if chosen in kinds:
         _write(path, kinds[chosen](rng, text))
-        return f"JSON {chosen}", REFUSED
+        return f"JSON {chosen}", seen
     values = json.loads(text)
     place = rng.choice({"type": list(checked), "missing": list(required), "range": list(ranges or ()), "found": list(found or ())}[chosen])
     holder, key = _find(rng, values, place)
@@ -82,7 +82,7 @@ def damage_json(rng: random.Random, path: str, checked: list[Path] = (), require
     else:
         holder[key] = rng.choice((ranges if chosen == "range" else found)[place])
     _write(path, json.dumps(values).encode())
-    return f"JSON {chosen} of {'.'.join(map(str, place))}", NAMED if chosen == "found" else REFUSED
+    return f"JSON {chosen} of {'.'.join(map(str, place))}", NAMED if chosen == "found" else seen
 
 
 def _find(rng: random.Random, values, place: Path) -> tuple:
@@ -105,15 +105,15 @@ def _other_whole(rng: random.Random, text: bytes) -> bytes:
 
 
 def _constant(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": %s, %s' % (rng.choice((b"NaN", b"Infinity", b"-Infinity", b"1e999")), text.strip()[1:])
+    return b'{"surplus": %s, %s' % (rng.choice((b"NaN", b"Infinity", b"-Infinity", b"1e999")), text.strip()[1:])
 
 
 def _digits(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": %s, %s' % (b"9" * rng.choice((5_000, 30)), text.strip()[1:])
+    return b'{"surplus": %s, %s' % (b"9" * rng.choice((5_000, 30)), text.strip()[1:])
 
 
 def _latin1(rng: random.Random, text: bytes) -> bytes:
-    return b'{"a": "caf\xe9", ' + text.strip()[1:]
+    return b'{"surplus": "caf\xe9", ' + text.strip()[1:]
 
 
 def _cut_json(rng: random.Random, text: bytes) -> bytes:
@@ -166,10 +166,10 @@ def damage_typed_text(rng: random.Random, path: str) -> Done:
     return "typed Latin-1", REFUSED
 
 
-def damage_vocabulary(rng: random.Random, path: str, of_model: bool = False) -> Done:
-    """Damages a vocabulary; `of_model`: whether its size has to be the model's."""
+def damage_vocabulary(rng: random.Random, path: str, of_model: bool = False, handed_on: bool = False) -> Done:
+    """Damages a vocabulary; `of_model`: its size has to be the model's; `handed_on`: it is not used, and left out where it is damaged."""
     words = _read(path).splitlines()
-    kind = rng.choice(("twice", "special", "empty", "latin-1", *["short", "long"] * of_model))
+    kind = rng.choice(("twice", "empty", "latin-1", *["special"] * (not handed_on), *["short", "long"] * of_model))
     if kind == "twice":
         words[rng.randrange(5, len(words))] = words[5 if words[5] != words[-1] else 6]
         words[-1] = words[6]
@@ -184,7 +184,7 @@ def damage_vocabulary(rng: random.Random, path: str, of_model: bool = False) -> 
     else:
         words += [b"surplus%d" % number for number in range(rng.randrange(1, 9))]
     _write(path, b"\n".join(words) + b"\n")
-    return f"vocabulary {kind}", REFUSED
+    return f"vocabulary {kind}", NAMED if handed_on else REFUSED
 
 
 def damage_table(rng: random.Random, path: str, label: int | None = None, strict: bool = False) -> Done:
@@ -309,9 +309,9 @@ def damage_checkpoint(rng: random.Random, path: str, format_name: str, reads_val
 
 
 def _is_weight(name: str) -> bool:
-    """Says whether the tensor is the encoder's, and no slot of an optimizer."""
+    """Says whether the tensor is the encoder's: no slot of an optimizer, and none of a head, which may start fresh."""
     lowered = name.lower()
-    return ("layer" in lowered or "embedding" in lowered) and not re.search(r"lamb|adam|slot|/\.optimizer|moment|accl|_[mv]$", lowered)
+    return ("layer" in lowered or "embedding" in lowered) and not re.search(r"cls|predictions|lamb|adam|slot|/\.optimizer|moment|accl|_[mv]$", lowered)
 
 
 def _replace(rng: random.Random, tensors: dict, name: str, kind: str) -> None:

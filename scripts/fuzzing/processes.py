@@ -86,6 +86,8 @@ def _judge_error(program: str, errors: str) -> str | None:
         return f"{len(complaints)} error lines"
     if not errors.endswith("\n") or lines[-1] != complaints[0]:
         return "the error is not the last line"
+    if lines[-1] != errors.rstrip("\n").rpartition("\n")[2].rpartition("\r")[2].rstrip():
+        return "a bar is left behind the error"
     if len(lines[-1]) >= _MOST_CHARACTERS:
         return f"an error of {len(lines[-1])} characters"
     return None

@@ -63,7 +63,8 @@ def with_companions(options: Options, location: str, heads: int | None, activati
       ConfigError: where the vocabulary is given and cannot be read.
     """
     if options.vocab_file is not None:
-        vocabulary_files.read(options.vocab_file)
+        words = vocabulary_files.read(options.vocab_file).words
+        vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
     found = {"num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
              "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),

@@ -288,7 +288,9 @@ def vocabulary_beside(location: str) -> str | None:
     if path is None:
         return None
     try:
-        return vocabulary_files.read(path).path
+        file = vocabulary_files.read(path)
+        vocabulary_files.check_each(file.words, path)
+        return file.path
     except ConfigError as error:
         logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
         return None
