@@ -252,7 +252,7 @@ def test_result_file(tmp_path):
     values = json.load(open(path))
     assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy", "majority_prediction",
                             "sequences_per_sec", "wall_secs", "startup_secs", "first_step_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
-                            "skipped_steps", "config", "environment", "data", "signal", "tables", "examples", "predictions", "learning_rates", "f1"]
+                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "examples", "predictions", "learning_rates", "f1"]
     assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
