@@ -13,6 +13,7 @@ setup(
         "tensorflow-addons==0.23.0",
         "tensorflow-text==2.15.0",
         "numpy>=1.23.5,<2",
+        "ml-dtypes>=0.3.1,<0.4",
         "absl-py>=2.0,<3",
         "ml-collections>=1.0,<2",
         "blingfire>=0.1.8,<0.2",
@@ -29,7 +30,7 @@ setup(
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
         "wandb": ["wandb>=0.28,<1"],
         # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
-        "onnx": ["onnx>=1.14,<1.19"],
+        "onnx": ["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
         "wikipedia": ["wikiextractor>=3.1,<4"],
         "dev": ["pytest>=8,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7"],
     },

@@ -1,13 +1,27 @@
 """What the command-line scripts share: flags of one form, whole files or none, and errors in one line with exit code 2."""
 
+import os
+import sys
+
+from official.io import signals
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _runs_a_command() -> bool:
+    """Tells whether the program of this process is one of this repository's, and not, say, a test runner."""
+    program = getattr(sys.modules["__main__"], "__file__", None) or ""
+    return os.path.dirname(os.path.dirname(os.path.abspath(program))) == ROOT
+
+
+if _runs_a_command():
+    signals.watch()  # before anything that takes time to import
+
 import argparse
 import itertools
 import json
 import math
-import os
 import re
-import signal
-import sys
 from collections.abc import Callable
 
 from official.io import quiet
@@ -177,13 +191,14 @@ def write_file(path: str, data: str | bytes) -> None:
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
     quiet.quieten_libraries()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_fail("terminated.", 143)))  # an exception, so that files are cleaned up
     try:
-        sys.exit(main())
+        with signals.raising():  # an exception, so that files are cleaned up
+            code = main()
     except ConfigError as error:
-        sys.exit(_fail(str(error), 2))
-    except KeyboardInterrupt:
-        sys.exit(_fail("interrupted.", 130))
+        code = _fail(str(error), 2)
+    except KeyboardInterrupt as error:
+        code = signals.report(error)
+    sys.exit(code)
 
 
 def _fail(message: str, code: int) -> int:

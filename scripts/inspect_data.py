@@ -83,10 +83,10 @@ def draw(lengths: dict, path: str, longest: int) -> None:
 def main() -> None:
     flags = parse_flags()
     from official.data import inspection  # after the flags are checked: TensorFlow takes seconds to load
-    from official.io import files
-    paths = {"records": files.find_files(",".join(flags.files), "files", in_folders="*.tfrecord")}
+    from official.data import reading
+    paths = {"records": reading.find_files(",".join(flags.files))}
     if flags.compare_to:
-        paths["compare_to"] = files.find_files(flags.compare_to, "compare_to", in_folders="*.tfrecord")
+        paths["compare_to"] = reading.find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
     summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
     shares = {name: summary.shares() for name, summary in summaries.items()}

@@ -18,7 +18,7 @@ from official.checkpoint import convert as convert_lib, initialize
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options
-from official.config import BertConfig, ConfigError, bert_config_from_dict, read_json
+from official.config import ConfigError, bert_config_from_dict, read_json
 from official.io import label_files
 from official.modeling.pretrainer import BertPretrainer
 from tests import numpy_bert

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -12,10 +14,11 @@ import tensorflow as tf
 from official import config as config_lib
 from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
+from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import finish, repeats, runner
 from official.training.loop import Loop
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 from tests.test_glue_data import write_split
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box sky sea sun hat".split()
@@ -89,11 +92,19 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
     epochs = 2 if impossible else 20
     result = run(squad(impossible, num_train_epochs=epochs, do_predict=True, steps_per_loop=40, steps_between_eval=80))
     assert result.status == "finished" and result.step == 8 * epochs  # steps of an epoch follow from the data
-    assert impossible or result.scores["f1"] > 50  # by chance: 33
+    assert impossible or 0.5 < result.scores["f1"] <= 1  # by chance: 0.33
     files = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if impossible else set())
     assert all((tmp_path / "run" / name).exists() for name in files) and ("best_f1_thresh" in result.scores) == impossible
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["f1"] == result.scores["f1"] and written["exact_match"] == result.scores["exact_match"]
+    assert written["eval_accuracy"] == [line["f1"] for line in read_metrics(str(tmp_path / "run")) if line["split"] == "eval"][-1] <= 1
+    assert all(0 <= value <= 1 for rows in written["tables"].values() for row in rows[1:] for value in row[2:])
+    script = f"scripts/evaluate_squad_v{2 if impossible else 1}.py"
+    official = subprocess.run([sys.executable, script, tmp_path / "dev.json", tmp_path / "run" / "predictions.json"], cwd=ROOT, capture_output=True,
+                              text=True, check=True)
+    in_percent = json.loads(official.stdout)  # as published
+    for ours, theirs in (("f1", "f1"), ("exact_match", "exact" if impossible else "exact_match")):
+        assert in_percent[theirs] == pytest.approx(100 * written[ours]) and 1 < in_percent[theirs] <= 100
     assert set(written["tables"]) == {"Score by question word", "Score by length of the answer"}
     predictions = json.loads((tmp_path / "run" / "predictions.json").read_text())
     page = (tmp_path / "run" / "report.html").read_text()

@@ -247,13 +247,18 @@ def make_result(**changes):
     return result_lib.TrainResult(**{**values, **changes})
 
 
+def test_a_lost_peer_has_an_exit_code_of_its_own():
+    assert make_result(status="failed").exit_code == 3 and make_result(status="failed", peer_lost=True).exit_code == 4
+
+
 def test_result_file(tmp_path):
-    path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 88.5}, fresh_variables=["cls/output_bias"]))
+    path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
     assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy", "majority_prediction",
                             "sequences_per_sec", "wall_secs", "startup_secs", "first_step_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
-                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "examples", "predictions", "learning_rates", "f1"]
-    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 88.5)
+                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "examples", "predictions", "learning_rates",
+                            "f1"]
+    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 0.885)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 

@@ -1,11 +1,13 @@
 """The step, the loop and the run: invariance, published recipe, evaluation, warm-up, resume, failure."""
 
+import collections
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,11 +19,12 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
+from official.optimization import gradients as gradients_lib
 from official.reporting.metrics import MetricsWriter, read_metrics
 from official.reporting.mllog import MLPerfLog, SilentLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import runner, step as step_lib
+from official.training import own_folder, runner, step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from tests.conftest import ROOT
@@ -80,9 +83,36 @@ def test_replicas_and_accumulation_do_not_change_the_weights(make_config, record
     assert_close(ours, expected)
 
 
-def test_packed_all_reduce_does_not_change_the_weights(make_config):
-    packed = make_config(**replicas(2, all_reduce_alg=None), explicit_allreduce=True, allreduce_bytes_per_pack=1000)
-    assert_close(train(packed), train(make_config(**replicas(2))))
+def reduced_sizes(config, kind) -> collections.Counter:
+    """Returns how often the replicas' part of a step has an all-reduce, an operation of type `kind`, of so many numbers."""
+    loop = make_loop(config)
+    gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
+    operations = step.get_concrete_function(next(loop._train_iterator())).graph.get_operations()
+    shapes = [operation.inputs[0].shape for operation in operations if operation.type == kind]
+    return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
+
+
+@pytest.mark.parametrize("all_reduce_alg,kind", [(None, "CollectiveReduceV2"), pytest.param("hierarchical_copy", "AddN", marks=pytest.mark.slow)])
+def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(make_config, all_reduce_alg, kind):
+    settings = replicas(2, all_reduce_alg)
+    packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
+    weights = make_loop(make_config()).state.model.trainable_variables
+    packs = collections.Counter(sum(weight.shape.num_elements() for weight in pack) for pack in gradients_lib._packs(weights, 5000))
+    assert 2 < packs.total() < len(weights)
+    total, others = sum(size * count for size, count in packs.items()), collections.Counter({2: 1, 8: 1})  # losses' weights, sums of metrics
+    for settings_of, expected in ((settings, collections.Counter({2: 1, total + 8: 1})),  # TensorFlow's choice
+                                  ({**packed, "allreduce_bytes_per_pack": 0}, collections.Counter({total: 1}) + others), (packed, packs + others)):
+        found = reduced_sizes(make_config(**settings_of), kind)
+        operations = found[2]  # of one all-reduce: one, or one a replica
+        assert found == collections.Counter({size: count * operations for size, count in expected.items()})
+    assert_close(train(make_config(**packed)), train(make_config(**replicas(2))))
+
+
+def test_packs_hold_tensors_of_one_type_up_to_their_size():
+    tensors = [tf.zeros([size], dtype) for size, dtype in ((2, tf.float32), (2, tf.float32), (1, tf.float32), (9, tf.float32), (1, tf.float16), (1, tf.float16))]
+    sizes = lambda limit: [[tensor.shape[0] for tensor in pack] for pack in gradients_lib._packs(tensors, limit)]
+    assert sizes(16) == [[2, 2], [1], [9], [1, 1]] and sizes(0) == [[2, 2, 1, 9], [1, 1]]
 
 
 def local_gradients(loop, batch, parts):
@@ -111,7 +141,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         assert norm > 0.5  # else the test would not see where clipping happens
         expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
     replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
-    distributed = next(loop._train_iterator())
+    distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
     ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
     first = lambda value: loop.strategy.experimental_local_results(value)[0]
     for gradient, total in zip(ours, expected):
@@ -314,23 +344,26 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    """Between two calls of the devices: after the first step of the process, which is one, and not at the end of the interval."""
     config = make_config(input_files=record_files())
-    original = Loop._train
+    original = Loop._call_devices
 
-    def train_and_signal(self, *arguments):
+    def call_and_signal(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
+        while self.interruption.signal is None:
+            time.sleep(0.01)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Loop, "_train", train_and_signal)
+    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
     result = run(config)
-    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 5)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
     monkeypatch.undo()
     assert run(config).step == 20
 
 
 def test_a_folder_in_use_is_refused(make_config):
     config = make_config()
-    with runner._locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+    with own_folder.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
         run(config)
 
 
@@ -413,15 +446,15 @@ def test_missing_devices_are_named(make_config):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
 
 
-def test_one_cpu_reads_the_dataset_itself():
+def test_replicas_read_the_dataset_itself():
     """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take a minute."""
-    dataset = tf.data.Dataset.range(3)
-    assert strategy_lib.distribute(lambda context: dataset, tf.distribute.OneDeviceStrategy("CPU:0")) is dataset
-    part = strategy_lib.distribute(lambda context: dataset.shard(context.num_input_pipelines, context.input_pipeline_id), tf.distribute.OneDeviceStrategy("CPU:0"))
-    assert list(part.as_numpy_iterator()) == [0, 1, 2]
-    replicas = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    values = [replicas.experimental_local_results(value) for value in strategy_lib.distribute(lambda context: dataset.repeat(2), replicas)]
-    assert [int(value) for each in values for value in each] == [0, 1, 2, 0, 1, 2]
+    dataset = tf.data.Dataset.range(4)
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+        contexts = []
+        assert strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+        assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
+        values = [strategy.experimental_local_results(value) for value in strategy_lib.batches(dataset, strategy)]
+        assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {len(each) for each in values} == {strategy.num_replicas_in_sync}
 
 
 def test_threads_are_those_of_the_flags(make_config):

@@ -13,9 +13,11 @@ from official.checkpoint.formats.tensors import listed
 from official.config import ConfigError
 from official.io.errors import describe_names
 from official.io.files import is_remote
+from official.io.json_files import read_json
 from official.io.writing import replace_file, sync
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
+_COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
 
 
 class CheckpointManager:
@@ -37,9 +39,13 @@ class CheckpointManager:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it becomes."""
         self._pinned = step
 
-    def save(self, step: int) -> str:
+    def save(self, step: int, companion: str | None = None) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
         that a checkpoint whose index is there is whole.
+
+        Args:
+          step: of the state.
+          companion: JSON that belongs to the state and is no variable; it is there before the index, and goes with it.
 
         Raises:
           ConfigError: where the folder is full or cannot be written to.
@@ -50,6 +56,7 @@ class CheckpointManager:
         names = sorted(self._variables)
         tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
         try:
+            self._write_companion(prefix + _COMPANION, companion)
             with tf.device("/cpu:0"):
                 tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
             if not is_remote(prefix):  # on the disk before older ones go
@@ -64,6 +71,23 @@ class CheckpointManager:
         for old in sorted(set(steps) - set(self._kept(steps))):
             self._remove(old)
         return prefix
+
+    def _write_companion(self, path: str, content: str | None) -> None:
+        if content is not None:
+            replace_file(path, content)
+        elif tf.io.gfile.exists(path):  # of a save that was killed before its index was there
+            tf.io.gfile.remove(path)
+
+    def companion(self, step: int) -> dict:
+        """Returns what was saved with `ckpt-STEP` as its companion; empty where there is none, or a damaged one."""
+        path = os.path.join(self._model_dir, f"ckpt-{step}{_COMPANION}")
+        if not tf.io.gfile.exists(path):
+            return {}
+        try:
+            return read_json(path)
+        except ConfigError as error:
+            logging.warning("%s The first line of the metrics sums up less steps.", error)
+            return {}
 
     def _kept(self, steps: list[int]) -> list[int]:
         """Returns the newest steps and the pinned one, ascending."""

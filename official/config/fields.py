@@ -127,7 +127,7 @@ SECTIONS = (
               "through the data for fine-tuning.", minimum=1),
         Field("num_train_epochs", int, 3, "Epochs of the schedule.", minimum=1),
         Field("stop_steps", int, None, "Train only this many steps of the schedule; the decay horizon stays.", minimum=1),
-        Field("steps_per_loop", int, 200, "Steps that run on the device without returning to Python.", minimum=1),
+        Field("steps_per_loop", int, 200, "Steps that a line of the metrics sums up. The devices are called for about five seconds at a time, whatever this says.", minimum=1),
         Field("steps_between_eval", int, None,
               "Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for fine-tuning after each epoch.", minimum=1),
         Field("steps_before_eval_start", int, 0, "No evaluation before this step.", minimum=0),
@@ -182,7 +182,7 @@ SECTIONS = (
               "All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored). Unset: TensorFlow's choice.",
               choices=("nccl", "hierarchical_copy", "ring")),
         Field("explicit_allreduce", bool, False,
-              "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it TensorFlow reduces them one by one. "
+              "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it TensorFlow chooses how. "
               "Needs --clip_scope=global or none."),
         Field("allreduce_bytes_per_pack", int, 0,
               "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. 0: one pack.", minimum=0),

@@ -36,14 +36,40 @@ def make_strategy(config) -> tf.distribute.Strategy:
 
 
 def distribute(host_dataset, strategy):
-    """Returns what deals out the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host, to the replicas.
+    """Returns what `next_batch` deals out: the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host.
 
-    On one CPU that is the dataset itself. TensorFlow would put iterators behind it that are autotuned whatever the dataset's options say, and
-    that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    That is this host's dataset itself, but on TPUs. TensorFlow would put iterators for devices behind it that are autotuned whatever the
+    dataset's options say, and that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    Batches are small here: what they gain by being on the device beforehand cannot be seen in a step.
     """
-    if isinstance(strategy, tf.distribute.OneDeviceStrategy) and _on_cpus(strategy):
-        return host_dataset(tf.distribute.InputContext())
-    return strategy.distribute_datasets_from_function(host_dataset)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.distribute_datasets_from_function(host_dataset)
+    return host_dataset(_input_context(strategy))
+
+
+def next_batch(iterator, strategy):
+    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns. For graphs, too."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return next(iterator)
+    return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
+
+
+def batches(distributed, strategy):
+    """Yields all batches, for every replica of this process, of what `distribute` returns: a set that is read once."""
+    iterator = iter(distributed)
+    while True:
+        try:
+            batch = next_batch(iterator, strategy)
+        except StopIteration:
+            return
+        yield batch
+
+
+def _input_context(strategy) -> tf.distribute.InputContext:
+    """Says which of the processes this one is, of how many, in the order of their replicas."""
+    replicas = []
+    strategy.experimental_distribute_values_from_function(lambda context: replicas.append(context.replica_id_in_sync_group) or 0)
+    return tf.distribute.InputContext(strategy.num_replicas_in_sync // len(replicas), replicas[0] // len(replicas), strategy.num_replicas_in_sync)
 
 
 def _set_threads(config) -> None:

@@ -57,18 +57,41 @@ def scaled(gradients, factor):
     return [gradient * factor for gradient in gradients]
 
 
-def reduce_sum(tensors, bytes_per_pack: int = 0):
-    """Sums tensors over all replicas; called by every replica.
-
-    Args:
-      tensors: structure of tensors.
-      bytes_per_pack: bytes of one all-reduce; 0 for TensorFlow's choice.
-    """
+def reduce_sum(tensors):
+    """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of them go together."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
-    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors, options=options)
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+
+def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
+    """Sums tensors over all replicas, in one all-reduce a pack; called by every replica.
+
+    Args:
+      tensors: of known shapes.
+      bytes_per_pack: bytes of one all-reduce, at most; a larger tensor is a pack of its own. 0: no limit.
+    """
+    if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
+        return tensors
+    packs = _packs(tensors, bytes_per_pack)
+    # A call for each: TensorFlow joins what it is given at once.
+    reduced = [reduce_sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in pack], axis=0)) for pack in packs]
+    return [tf.reshape(part, tensor.shape) for joined, pack in zip(reduced, packs)
+            for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)]
+
+
+def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:
+    """Cuts a list into runs of tensors of one type, of `bytes_per_pack` at most."""
+    packs, room = [], 0
+    for tensor in tensors:
+        size = tensor.shape.num_elements() * tensor.dtype.size
+        if not packs or packs[-1][0].dtype != tensor.dtype or bytes_per_pack and size > room:
+            packs.append([])
+            room = bytes_per_pack
+        packs[-1].append(tensor)
+        room -= size
+    return packs
 
 
 def gather(tensors: dict):

@@ -76,6 +76,12 @@ class Progress:
                 total=total_steps, initial=initial_step, file=sys.stderr, dynamic_ncols=True, leave=True,
                 bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}")
 
+    def begin(self, step: int) -> None:
+        """Notes that the first step is done, which has compiled the others: from now on they tell how much time is left."""
+        self._started = self._first_update = (step, time.monotonic())
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
     def update(self, step: int, values: dict) -> None:
         """Shows the state after `step`.
 

@@ -31,7 +31,7 @@ class TrainResult:
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
-      eval_accuracy: the target metric in the last evaluation; masked-LM accuracy, 0 to 1, for pre-training.
+      eval_accuracy: the target metric in the last evaluation, a fraction like all scores; masked-LM accuracy for pre-training.
       eval_loss: loss of the last evaluation, nats.
       target: the value of the target metric that --stop_threshold asked for.
       target_metric: its name.
@@ -39,7 +39,8 @@ class TrainResult:
       majority_prediction: what that is: a token, a label.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
-      startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
+      startup_secs: seconds from the start of this process until it trains at its speed: until its first step is done, less one step. That
+        is imports, model, checkpoint, data and compilation; without training, until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
       checkpoint: prefix of the newest checkpoint.
@@ -50,7 +51,7 @@ class TrainResult:
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       peer_lost: whether the run failed because another of its processes was lost.
-      scores: a task's own scores of the best evaluation, e.g. {"f1": 88.5}; they stand beside the other fields in the file.
+      scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
       examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
       predictions: files that were written.

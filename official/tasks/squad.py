@@ -149,6 +149,10 @@ class SquadTask:
         return self._answered[1]
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """Returns the official measures as fractions, and the thresholds as they are."""
+        return {name: value if name.endswith("_thresh") else value / 100 for name, value in self._official_scores(outputs).items()}
+
+    def _official_scores(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         answers, gold = self._answer(outputs), self._gold.answers
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)

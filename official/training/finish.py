@@ -33,7 +33,11 @@ class Findings:
 
 
 def finish(loop: Loop) -> Findings:
-    """Goes back to the weights of the best evaluation, scores them and writes what they predict; otherwise only looks at examples."""
+    """Goes back to the weights of the best evaluation, scores them and writes what they predict; otherwise only looks at examples.
+
+    Raises:
+      Interrupted: on a signal.
+    """
     config, task, findings = loop.config, loop.task, Findings()
     if not task.keeps_best:
         findings.examples = task.examples(_few_outputs(loop)) if config.do_eval and not config.use_synthetic_data else []
@@ -42,12 +46,12 @@ def finish(loop: Loop) -> Findings:
         return findings
     outputs = loop.outcome.outputs if _restore_best(loop) else {}
     if config.do_eval:
-        outputs = outputs or reading(task, lambda: loop.outputs_of(task.eval_dataset))
+        outputs = outputs or loop.outputs_of(task.eval_dataset)
         findings.scores = {**task.score(outputs), "best_step": loop.state.step}
         findings.tables, findings.examples = task.tables(outputs), task.examples(outputs)
     if config.do_predict:
         if not (task.predicts_evaluation_set and outputs):
-            outputs = reading(task, lambda: loop.outputs_of(task.predict_dataset))
+            outputs = loop.outputs_of(task.predict_dataset)
         if not loop.manager.read_only:
             findings.files = _write_predictions(task, outputs, config.model_dir)
             logging.info("Predictions of step %d: %s", loop.state.step, ", ".join(findings.files))
@@ -65,7 +69,8 @@ def _few_outputs(loop: Loop) -> dict:
 
     def work():
         look = step_lib.make_example_step(loop.task, loop.state, loop.strategy)
-        return evaluation.run(look, strategy_lib.distribute(host_dataset, loop.strategy))[1]
+        batches = strategy_lib.batches(strategy_lib.distribute(host_dataset, loop.strategy), loop.strategy)
+        return evaluation.run(look, batches, before_each=lambda: None)[1]
 
     return reading(loop.task, work)
 

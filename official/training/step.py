@@ -3,6 +3,7 @@
 A replica's step is a line of stages: accumulate -> reduce across replicas -> find the factor that unscales and clips -> apply.
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import dynamic_loss_scale, initial_loss_scale
+from official.distribution import strategy as strategy_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers
 from official.optimization import schedules
@@ -59,6 +61,21 @@ def make_state(config, task, strategy) -> TrainState:
     return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)
 
 
+@contextlib.contextmanager
+def restored(variables: list[tf.Variable]):
+    """Gives the variables their values back after its block, bit for bit.
+
+    Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new optimizer's are, nothing is kept.
+    """
+    kept = []
+    for variable in variables:
+        value = variable.read_value().numpy()
+        kept.append(value if np.atleast_1d(value).view(np.uint8).any() else None)
+    yield
+    for variable, value in zip(variables, kept):
+        variable.assign(tf.zeros(variable.shape, variable.dtype) if value is None else value)
+
+
 def make_replica_gradients(config, task, state):
     """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums, gradient norm).
 
@@ -91,6 +108,11 @@ def make_replica_gradients(config, task, state):
         return gradients_lib.accumulate(
             batch, num_micro_batches, lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale), like)
 
+    def reduce(gradients, sums):
+        if config.explicit_allreduce:
+            return gradients_lib.reduce_sum_in_packs(gradients, config.allreduce_bytes_per_pack), gradients_lib.reduce_sum(sums)
+        return gradients_lib.reduce_sum((gradients, sums))
+
     if config.enable_xla:
         accumulate = _graph(jit_compile=True)(accumulate)
 
@@ -108,7 +130,7 @@ def make_replica_gradients(config, task, state):
             factors = {name: tf.math.divide_no_nan(1.0, weight) for name, weight in
                        gradients_lib.reduce_sum(task.weights(batch)).items()}
         gradients, sums = accumulate(batch, factors, seed, scale)
-        gradients, sums = gradients_lib.reduce_sum((gradients, sums), config.allreduce_bytes_per_pack)
+        gradients, sums = reduce(gradients, sums)
         left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
         norm = tf.linalg.global_norm(gradients) / left_to_undo
         factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
@@ -168,7 +190,7 @@ def make_train_loop(config, task, state, strategy):
     @_graph()
     def train_loop(iterator, num_steps, totals):
         def one_more(index, totals):
-            sums, norm, skipped = run_step(next(iterator))
+            sums, norm, skipped = run_step(strategy_lib.next_batch(iterator, strategy))
             finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
             state.samples.assign_add(config.train_batch_size)
             return index + 1, {
