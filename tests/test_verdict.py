@@ -207,6 +207,12 @@ def test_diverged():
     )
 
 
+def test_a_lost_process_is_no_divergence():
+    found = judge(falling(), make_result("failed", reason="worker 1 on b:2 is gone", step=300, peer_lost=True))
+    assert found.headline == "A process was lost at step 300" and "Worker 1 on b:2" in found.sentence
+    assert "go on from ckpt-1000" in found.advice
+
+
 def test_over_fitted():
     evaluations = lines("eval", [1.0, 0.8, 0.9, 1.1], steps=[250, 500, 750, 1000])
     found = judge(falling(0.2), make_result(target_metric="accuracy", majority_accuracy=None), evaluations)

@@ -37,6 +37,8 @@ def judge(metrics: list[dict], result) -> Verdict:
     """
     losses = curve(metrics, "train", "loss")
     trained = result.config.get("do_train", True)
+    if result.peer_lost:
+        return _lost_peer(result)
     if result.status == "failed":
         return _failed(losses, result)
     if result.status == "interrupted":
@@ -76,6 +78,12 @@ def constant_name(result) -> str:
 
 def _constant(result) -> tuple[str, float] | None:
     return None if result.majority_accuracy is None else (constant_name(result), result.majority_accuracy)
+
+
+def _lost_peer(result) -> Verdict:
+    where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
+    advice = f"Start all processes again with the same command: they go on {where}."
+    return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
 
 
 def _failed(losses, result) -> Verdict:
