@@ -127,7 +127,7 @@ def main() -> int:
     flags = parse_flags()
     if flags.report:
         command_line.check_output_file(flags.report, "report", flags.overwrite)
-    from official.checkpoint import convert as convert_lib
+    from official.checkpoint import convert as convert_lib, conversion_report, publication
     from checkpoints_tools import verification
 
     source, target = _ACTIONS[flags.action]
@@ -137,7 +137,7 @@ def main() -> int:
     verify = verification.verify if flags.verify else None
     try:
         report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
-    except convert_lib.MismatchError as error:
+    except publication.MismatchError as error:
         report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")
         return 1
     except ConfigError as error:
@@ -151,7 +151,7 @@ def main() -> int:
     if not report["published"]:
         report_error("convert_ckpt.py", f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.")
         return 1
-    print(convert_lib.describe(report))
+    print(conversion_report.describe(report))
     print_published_line(flags.action, report)
     if flags.verify:
         print(verification.describe(report["verification"]))

@@ -248,7 +248,7 @@ def test_a_difference_is_exit_1(tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "read", lambda prefix: {
         name: tensors_lib.zeros(tensor.shape, tensor.dtype) if "/b/" in prefix and name.endswith("gamma") else tensor
         for name, tensor in real(prefix).items()})
-    with pytest.raises(convert_lib.MismatchError, match="these tensors differ.*gamma"):
+    with pytest.raises(publication.MismatchError, match="these tensors differ.*gamma"):
         convert(start, "keras", str(tmp_path / "b"))
     assert not os.listdir(tmp_path / "b")
 
@@ -282,7 +282,7 @@ def test_the_activation_goes_along(ours, theirs, between, second, tmp_path):
     start = write(random_checkpoint(), "huggingface", tmp_path / "a", options)
     there = convert(start, second, str(tmp_path / "b"))
     assert there["hidden_act"] == ours and hidden_act_in(tmp_path / "b") == between
-    assert ("hidden_act=gelu_erf" in " ".join(there["notes"])) == (ours == "gelu_erf") and "layer_norm_eps=1e-05" in convert_lib.describe(there)
+    assert ("hidden_act=gelu_erf" in " ".join(there["notes"])) == (ours == "gelu_erf") and "layer_norm_eps=1e-05" in conversion_report.describe(there)
     back = convert(there["target"]["path"], "huggingface", str(tmp_path / "c"), second)
     assert back["hidden_act"] == ours and hidden_act_in(tmp_path / "c") == theirs and not back["notes"]
     assert (tmp_path / "a/config.json").read_text() == (tmp_path / "c/config.json").read_text()
@@ -296,10 +296,10 @@ def test_an_activation_that_nothing_tells_is_the_usual_one_and_said(first, expec
     options = Options(num_attention_heads=4)
     report = convert(start, "keras" if first == "huggingface" else "huggingface", str(tmp_path / "b"), options=options)
     assert report["hidden_act"] == expected and hidden_act_in(tmp_path / "b") == theirs
-    assert f"hidden_act={expected} is taken for granted" in convert_lib.describe(report)
+    assert f"hidden_act={expected} is taken for granted" in conversion_report.describe(report)
     if first == "huggingface":
         report = convert(start, "keras", str(tmp_path / "c"))
-        assert "nothing beside the result says hidden_act=gelu_erf" in convert_lib.describe(report) and not report["companions"]
+        assert "nothing beside the result says hidden_act=gelu_erf" in conversion_report.describe(report) and not report["companions"]
 
 
 def test_a_format_is_read_with_its_own_configuration(tmp_path):

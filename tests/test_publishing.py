@@ -42,7 +42,7 @@ def replaced(tmp_path):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, convert_lib.MismatchError])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, publication.MismatchError])
 def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure, replaced, monkeypatch):
     second, folder, before = replaced(target)
     container = registry.FORMATS[target][1]

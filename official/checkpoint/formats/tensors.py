@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from official.config import ConfigError
+
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
@@ -87,3 +89,20 @@ def rows_from(tensor: Tensor, start: int) -> Tensor:
 
 def cast(tensor: Tensor, dtype) -> Tensor:
     return Tensor(tensor.shape, np.dtype(dtype), lambda: tensor.read().astype(dtype), tensor.sources)
+
+
+def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """As `cast`; a finite value that the type cannot hold raises ConfigError when the tensor is read."""
+    if tensor.dtype == dtype:
+        return tensor
+
+    def read():
+        values = tensor.read()
+        with np.errstate(over="ignore"):
+            result = values.astype(dtype)
+        if np.isfinite(values).all() and not np.isfinite(result).all():
+            advice = " Use --precision=32." if dtype.itemsize == 2 else ""
+            raise ConfigError(f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}")
+        return result
+
+    return Tensor(tensor.shape, dtype, read, tensor.sources)
