@@ -68,7 +68,7 @@ def metrics_with_everything():
             record |= {
                 "gradient_norm": 1.0 + number % 3,
                 "loss_scale": 2.0 ** (15 - number // 20),
-                "skipped_steps": number % 20 == 0,
+                "skipped_steps": int(number % 20 == 0),
             }
     return records
 
@@ -260,6 +260,14 @@ def test_odd_runs(tmp_path, records):
     save_metrics(tmp_path, records)
     text, _ = write_page(tmp_path, full_result())
     assert not re.search(r"nan|inf\b", "".join(re.findall(r'd="[^"]*"|style="[^"]*"', text)))
+
+
+def test_cards_are_for_scores_that_have_names(tmp_path):
+    scores = {"exact_match": 0.5, "f1": 0.6, "best_f1_thresh": -1.5, "HasAns_f1": 0.4, "best_step": 40}
+    text, _ = write_page(tmp_path, full_result(scores=scores, target_metric="f1"))
+    cards, rest = text[: text.index("<details>")], text[text.index("<details>") :]
+    assert "F1, best evaluation, step 40" in cards and "Exact match" in cards
+    assert "best_f1_thresh" not in cards and "best_f1_thresh" in rest and "HasAns_f1" in rest
 
 
 def test_an_evaluation_says_whose_training_it_shows(tmp_path):

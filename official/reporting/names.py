@@ -12,6 +12,11 @@ _METRIC_TITLES = {
 }
 
 
+def is_known(metric: str) -> bool:
+    """Tells whether a metric has a name for people; others stand with all the numbers."""
+    return metric in _METRIC_TITLES
+
+
 def metric_title(metric: str) -> tuple[str, str]:
     """Returns what a metric is called in pictures and reports, and its unit."""
     return _METRIC_TITLES.get(metric, (metric, ""))

@@ -10,7 +10,7 @@ from official import config as config_lib
 from official.io.writing import replace_file
 from official.reporting import page, run_charts, verdict
 from official.reporting.metrics import plain_value, read_metrics
-from official.reporting.names import format_number, metric_name
+from official.reporting.names import format_number, is_known, metric_name
 from official.reporting.progress import format_secs
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -154,9 +154,8 @@ def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
     evaluation."""
     best = result.scores.get("best_step")
     which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
-    names = sorted(
-        (name for name in result.scores if name != "best_step"), key=lambda name: name != result.target_metric
-    )
+    known = [name for name in result.scores if is_known(name) or name == result.target_metric]
+    names = sorted(known, key=lambda name: name != result.target_metric)
     if result.target_metric in names:
         return [
             (
