@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from checkpoints_tools import verification
-from official.checkpoint import convert as convert_lib, initialize
+from official.checkpoint import conversion_report, convert as convert_lib, initialize, publication
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
 from official.checkpoint.formats.options import Options

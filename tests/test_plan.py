@@ -222,7 +222,7 @@ def test_plan_settings_that_do_not_go_together(make_config, settings, message):
 
 def test_a_plan_file_that_cannot_be_written(make_config):
     config = make_config(plan=True, plan_file="/dev/null/plan.json")
-    with pytest.raises(ConfigError, match="--plan_file=/dev/null/plan.json cannot be written"):
+    with pytest.raises(ConfigError, match="--plan_file=/dev/null/plan.json: Not a directory"):
         plan_lib.run(config, TASKS[config.task])
 
 

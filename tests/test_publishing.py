@@ -6,10 +6,11 @@ import signal
 
 import pytest
 
-from official.checkpoint import convert as convert_lib
+from official.checkpoint import publication
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import hf_folder, onnx_file, registry
 from official.checkpoint.formats.options import Options
+from official.config import ConfigError
 from official.io import writing
 from tests.test_convert import OPTIONS, random_checkpoint, write
 from tests.test_format_huggingface import shard
@@ -55,7 +56,7 @@ def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure,
         raise failure("read back")
 
     monkeypatch.setattr(container, "read", fail)
-    with pytest.raises((failure, convert_lib.ConfigError)):
+    with pytest.raises((failure, ConfigError)):
         convert(second, target, str(folder), options=OPTIONS, overwrite=True)
     assert contents(folder) == before
 

@@ -12,7 +12,7 @@ from official.config.cluster import read_cluster
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
-from official.io.writing import replace_file
+from official.io.writing import naming_output, replace_file
 from official.training import graph_cost
 
 
@@ -24,10 +24,8 @@ def run(config, make_task) -> str:
     """
     plan = make_plan(config, make_task)
     if config.plan_file:
-        try:
+        with naming_output(config.plan_file, "plan_file"):
             replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
-        except tf.errors.OpError as error:
-            raise ConfigError(f"--plan_file={config.plan_file} cannot be written: {error.message}.") from None
     return describe(plan)
 
 
