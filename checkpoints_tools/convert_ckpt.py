@@ -4,14 +4,13 @@
   python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
 
 ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object checkpoints of the MLPerf
-submission), huggingface; or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest
-checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the
+newest checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -24,10 +23,12 @@ import command_line
 import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import ConfigError, suggest
 from official.config.model import LARGEST
+from official.io.errors import report_error
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 _ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
             **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
+_ALIASES = {"hf": "huggingface"}
 # The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
 _GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
 # {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
@@ -83,6 +84,7 @@ def add_bool(parser, name: str, default, text: str) -> None:
 
 
 def check(flags):
+    flags.action = "2".join(_ALIASES.get(end, end) for end in flags.action.split("2"))
     if flags.action not in _ACTIONS:
         raise ConfigError(f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two of "
                           f"{', '.join(_NAMES)}, or research2apps or apps2research.")
@@ -132,23 +134,27 @@ def main() -> int:
     options = options_of(flags)
     if flags.verify:
         verification.check(flags.path, source, options)
+    verify = verification.verify if flags.verify else None
     try:
-        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action))
+        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
     except convert_lib.MismatchError as error:
-        print(f"convert_ckpt.py: {error}", file=sys.stderr)
+        report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")
         return 1
-    try:
-        if flags.verify:
-            found = dataclasses.replace(options, num_attention_heads=report["num_attention_heads"])
-            report["verification"] = verification.verify(report["source"], report["target"], found)
-    finally:
-        if flags.report:
-            command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    except ConfigError as error:
+        if error.details and flags.report:
+            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n")
+        elif error.is_shortened:
+            raise ConfigError(f"{error} --report=FILE lists all names.") from None
+        raise
+    if flags.report:
+        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if not report["published"]:
+        report_error("convert_ckpt.py", f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.")
+        return 1
     print(convert_lib.describe(report))
     print_published_line(flags.action, report)
     if flags.verify:
         print(verification.describe(report["verification"]))
-        return 0 if report["verification"]["passed"] else 1
     return 0
 
 
@@ -161,7 +167,8 @@ class Bar:
     def __call__(self, done: int, total: int) -> None:
         import tqdm
 
-        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr)
+        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr,
+                                           disable=None)  # not into a log
         self._bar.update(done - self._bar.n)
         if done >= total:
             self._bar.close()

@@ -1,4 +1,6 @@
-"""Whether two checkpoints are the same model: both are loaded into it and given the same random batch."""
+"""Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
+
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +10,7 @@ from official.checkpoint.formats import companions, registry, tensors as tensors
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
 from official.modeling.pretrainer import BertPretrainer
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
@@ -25,23 +28,36 @@ def check(path: str, format_name: str, options: Options) -> None:
 
 
 def verify(source: dict, target: dict, options: Options) -> dict:
-    """Compares the outputs of two checkpoints.
+    """Compares the outputs of two checkpoints, each in a model of what its own shapes and the configuration beside it say.
 
     Args:
       source, target: {format, path, ...} of a conversion's report.
-      options: of the conversion, with the number of heads where it is known.
+      options: of the conversion: what was given there counts for the source. Of the result, only what lies there counts.
 
     Returns:
-      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, passed}.
+      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, settings: {name: [of the
+      source, of the target]} of what no shape tells, passed: whether outputs are equal to the tolerance, and settings equal}.
     """
     ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
-    weights = [end.to_canonical(options).tensors for end in ends]
-    config = model_config(weights, options)
-    outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for tensors in weights]
+    own = _own_options(ends, options)
+    weights = [end.to_canonical(one).tensors for one, end in zip(own, ends)]
+    configs = [model_config(weights, one) for one in own]
+    outputs = [outputs_of(config, tensors, set(weights[0]) & set(weights[1])) for config, tensors in zip(configs, weights)]
     differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
+    settings = {key: [getattr(config, key) for config in configs] for key in WITHOUT_SHAPE}
     tolerance = _TOLERANCES[min(tensor.dtype.itemsize for end in weights for tensor in end.values() if tensors_lib.is_float(tensor))]
-    return {"differences": differences, "tolerance": tolerance,
-            "passed": all(difference is not None and difference <= tolerance for difference in differences.values())}
+    same = all(difference is not None and difference <= tolerance for difference in differences.values())
+    return {"differences": differences, "tolerance": tolerance, "settings": settings,
+            "passed": same and all(ours == theirs for ours, theirs in settings.values())}
+
+
+def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
+    nothing = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    source = convert_lib.with_companions(options, ends[0])
+    target = convert_lib.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    if target.num_attention_heads is None:  # nothing there tells them
+        target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
+    return [source, target]
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
@@ -54,11 +70,18 @@ def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
 
 def describe(result: dict) -> str:
     shown = ", ".join(f"{name} {'not finite' if difference is None else format(difference, '.2g')}" for name, difference in result["differences"].items())
-    return f"verified: {'same' if result['passed'] else 'DIFFERENT'} outputs on a random batch; largest differences: {shown} (tolerance {result['tolerance']:g})"
+    other = "".join(f"; {key} is {ours} in the source, {theirs} in the result"
+                    for key, (ours, theirs) in result["settings"].items() if ours != theirs)
+    verdict = "same outputs" if result["passed"] else "DIFFERENT settings" if other else "DIFFERENT outputs"
+    return f"verified: {verdict} on a random batch; largest differences: {shown} (tolerance {result['tolerance']:g}){other}"
 
 
 def model_config(weights: list[Tensors], options: Options) -> BertConfig:
-    """Returns the sizes of the model; of the vocabulary, the words that all have. Raises ConfigError where it cannot be built."""
+    """Returns the model of weights[0]'s sizes and the options' settings; of the vocabulary, the words that all have.
+
+    Raises:
+      ConfigError: where it cannot be built.
+    """
     first = weights[0]
     if any("/convolution/" in name for name in first):
         raise ConfigError("--verify builds BERT; GroupBERT's model is not there yet. Drop --verify.")
@@ -67,7 +90,10 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
     heads = options.num_attention_heads or max(hidden // 64, 1)
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
-    return BertConfig(**sizes, num_attention_heads=heads, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    if options.hidden_act not in ACTIVATIONS:
+        raise ConfigError(f"--verify builds BERT with {', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify.")
+    return BertConfig(**sizes, num_attention_heads=heads, hidden_act=options.hidden_act, layer_norm_eps=options.layer_norm_eps,
+                      hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:

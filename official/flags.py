@@ -26,6 +26,10 @@ class _OptionalFloat(_Optional, flags.FloatParser):
     pass
 
 
+class _OptionalBoolean(_Optional, flags.BooleanParser):
+    pass
+
+
 _OPTIONAL = {int: _OptionalInteger, float: _OptionalFloat}
 
 
@@ -53,14 +57,30 @@ def parse(argv: list[str]):
     except UnicodeDecodeError as error:
         raise ConfigError(f"A flagfile is not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except flags.Error as error:
-        raise ConfigError(f"{error}.".replace("\n", " ")) from None
+        raise ConfigError(_in_plain_words(error)) from None
     if values.help:
         raise HelpRequested(help_text())
     if rest:
-        raise ConfigError(f"Unexpected argument {rest[0]!r}. Settings are given as --name=value.")
+        meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
+        raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
     layers = [(f"--config={values.config}", read_config(values.config))] if values.config else []
     given = {name: values[name].value for name in config_lib.FIELDS if values[name].present}
     return config_lib.build_config([*layers, ("command line", given)])
+
+
+_EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}
+
+
+def _in_plain_words(error: flags.Error) -> str:
+    """Returns one line for what absl finds wrong with a value or a flagfile; its own lines hold the words of Python's exceptions."""
+    cause = error.__context__
+    if isinstance(error, flags.CantOpenFlagFileError) and isinstance(cause, OSError):
+        return f"--flagfile={cause.filename}: {cause.strerror}."
+    name, _, value = str(error).removesuffix(f": {cause}").removeprefix("flag --").partition("=")
+    if isinstance(error, flags.IllegalFlagValueError):
+        kind = config_lib.FIELDS[name].type if name in config_lib.FIELDS else bool  # --help
+        return f"--{name}={value[:100]}, expected {_EXPECTED[kind]}."
+    return f"{error}.".replace("\n", " ")
 
 
 def _define() -> flags.FlagValues:
@@ -69,6 +89,10 @@ def _define() -> flags.FlagValues:
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
             flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+        elif field.default is None and field.type is bool:
+            flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
+            flag.parser = _OptionalBoolean()
+            flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
     flags.DEFINE_string("config", None, "Settings underneath the flags: a JSON file, or a name in configs/.", flag_values=values)

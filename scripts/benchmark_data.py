@@ -8,7 +8,6 @@ manifest, in turns with the tokenizer; reading is the dataset that train.py uses
 started.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
 import command_line
+from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
 DUPE_FACTORS = (1, 10)
@@ -80,7 +80,7 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
     for kind in FORMATS:
         made = os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}")
         paths = reading.find_files(os.path.join(made, "*.tfrecord"), "input_files")
-        batches = _READ_EPOCHS * sum(json.load(open(os.path.join(made, "manifest.json"), encoding="utf-8"))["files"].values()) // _READ_BATCH
+        batches = _READ_EPOCHS * sum(read_json(os.path.join(made, "manifest.json"))["files"].values()) // _READ_BATCH
         features = schema.pretraining_schema(length, predictions, 30522)
 
         # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does not count.

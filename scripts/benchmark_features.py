@@ -19,9 +19,10 @@ def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--predict_file", required=True, help="SQuAD file, version 1.1.")
     parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
-    parser.add_argument("--max_seq_length", type=int, default=384)
-    parser.add_argument("--doc_stride", type=int, default=128)
-    parser.add_argument("--max_query_length", type=int, default=64)
+    command_line.add_lower_case_flag(parser)
+    parser.add_argument("--max_seq_length", type=int, default=384, help="Tokens of a window.")
+    parser.add_argument("--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context.")
+    parser.add_argument("--max_query_length", type=int, default=64, help="Word pieces of a question, at most.")
     parser.add_argument("--rounds", type=int, default=5, help="How many times they are made.")
     parser.add_argument("--output", required=True, help="JSON file to write.")
     parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
@@ -36,7 +37,7 @@ def main() -> None:
     from official.data.squad import cache, features, reading
     from official.reporting import environment, measurement
 
-    words = vocabulary.load_vocabulary(flags.vocab_file)
+    words = vocabulary.load_for_text(flags.vocab_file, flags.do_lower_case)
     rules = features.Rules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
 
     def make():

@@ -108,10 +108,10 @@ def rows(timings: dict, parameters: int) -> list[dict]:
 def main() -> None:
     flags = parse_flags()
     from official.reporting import measurement
-    import tqdm
+    from official.io.bars import Bar
 
     cases, parameters = make_cases(flags)
-    with tqdm.tqdm(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
         timings = measurement.measure_in_turns(cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update())
     table = rows(timings, parameters)
     print(f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}")

@@ -149,7 +149,7 @@ def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> lis
     """Returns one row a system."""
     from official.reporting import measurement
     from official.training import step_benchmark
-    import tqdm
+    from official.io.bars import Bar
 
     specification = {"model": model, "dtype": dtype, "length": length, "batch": batch, "predictions": step_benchmark.predictions_of(length),
                      "threads": os.cpu_count(), **TRAINING}
@@ -164,7 +164,7 @@ def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> lis
             losses.setdefault(name, []).extend(workers[name].steps(flags.steps)["losses"])
 
         case = f"{dtype}, {length} x {batch}"
-        with tqdm.tqdm(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
+        with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
             spent = measurement.measure_in_turns(
                 {name: lambda name=name: run(name) for name in workers}, flags.rounds, after_round=lambda _: progress.update())
     return [{"case": case, "dtype": dtype, "max_seq_length": length, "train_batch_size": batch, "peer": name, "sequences_per_sec": timing.rate(batch * flags.steps),

@@ -25,7 +25,7 @@ def parse_flags():
     parser.add_argument("--shapes", default="128x8,512x2", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
     parser.add_argument("--blocks", default="fused", help="Comma-separated: fused, plain; which operations the encoder's blocks take (--fused_ops).")
-    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"))
+    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
     parser.add_argument("--enable_xla", action="store_true", help="Compile forward and backward pass with XLA.")
     parser.add_argument("--num_gpus", type=int, default=None, help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.")
@@ -48,7 +48,7 @@ def measure(flags) -> dict:
     from official.reporting import measurement
     from official.tasks import TASKS
     from official.training import plan, step_benchmark
-    import tqdm
+    from official.io.bars import Bar
 
     make_task = TASKS["pretrain"]
     model = read_json(flags.bert_config_file, "bert_config_file")
@@ -61,7 +61,7 @@ def measure(flags) -> dict:
     works = {name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()}
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
     works |= {dtype: work for dtype, (work, _) in products.items()}
-    with tqdm.tqdm(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
         timings = measurement.measure_in_turns(works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update())
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
     cases = [case(name, configs[name], timings[name], flops[name] * flags.steps, flags.steps, peaks) for name in configs]

@@ -5,16 +5,21 @@
 """
 
 import itertools
+import json
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import tqdm
+
 import command_line
 from official.config import ConfigError
-from official.data import vocabulary
-from official.io import files
+from official.data import read_counts, vocabulary_building
 from official.data.documents import ReadCounts, read_documents
+from official.io import files
+
+_CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count
 
 
 def parse_flags():
@@ -24,35 +29,51 @@ def parse_flags():
                                              "documents, WikiExtractor's output (text or JSON) or WikiText, also compressed.")
     add("--output_file", required=True, help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.")
     add("--vocab_size", type=int, default=30522, help="Lines of the vocabulary.")
+    add("--do_lower_case", type=command_line.truth, default=True, metavar="true|false",
+        help=f"Whether text loses capitals and accents. false also writes {_CONFIG} beside the vocabulary, which says so.")
     add("--max_sentences", type=int, default=1_000_000, help="Learn from this many sentences at most, evenly spread.")
     add("--overwrite", action="store_true", help="Replace --output_file.")
     flags = parser.parse()
     for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
         if getattr(flags, name) < minimum:
             raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
-    command_line.check_output_file(flags.output_file, "output_file", flags.overwrite)
+    for path in outputs(flags):
+        command_line.check_output_file(path, "output_file", flags.overwrite)
     return flags
 
 
-def read_sentences(patterns: str, most: int) -> list[str]:
+def outputs(flags) -> list[str]:
+    """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may say otherwise."""
+    config = os.path.join(os.path.dirname(flags.output_file), _CONFIG)
+    return [flags.output_file] if flags.do_lower_case and not os.path.exists(config) else [flags.output_file, config]
+
+
+def read_sentences(patterns: str, most: int, counts: ReadCounts) -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth .. one."""
     step, kept = 1, []
-    documents = read_documents(files.find_files(patterns, "input_files"), ReadCounts())
-    for number, sentence in enumerate(itertools.chain.from_iterable(documents)):
-        if number % step == 0:
-            kept.append(sentence)
-        if len(kept) > most:
-            step, kept = 2 * step, kept[::2]
+    paths = files.find_files(patterns, "input_files")
+    with tqdm.tqdm(total=sum(files.sizes(paths)), desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
+        for number, sentence in enumerate(itertools.chain.from_iterable(read_documents(paths, counts))):
+            if number % step == 0:
+                kept.append(sentence)
+            if len(kept) > most:
+                step, kept = 2 * step, kept[::2]
+            bar.update(counts.bytes - bar.n)
     return kept
 
 
 def main() -> None:
     flags = parse_flags()
-    sentences = read_sentences(flags.input_files, flags.max_sentences)
-    built = vocabulary.build_vocabulary(sentences, flags.vocab_size)
+    counts = ReadCounts()
+    sentences = read_sentences(flags.input_files, flags.max_sentences, counts)
+    built = vocabulary_building.build_vocabulary(sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty())
+    for path in outputs(flags)[1:]:
+        command_line.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
     command_line.write_file(flags.output_file, "\n".join(built.words) + "\n")
-    print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, the {built.dropped:,} least "
-          f"frequent of them left out, {built.unused:,} [unusedN] entries added.")
+    if counts.undecodable_bytes:
+        print(f"undecodable_bytes: {counts.undecodable_bytes:,} ({read_counts.describe_undecodable(read_counts.listed(counts.by_file))})")
+    print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,} [unusedN] entries added; "
+          f"their characters are those of {built.covered:.2%} of the words.")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 from official.config import ConfigError
 
-_PICTURE_FORMATS = ("png", "svg", "pdf")
-
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
@@ -30,16 +28,11 @@ def parse_flags():
     flags = parser.parse()
     if flags.target is not None and not 0 <= flags.target <= 1:
         raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
-    if flags.output and _ending(flags.output) not in _PICTURE_FORMATS:
-        raise ConfigError(f"--output={flags.output} does not end with one of .{', .'.join(_PICTURE_FORMATS)}.")
-    for name in ("output", "json"):
-        if getattr(flags, name):
-            command_line.check_output_file(getattr(flags, name), name, flags.overwrite)
+    if flags.output:
+        command_line.check_picture_file(flags.output, "output", flags.overwrite)
+    if flags.json:
+        command_line.check_output_file(flags.json, "json", flags.overwrite)
     return flags
-
-
-def _ending(path: str) -> str:
-    return os.path.splitext(path)[1][1:]
 
 
 def main() -> None:
@@ -56,7 +49,7 @@ def main() -> None:
         texts.append(convergence.format_score(values["mlperf"]))
     print("\n\n".join(texts))
     if flags.output:
-        command_line.write_file(flags.output, plots.render(comparison.plot_comparison(runs, flags.target), _ending(flags.output)))
+        command_line.write_file(flags.output, plots.render(comparison.plot_comparison(runs, flags.target), command_line.picture_format(flags.output)))
         print(f"\n{flags.output}")
     if flags.json:
         command_line.write_file(flags.json, json.dumps(values, indent=1) + "\n")

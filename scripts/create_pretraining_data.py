@@ -19,7 +19,8 @@ def parse_flags():
     add("--input_files", required=True, help="Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with "
                                              "blank lines between documents, WikiExtractor output (text or JSON), WikiText.")
     add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
-    add("--vocab_file", required=True, help="WordPiece vocabulary, one word piece per line.")
+    add("--vocab_file", required=True, help="WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them.")
+    command_line.add_lower_case_flag(parser)
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
     add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
     add("--dupe_factor", type=int, default=10, help="Times that the text is cut into examples, each time with other cuts and masks.")
@@ -50,12 +51,22 @@ def main() -> None:
         flags["record_format"] = "remask"
     from official.data import creation, pairs  # after the flags are checked: these load TensorFlow
     rules = pairs.Rules(**{name: flags.pop(name) for name in pairs.Rules.__dataclass_fields__})
-    manifest = creation.create_pretraining_data(creation.Job(rules=rules, **flags))
-    print("{instances:,} examples in {files} files from {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens.".format(
-        **manifest | {"files": len(manifest["files"])}))
-    for name in ("skipped_lines", "skipped_sentences", "undecodable_bytes", "cut_documents"):
+    job = creation.Job(rules=rules, **flags)
+    if creation.is_finished(job):
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    show(creation.create_pretraining_data(job))
+
+
+def show(manifest: dict) -> None:
+    from official.data import read_counts
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
         if manifest[name]:
             print(f"{name}: {manifest[name]:,}")
+    undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out" if manifest["undecodable_bytes"] else ""
+    if undecodable:
+        print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
+    print("{instances:,} examples in {files} files from {input_files:,} text file{plural}: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, "
+          "{unknown_share:.2%} of them [UNK]".format(**manifest | {"files": len(manifest["files"]), "plural": "s" * (manifest["input_files"] != 1)}) + undecodable + ".")
 
 
 if __name__ == "__main__":

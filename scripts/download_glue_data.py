@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import http.client
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ import tqdm
 import command_line
 from official.config import ConfigError
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
+from official.io.writing import publish, replacing
 
 _BASE_URL = "https://dl.fbaipublicfiles.com"
 _CHUNK_BYTES = 1 << 20
@@ -98,7 +100,7 @@ def download(base_url: str, source: Source, path: str) -> None:
         raise ConfigError(f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run this again; it goes "
                           "on where it stopped.") from None
     _check(url, source, part)
-    os.replace(part, path)
+    publish(part, path)
 
 
 def _transfer(url: str, source: Source, part: str) -> None:
@@ -147,11 +149,8 @@ def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, path: str) -> None:
-    """Writes one member under a temporary name first."""
-    with archive.open(name) as source, open(path + ".tmp", "wb") as target:
-        while chunk := source.read(_CHUNK_BYTES):
-            target.write(chunk)
-    os.replace(path + ".tmp", path)
+    with replacing(path) as temporary, archive.open(name) as source, open(temporary, "wb") as target:
+        shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
 
 def fetch_mrpc(base_url: str, data_dir: str) -> None:

@@ -1,104 +1,132 @@
 #!/usr/bin/env python3
-"""Damages command lines, flagfiles, data files and checkpoints at random and checks that train.py ends in order each time.
+"""Damages command lines, settings, data and checkpoints at random and checks that every command ends in order each time.
 
-In order means: exit code 0, 1, 2 or 3, no exception, and for 2 one line that says what is wrong.
+In order means: an exit code that the command has, no exception, no hang, for 2 one short line that says what is wrong, and no silence
+where the damage can be seen. Counts are by command and kind of damage.
 
-  python scripts/fuzz.py --cases=500 --seed=1 --output=results/fuzz.json
+  python scripts/fuzz.py --cases=3000 --seed=2 --output=results/fuzz.json
 """
 
-import contextlib
-import io
+import collections
+import dataclasses
+import glob
 import json
-import multiprocessing
 import os
 import random
 import shutil
 import string
 import sys
 import tempfile
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+from fuzzing import commands, damage, processes, workspace
 
-KINDS = ("flags", "flagfile", "records", "checkpoint", "config")
 # Values that are tried for any flag: small where they are valid, since a step count of a million is valid, too.
-VALUES = ("", "0", "1", "2", "3", "5", "8", "16", "-1", "-7", "0.5", "1e-3", "1e400", "nan", "inf", "-inf", "true", "false", "None", "[]", "abc",
-          "32", "7", "0x10", "1_0", "dynamic", "lamb", "adamw", "fp32", "bf16", "mirrored", "one_device", "tpu", "local", "global", "none",
-          "micro_batch", "ünïcödé", "a,b", "*", "/nowhere/*", "x" * 300, "line\nbreak", "99999999999999999999")
-# Values of the right type.
-FITTING = {bool: ("true", "false"), int: ("1", "2", "3", "4", "8"), float: ("0.0", "0.1", "0.5", "1e-3", "2.0"), str: ("dynamic", "1024", "")}
-# Flags left alone: they would leave the sandbox, or try another machine for a long time.
-SPARED = ("model_dir", "tpu", "worker_hosts", "distribution_strategy", "mllog_file", "plan_file", "wandb")
+_VALUES = ("", "0", "1", "2", "3", "5", "8", "16", "-1", "-7", "0.5", "1e-3", "1e400", "nan", "inf", "-inf", "true", "false", "None", "[]", "abc",
+           "32", "7", "0x10", "1_0", "dynamic", "lamb", "adamw", "fp32", "bf16", "mirrored", "one_device", "none", "a\udce9b", "\x1b[2J",
+           "micro_batch", "ünïcödé", "a,b", "*", "nowhere/*", "x" * 300, "line\nbreak", "99999999999999999999", "9" * 5000)
+# Flags left alone: they would try another machine for a long time.
+_SPARED = ("tpu", "worker_hosts", "distribution_strategy", "wandb", "num_virtual_devices", "tpu_zone", "gcp_project")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What one case does: the command, its arguments, what is damaged, and what is expected."""
+
+    number: int
+    command: commands.Command
+    arguments: tuple[str, ...]
+    kind: str
+    what: str
+    expected: str
 
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=500, help="Random cases.")
+    parser.add_argument("--cases", type=int, default=500, help="Random cases; each command gets as many.")
     parser.add_argument("--seed", type=int, default=1, help="Seed of all cases.")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="Cases that run at a time.")
+    parser.add_argument("--commands", help=f"Comma-separated; unset: all. {', '.join(commands.COMMANDS)}.")
+    parser.add_argument("--keep", help="Folder that keeps the files of the cases that failed.")
     parser.add_argument("--output", help="JSON file for the counts.")
     parser.add_argument("--overwrite", action="store_true", help="Replace --output where it is there.")
-    return parser.parse()
+    flags = parser.parse()
+    command_line.check_counts(flags, "cases", "workers")
+    names = tuple(commands.COMMANDS)
+    flags.commands = command_line.read_list(flags.commands, "commands", names) if flags.commands else list(names)
+    return flags
 
 
-def make_workspace(folder: str) -> None:
-    """Writes a tiny model, records of random text and a run of four steps."""
-    import numpy as np
-    import tensorflow as tf
-    from official.data import schema, synthetic
-
-    sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, max_position_embeddings=16)
-    with open(f"{folder}/bert.json", "w", encoding="utf-8") as file:
-        json.dump(sizes, file)
-    features = schema.pretraining_schema(16, 3, 40)
-    batch = next(synthetic.synthetic_dataset(features, 40, 32, seed=1).as_numpy_iterator())
-    for part in range(2):
-        with tf.io.TFRecordWriter(f"{folder}/part-{part}") as writer:
-            for row in np.arange(16) + 16 * part:
-                writer.write(schema.serialize_example({name: batch[name][row] for name in features}, features))
-    assert run_case(base_flags(folder, f"{folder}/base"))["code"] == 0
-
-
-def base_flags(folder: str, model_dir: str) -> list[str]:
-    return [f"--bert_config_file={folder}/bert.json", f"--input_files={folder}/part-*", f"--model_dir={model_dir}", "--max_seq_length=16",
-            "--max_predictions_per_seq=3", "--train_batch_size=4", "--eval_batch_size=4", "--num_steps_per_epoch=4", "--num_train_epochs=1",
-            "--steps_per_loop=2", "--warmup_steps=1", "--optimizer_type=lamb", "--do_eval", "--num_eval_samples=8", "--num_gpus=0"]
-
-
-def run_case(argv: list[str]) -> dict:
-    """Calls train.py's main and returns {code, line}; the code is None where an exception came through."""
-    import train
-
-    errors, output = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
-            code = train.main(["train.py", *argv])
-    except BaseException:  # pylint: disable=broad-except  # finding any is what this is for
-        return {"code": None, "line": traceback.format_exc()}
-    lines = (errors if code == 2 else output).getvalue().strip().splitlines()
-    complaint = [line for line in lines if line.startswith("train.py: ")]
-    orderly = len(lines) > 0 and (code != 2 or len(complaint) == 1 and lines[-1] == complaint[0])
-    return {"code": code if orderly else None, "line": lines[-1] if lines else "(nothing)"}
+def make_case(number: int, seed: int, command: commands.Command, base: str, folder: str) -> Case:
+    """Copies what a command needs, damages one thing, and returns the case."""
+    rng = random.Random(f"{seed} {number}")
+    os.makedirs(folder)
+    for part in command.parts:
+        source, target = os.path.join(base, part), os.path.join(folder, part)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        (shutil.copytree if os.path.isdir(source) else shutil.copyfile)(source, target)
+    if command.typed:
+        with open(os.path.join(folder, "stdin"), "w", encoding="utf-8") as file:
+            file.write(command.typed)
+    share = 0.75 if len(command.targets) > 1 else 0.5
+    if command.targets and rng.random() < share:
+        target = rng.choice(command.targets)
+        path = _path_of(rng, folder, target)
+        what, expected = damage.DAMAGES[target.kind](rng, path, **target.details)
+        return Case(number, command, command.arguments, target.kind, f"{os.path.relpath(path, folder)}: {what}", expected)
+    if command.wrong_numbers and (not command.runs or rng.random() < 0.4):
+        wrong = rng.choice(command.wrong_numbers)
+        return Case(number, command, _with_flag(command.arguments, wrong), "wrong number", wrong, damage.REFUSED)
+    arguments = damage_arguments(rng, command)
+    return Case(number, command, arguments, "flags", "", damage.REFUSED if not command.runs else damage.ANY)
 
 
-def mutate_flags(rng: random.Random, flags: list[str]) -> list[str]:
+def _path_of(rng: random.Random, folder: str, target: commands.Target) -> str:
+    """Returns the file that is damaged; for checkpoints a prefix."""
+    path = os.path.join(folder, target.path)
+    if target.kind == "checkpoint" or "*" not in path:
+        return path
+    return rng.choice(sorted(found for found in glob.glob(path, include_hidden=True) if os.path.isfile(found)))
+
+
+def _with_flag(arguments: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    """Returns a command line with a flag before what follows the first flag that takes several values."""
+    return (*arguments, flag)
+
+
+def damage_arguments(rng: random.Random, command: commands.Command) -> tuple[str, ...]:
+    """Changes a command line; where the right one must not run, so that it has to be refused."""
+    if not command.runs:
+        unknown = f"--{''.join(rng.choice(string.ascii_lowercase) for _ in range(8))}"
+        return rng.choice(((*command.arguments, unknown), (*command.arguments, unknown + "=1"), (*command.arguments, "--output"), ("surplus",)))
+    arguments = list(command.arguments)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        flags = [number for number, argument in enumerate(arguments) if argument.startswith("--") and argument != "--predictions"]
+        number = rng.choice(flags or range(len(arguments)))
+        name = arguments[number].partition("=")[0]
+        kind = rng.random()
+        if kind < 0.45:
+            arguments[number] = f"{name}={rng.choice(_VALUES)}"
+        elif kind < 0.6:
+            del arguments[number]
+        elif kind < 0.7:
+            arguments[number] = _damage_text(rng, arguments[number])
+        elif kind < 0.85 and command.script == "train.py":
+            arguments.append(_any_setting(rng))
+        else:
+            arguments.append(rng.choice(("--", "-", "surplus", name, f"--no{name[2:]}", "--flagfile=nowhere", "--config=nowhere.json", "--help")))
+        if not arguments:
+            break
+    return tuple(arguments)
+
+
+def _any_setting(rng: random.Random) -> str:
     from official.config import FIELDS
 
-    flags = list(flags)
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        name = rng.choice([name for name in FIELDS if name not in SPARED])
-        kind = rng.random()
-        if kind < 0.5:
-            flags.append(f"--{name}={rng.choice(FIELDS[name].choices or FITTING[FIELDS[name].type])}")
-        elif kind < 0.8:
-            flags.append(f"--{name}={rng.choice(VALUES + FIELDS[name].choices)}")
-        elif kind < 0.9:
-            flags.append("--" + _damage_text(rng, name) + "=" + rng.choice(VALUES))
-        else:
-            flags.append(rng.choice(("--", "-", name, f"--{name}", f"--no{name}", "--flagfile=/nowhere", "--config=/nowhere.json", "--config=quick")))
-    return flags
+    name = rng.choice([name for name in FIELDS if name not in _SPARED])
+    return f"--{name}={rng.choice(FIELDS[name].choices or _VALUES)}"
 
 
 def _damage_text(rng: random.Random, text: str) -> str:
@@ -106,94 +134,66 @@ def _damage_text(rng: random.Random, text: str) -> str:
     return text[:place] + rng.choice(string.printable) + text[place + rng.randrange(2):]
 
 
-def damage_file(rng: random.Random, path: str) -> None:
-    """Cuts a file, flips bits in it, repeats, inserts or empties a part of it."""
-    with open(path, "rb") as file:
-        data = bytearray(file.read())
-    place = rng.randrange(max(len(data), 1))
-    kind = rng.randrange(5)
-    if kind == 0:
-        del data[place:]
-    elif kind == 1:
-        for _ in range(rng.choice((1, 3, 30))):
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    elif kind == 2:
-        data[place:place] = data[:rng.randrange(200)]
-    elif kind == 3:
-        data[place:place + rng.randrange(200)] = bytes(rng.randrange(256) for _ in range(rng.randrange(200)))
-    else:
-        data = bytearray(rng.choice((b"", b"\0" * 100, b"text\n", bytes(range(256)))))
-    with open(path, "wb") as file:
-        file.write(data)
-
-
-def make_case(rng: random.Random, kind: str, base: str, folder: str) -> list[str]:
-    """Copies the workspace, damages one thing in it and returns the command line."""
-    shutil.copytree(base, folder)
-    flags = base_flags(folder, f"{folder}/run")
-    if kind == "flags":
-        return mutate_flags(rng, flags)
-    if kind == "records":
-        damage_file(rng, f"{folder}/part-{rng.randrange(2)}")
-        return flags
-    if kind == "checkpoint":
-        damage_file(rng, f"{folder}/base/" + rng.choice([name for name in sorted(os.listdir(f"{folder}/base")) if name.startswith(("ckpt-", "checkpoint"))]))
-        use = rng.choice(("resume", "init"))
-        return [*flags, f"--model_dir={folder}/base", "--num_steps_per_epoch=6"] if use == "resume" else [*flags, f"--init_checkpoint={folder}/base"]
-    if kind == "config":
-        name = rng.choice(("base/config.json", "bert.json", "base/metrics.jsonl", "base/result.json", "base/mllog.txt"))
-        damage_file(rng, f"{folder}/{name}")
-        return [f"--config={folder}/base/config.json", f"--input_files={folder}/part-*", f"--model_dir={folder}/base", *flags[:1], "--num_steps_per_epoch=6"]
-    path = f"{folder}/run.flags"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(flags) + "\n")
-    damage_file(rng, path)
-    return [f"--flagfile={path}", *flags[2:3], "--num_steps_per_epoch=4", "--num_gpus=0", "--distribution_strategy=one_device"]
-
-
-def one_case(arguments: tuple) -> dict:
-    number, seed, base = arguments
-    rng = random.Random(f"{seed} {number}")
-    kind = KINDS[number % len(KINDS)]
-    folder = os.path.join(base + "-cases", str(number))
-    argv = make_case(rng, kind, base, folder)
-    result = {"number": number, "kind": kind, **run_case(argv), "argv": argv}
-    shutil.rmtree(folder)
-    return result
-
-
-def fuzz(cases: int, seed: int, workers: int) -> dict:
-    """Returns {environment, cases, seed, counts: {kind: {code: count}}, failures: [...]}."""
+def fuzz(flags) -> dict:
+    """Returns {environment, cases, seed, counts, failures}."""
     from tqdm import tqdm
     from official.reporting.environment import environment
 
-    surroundings = environment()
-    with tempfile.TemporaryDirectory() as folder:
+    chosen = [commands.COMMANDS[name] for name in flags.commands]
+    surroundings, results = environment(), []
+    with tempfile.TemporaryDirectory() as folder, processes.Server() as server:
         base = os.path.join(folder, "base")
-        os.makedirs(base)
-        with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=60) as pool:
-            pool.apply(make_workspace, (base,))
-            jobs = [(number, seed, base) for number in range(cases)]
-            results = list(tqdm(pool.imap_unordered(one_case, jobs), total=cases, disable=None))
-    counts = {kind: {} for kind in KINDS}
-    for result in results:
-        code = str(result["code"])
-        counts[result["kind"]][code] = counts[result["kind"]].get(code, 0) + 1
-    return {"environment": surroundings, "cases": cases, "seed": seed, "counts": counts, "failures": [result for result in results if result["code"] not in (0, 1, 2, 3)]}
+        workspace.make(base, server, {part for command in chosen for part in command.parts})
+        left, running = collections.deque(range(flags.cases)), {}
+        with tqdm(total=flags.cases, disable=None) as bar:
+            while left or running:
+                while left and len(running) < flags.workers:
+                    number = left.popleft()
+                    case = make_case(number, flags.seed, chosen[number % len(chosen)], base, os.path.join(folder, str(number)))
+                    running[number] = case
+                    server.submit(number, case.command.script, case.arguments, os.path.join(folder, str(number)))
+                number, code, secs = server.next_answer()
+                results.append(_result(running.pop(number), code, secs, os.path.join(folder, str(number)), flags.keep))
+                shutil.rmtree(os.path.join(folder, str(number)))
+                bar.update()
+    return {"environment": surroundings, "cases": flags.cases, "seed": flags.seed, "secs": round(sum(result["secs"] for result in results)),
+            **_counts(results), "failures": [result for result in results if result["wrong"]]}
 
 
-def main() -> None:
+def _result(case: Case, code: int | None, secs: float, folder: str, keep: str | None) -> dict:
+    output, errors = (processes.text_of(os.path.join(folder, name)) for name in ("stdout", "stderr"))
+    wrong = processes.judge(case.command.script, code, case.command.codes, case.expected, output, errors)
+    if wrong and keep:
+        shutil.copytree(folder, os.path.join(keep, str(case.number)), dirs_exist_ok=True)
+    return {"number": case.number, "command": case.command.name, "kind": case.kind, "what": case.what, "expected": case.expected, "code": code,
+            "secs": secs, "wrong": wrong, "arguments": [argument[:200].encode("utf-8", "replace").decode() for argument in case.arguments] if wrong else [],
+            "output": (errors.strip() or output.strip())[-1500:] if wrong else ""}
+
+
+def _counts(results: list[dict]) -> dict:
+    """Returns {by_kind, by_command}: {name: {exit code or what is wrong: count}}."""
+    counts = {}
+    for key in ("kind", "command"):
+        found = collections.defaultdict(collections.Counter)
+        for result in results:
+            found[result[key]][result["wrong"] or f"exit {result['code']}"] += 1
+        counts[f"by_{key}"] = {name: dict(sorted(found[name].items())) for name in sorted(found)}
+    return counts
+
+
+def main() -> int:
     flags = parse_flags()
     if flags.output:
         command_line.check_output_file(flags.output, "output", flags.overwrite)
-    report = fuzz(flags.cases, flags.seed, flags.workers)
-    for kind, codes in report["counts"].items():
-        print(f"{kind:12}" + "  ".join(f"exit {code}: {count}" for code, count in sorted(codes.items())))
+    report = fuzz(flags)
+    for name, codes in {**report["by_kind"], **report["by_command"]}.items():
+        print(f"{name:32}" + "  ".join(f"{code}: {count}" for code, count in codes.items()))
     for failure in report["failures"]:
-        print(f"case {failure['number']} ({failure['kind']}): {failure['argv']}\n{failure['line']}")
+        print(f"\ncase {failure['number']}, {failure['command']}, {failure['what'] or failure['arguments']}: {failure['wrong']}\n{failure['output']}")
+    print(f"{report['cases']} cases, {len(report['failures'])} not in order.")
     if flags.output:
         command_line.write_file(flags.output, json.dumps(report, indent=1) + "\n")
-    sys.exit(1 if report["failures"] else 0)
+    return 1 if report["failures"] else 0
 
 
 if __name__ == "__main__":

@@ -31,19 +31,21 @@ def parse_flags():
     flags = parser.parse()
     if flags.examples < 0:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
-    for name in ("picture", "report"):
-        if getattr(flags, name):
-            command_line.check_output_file(getattr(flags, name), name, flags.overwrite)
+    if flags.picture:
+        command_line.check_picture_file(flags.picture, "picture", flags.overwrite)
+    if flags.report:
+        command_line.check_output_file(flags.report, "report", flags.overwrite)
     return flags
 
 
 def find_vocabulary(path: str | None, first_file: str):
     """Returns the vocabulary, or None where nothing says which it is."""
     from official.data import vocabulary
+    from official.io import json_files
     manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
     if path is None and os.path.exists(manifest):
-        with open(manifest, encoding="utf-8") as file:
-            path = json.load(file).get("flags", {}).get("vocab_file")
+        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
+        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
         path = path if path and os.path.exists(path) else None
     return vocabulary.load_vocabulary(path) if path else None
 
@@ -75,16 +77,16 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         if len(lengths) > 1:
             axes.legend(frameon=False, loc="upper left")
         figure.tight_layout()
-        command_line.write_file(path, plots.render(figure, os.path.splitext(path)[1][1:] or "png"))
+        command_line.write_file(path, plots.render(figure, command_line.picture_format(path)))
 
 
 def main() -> None:
     flags = parse_flags()
     from official.data import inspection  # after the flags are checked: TensorFlow takes seconds to load
-    from official.io import files
-    paths = {"records": files.find_files(",".join(flags.files), "files", in_folders="*.tfrecord")}
+    from official.data import reading
+    paths = {"records": reading.find_files(",".join(flags.files))}
     if flags.compare_to:
-        paths["compare_to"] = files.find_files(flags.compare_to, "compare_to", in_folders="*.tfrecord")
+        paths["compare_to"] = reading.find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
     summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
     shares = {name: summary.shares() for name, summary in summaries.items()}

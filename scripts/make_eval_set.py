@@ -18,7 +18,7 @@ from official.config import ConfigError
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="TFRecords: comma-separated files or globs, taken in the order of their names.")
+    add("--input_files", required=True, help="TFRecords: comma-separated files, folders or globs, taken in the order of their names; a manifest.json among them is left out.")
     add("--output_file", required=True, help="TFRecord file to write.")
     add("--num_samples", type=int, default=10000, help="Examples to pick.")
     add("--overwrite", action="store_true", help="Replace --output_file where it is there.")

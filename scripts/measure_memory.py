@@ -34,8 +34,12 @@ def parse_flags():
     parser.add_argument("--cases", help="Numbers of the cases to measure, such as 0,3; all without it.")
     parser.add_argument("--output", help="JSON file to write.")
     parser.add_argument("--overwrite", action="store_true", help="Replace --output where it is there.")
-    parser.add_argument("--one", type=int, help="Measure this case in this process and print the result; used for each case.")
-    return parser.parse()
+    parser.add_argument("--one", type=int, choices=range(len(CASES)), help="Measure this case in this process and print the result; used for each case.")
+    flags = parser.parse()
+    command_line.check_counts(flags, "steps")
+    numbers = tuple(map(str, range(len(CASES))))
+    flags.cases = [int(number) for number in command_line.read_list(flags.cases, "cases", numbers)] if flags.cases else list(range(len(CASES)))
+    return flags
 
 
 def case_arguments(case: tuple, model: str) -> list[str]:
@@ -119,10 +123,9 @@ def main() -> None:
         return
     if flags.output:
         command_line.check_output_file(flags.output, "output", flags.overwrite)
-    indices = [int(index) for index in flags.cases.split(",")] if flags.cases else range(len(CASES))
     print("tokens batch micro dtype optimizer measured MB planned MB    error activations", flush=True)
     results = []
-    for index in indices:
+    for index in flags.cases:
         results.append(measure_in_process(index, flags))
         print(table_row(results[-1]), flush=True)
         if flags.output:  # after each: a case takes minutes

@@ -31,12 +31,18 @@ def parse_flags():
 def main() -> None:
     flags = parse_flags()
     from official.data import preparation  # after the flags are checked
-    manifest = preparation.prepare(preparation.Job(**vars(flags)))
-    for side in preparation.SIDES:
-        print(f"{side}: {manifest.get(f'{side}_documents', 0):,} documents, {manifest.get(f'{side}_sentences', 0):,} sentences.")
-    for name in ("short_documents", "empty_sentences", "skipped_lines", "undecodable_bytes", "cut_documents"):
+    from official.data import read_counts
+    job = preparation.Job(**vars(flags))
+    if preparation.is_finished(job):
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    manifest = preparation.prepare(job)
+    for name in ("short_documents", "empty_sentences", "skipped_lines", "cut_documents"):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
+    if manifest.get("undecodable_bytes"):
+        print(f"undecodable_bytes: {manifest['undecodable_bytes']:,} ({read_counts.describe_undecodable(manifest['inputs'])})")
+    for side in preparation.SIDES:
+        print(f"{side}: {manifest.get(f'{side}_documents', 0):,} documents, {manifest.get(f'{side}_sentences', 0):,} sentences.")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
     parser.add_argument("--shapes", default="128x8", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
-    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))  # one: which matrix products TensorFlow takes is set once a process
-    parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"))
+    # One: which matrix products TensorFlow takes is set once a process.
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
+    parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument("--steps", type=int, default=5, help="Steps that are profiled, after two that are not.")
     command_line.add_output_flags(parser)
     flags = parser.parse()

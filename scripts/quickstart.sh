@@ -2,6 +2,10 @@
 # From nothing to a trained BERT: environment, corpus, vocabulary, records, training. What is done already is not done again.
 set -euo pipefail
 
+if [[ $# -gt 0 ]]; then
+  echo "quickstart.sh takes no arguments: it makes .venv, data/quickstart and runs/quickstart, in about three minutes. Received: $*" >&2
+  exit 2
+fi
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 "$root/scripts/setup_env.sh"
 cd "$root"
@@ -70,6 +74,7 @@ Next:
   $python train.py --flagfile=configs/quickstart.flags --model_dir=runs/longer --num_train_epochs=4 --stop_threshold=0.3
   $python train.py --help
   ./scripts/test.sh
+Try it: echo "the [MASK] of the file" | $python scripts/fill_mask.py --checkpoint=$run
 END
 fi
 exit "$code"

@@ -25,23 +25,38 @@ def parse_flags():
 def read(folder: str, name: str) -> str:
     from official.config import ConfigError
 
+    path = os.path.join(folder, name)
     try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return file.read()
     except OSError:
         raise ConfigError(f"--model_dir={folder} is not a finished run: {name} is missing.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
 def record(model_dir: str) -> dict:
     """Returns what is kept of a run, or of the runs of --num_runs."""
-    from official.reporting.metrics import read_metrics
+    from official.io.json_files import expect
+    from official.reporting.result import load_result
 
-    result = json.loads(read(model_dir, "result.json"))
-    repeats = result["config"]["num_runs"]
+    read(model_dir, "result.json")
+    result, source = load_result(model_dir), f"{model_dir}/result.json: config"
+    config = expect(result, "config", dict, source)
+    repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))
     folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)] if repeats > 1 else [model_dir]
-    evaluations = [[line for line in read_metrics(folder) if line["split"] == "eval"] for folder in folders]
-    return {"command": read(folders[0], "command.txt").strip(), "seed": result["config"]["seed"], "repeats": repeats, "result": result,
+    evaluations = [_evaluations(folder) for folder in folders]
+    return {"command": read(folders[0], "command.txt").strip(), "seed": seed, "repeats": repeats, "result": result,
             "evaluations": evaluations if repeats > 1 else evaluations[0]}
+
+
+def _evaluations(folder: str) -> list[dict]:
+    from official.reporting.metrics import read_metrics_counted
+
+    records, damaged = read_metrics_counted(folder)
+    if damaged:
+        print(f"Note: {damaged:,} damaged lines of {folder}/metrics.jsonl are left out.")
+    return [record for record in records if record["split"] == "eval"]
 
 
 def main() -> None:

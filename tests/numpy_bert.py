@@ -1,10 +1,15 @@
 """BERT's forward pass and losses in NumPy float64, written from the paper and Google's variable names: the oracle."""
 
 import numpy as np
+from scipy import special
 
 
-def gelu(x):
+def gelu_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_erf(x):
+    return x * special.ndtr(x)  # the normal distribution function
 
 
 def softmax(x):
@@ -13,18 +18,19 @@ def softmax(x):
 
 
 class NumpyBert:
-    """`weights` is {Google variable name: array}."""
+    """`weights` is {Google variable name: array}, `activation` a function of this module."""
 
-    def __init__(self, weights: dict, num_layers: int, num_heads: int):
+    def __init__(self, weights: dict, num_layers: int, num_heads: int, activation=gelu_tanh, epsilon: float = 1e-12):
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
         self.num_layers, self.num_heads = num_layers, num_heads
+        self.activation, self.epsilon = activation, epsilon
 
     def dense(self, x, name):
         return x @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
 
     def layer_norm(self, x, name):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
 
     def attention(self, x, mask, scope):
         batch, length, hidden = x.shape
@@ -43,14 +49,14 @@ class NumpyBert:
         for layer in range(self.num_layers):
             scope = f"bert/encoder/layer_{layer}"
             x = self.attention(x, mask, f"{scope}/attention")
-            inner = gelu(self.dense(x, f"{scope}/intermediate/dense"))
+            inner = self.activation(self.dense(x, f"{scope}/intermediate/dense"))
             x = self.layer_norm(x + self.dense(inner, f"{scope}/output/dense"), f"{scope}/output/LayerNorm")
         return x, np.tanh(self.dense(x[:, 0], "bert/pooler/dense"))
 
     def pretrain_logits(self, ids, mask, segments, positions):
         sequence, pooled = self.encode(ids, mask, segments)
         picked = np.take_along_axis(sequence, positions[:, :, None], axis=1)
-        picked = self.layer_norm(gelu(self.dense(picked, "cls/predictions/transform/dense")), "cls/predictions/transform/LayerNorm")
+        picked = self.layer_norm(self.activation(self.dense(picked, "cls/predictions/transform/dense")), "cls/predictions/transform/LayerNorm")
         masked = picked @ self.weights["bert/embeddings/word_embeddings"].T + self.weights["cls/predictions/output_bias"]
         relation = pooled @ self.weights["cls/seq_relationship/output_weights"].T + self.weights["cls/seq_relationship/output_bias"]
         return masked, relation

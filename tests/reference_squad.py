@@ -60,21 +60,21 @@ def shows_best(windows: list[tuple[int, int]], number: int, piece: int) -> bool:
 
 
 def features(question: str, context: str, answer: tuple[str, int] | None, vocabulary: dict[str, int], max_seq_length: int, doc_stride: int,
-             max_query_length: int) -> list[dict]:
+             max_query_length: int, do_lower_case: bool = True) -> list[dict]:
     """Returns the windows of a question; `answer` is (text, first character)."""
-    query = reference_wordpiece.tokenize(question, vocabulary)[:max_query_length]
+    query = reference_wordpiece.tokenize(question, vocabulary, do_lower_case)[:max_query_length]
     words, numbers = split_context(context)
     pieces, first_piece_of = [], []
     for word in words:
         first_piece_of.append(len(pieces))
-        pieces += reference_wordpiece.tokenize(word, vocabulary)
+        pieces += reference_wordpiece.tokenize(word, vocabulary, do_lower_case)
     first, last = 0, -1
     if answer:
         text, begin = answer
         last_word = numbers[begin + len(text) - 1]
         first = first_piece_of[numbers[begin]]
         last = first_piece_of[last_word + 1] - 1 if last_word < len(words) - 1 else len(pieces) - 1
-        first, last = improve(pieces, first, last, reference_wordpiece.tokenize(text, vocabulary))
+        first, last = improve(pieces, first, last, reference_wordpiece.tokenize(text, vocabulary, do_lower_case))
     windows = windows_of(len(pieces), max_seq_length - len(query) - 3, doc_stride) if question.strip() else []
     result = []
     for number, (start, length) in enumerate(windows):

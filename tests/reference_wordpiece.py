@@ -1,6 +1,6 @@
-"""The published rules of BERT's uncased tokenizer, word for word and slowly: what the fast one is compared with.
+"""The published rules of BERT's tokenizer, word for word and slowly: what the fast one is compared with.
 
-Written from the description of `FullTokenizer` with its default settings.
+Written from the description of `FullTokenizer`, with do_lower_case, its default, and without.
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
 
@@ -57,8 +57,11 @@ def split_at_punctuation(token: str) -> list[str]:
     return " ".join(parts).split()
 
 
-def split_words(text: str) -> list[str]:
-    return [word for token in clean(text).split() for word in split_at_punctuation(strip_accents(token.lower()))]
+def split_words(text: str, do_lower_case: bool = True) -> list[str]:
+    tokens = clean(text).split()
+    if do_lower_case:
+        tokens = [strip_accents(token.lower()) for token in tokens]
+    return [word for token in tokens for word in split_at_punctuation(token)]
 
 
 def split_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
@@ -80,6 +83,6 @@ def split_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
     return pieces
 
 
-def tokenize(text: str, vocabulary: dict[str, int]) -> list[int]:
+def tokenize(text: str, vocabulary: dict[str, int], do_lower_case: bool = True) -> list[int]:
     """Returns the ids of a text; `vocabulary` gives the id of each word piece."""
-    return [vocabulary[piece] for word in split_words(text) for piece in split_pieces(word, vocabulary)]
+    return [vocabulary[piece] for word in split_words(text, do_lower_case) for piece in split_pieces(word, vocabulary)]

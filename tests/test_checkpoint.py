@@ -1,8 +1,10 @@
 """Checkpoints: whole or not at all, the last N kept, damaged ones skipped, names compared strictly."""
 
+import json
 import os
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,6 +39,22 @@ def test_the_newest_are_kept(tmp_path):
         manager.save(step)
     assert manager.steps() == [20, 100]
     assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-20", "ckpt-100"}
+
+
+@pytest.mark.parametrize("folder", ["runs/mine", "./runs/mine/", "runs/../runs/mine", "{absolute}", "ram://state/mine"])
+def test_tensorflow_finds_the_newest_one(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(absolute=tmp_path / "runs" / "mine")
+    tf.io.gfile.makedirs(folder)
+    manager = CheckpointManager(folder, variables(), keep=2)
+    manager.save(20)
+    prefix = manager.save(40)
+    assert os.path.normpath(tf.train.latest_checkpoint(folder)) == os.path.normpath(prefix)
+    known = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
+    assert [os.path.basename(path) for path in known] == ["ckpt-20", "ckpt-40"]
+    if "://" not in folder:
+        os.rename("runs", "moved")
+        assert tf.train.latest_checkpoint("moved/mine") == "moved/mine/ckpt-40"
 
 
 @pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "truncate index", "remove data"])
@@ -171,9 +189,10 @@ def test_the_encoder_is_strict(tmp_path, model):
         rename={"bert/pooler/dense/kernel": "bert/pooler/dense/weights"})
     with pytest.raises(ConfigError) as error:
         initialize.initialize(named(model), prefix)
-    message = str(error.value)
-    assert "missing: bert/pooler/dense/bias, bert/pooler/dense/kernel" in message
-    assert "unexpected: bert/encoder/layer_2/output/dense/bias, bert/pooler/dense/weights" in message
+    assert error.value.details == {
+        "missing": ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"],
+        "unexpected": ["bert/encoder/layer_2/output/dense/bias", "bert/pooler/dense/weights"]}
+    assert "missing: bert/pooler/dense/bias" in str(error.value) and "unexpected: bert/encoder/layer_2" in str(error.value)
 
 
 def test_another_size_lists_shapes(tmp_path, model):
@@ -182,7 +201,7 @@ def test_another_size_lists_shapes(tmp_path, model):
         initialize.initialize(named(model), google_checkpoint(tmp_path, other))
     for name in ("bert/encoder/layer_1/intermediate/dense/kernel [32, 32] for [32, 64]", "bert/embeddings/word_embeddings [60, 32] for [50, 32]",
                  "cls/predictions/output_bias [60] for [50]"):
-        assert name in str(error.value)
+        assert name in error.value.details["of another shape"]
 
 
 def test_bad_paths(tmp_path, model):
@@ -213,10 +232,53 @@ def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
     location = object_bundle.target(str(tmp_path), "model")
     mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
     object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
-    for heads in (None, 4):
-        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, heads).fresh
-    with pytest.raises(ConfigError, match="has 4 attention heads, the model has num_attention_heads=2. Change --init_checkpoint"):
-        initialize.initialize(named(model), location, 2)
+    for sizes in (None, BertConfig(**TINY)):
+        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, sizes).fresh
+    with pytest.raises(ConfigError, match="has num_attention_heads=4, the model has num_attention_heads=2. Change --init_checkpoint"):
+        initialize.initialize(named(model), location, BertConfig(**{**TINY, "num_attention_heads": 2}))
+
+
+@pytest.mark.parametrize("beside,wanted", [
+    ({"hidden_act": "gelu"}, {"hidden_act": "gelu_erf"}), ({"hidden_act": "gelu", "model_type": "bert"}, {"hidden_act": "gelu_tanh"}),
+    ({"num_attention_heads": 2}, {}), ({"layer_norm_eps": 1e-5}, {})])
+def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model, beside, wanted):
+    """Where the shapes fit, only the configuration beside the checkpoint tells."""
+    prefix = google_checkpoint(tmp_path, model)
+    (tmp_path / "bert_config.json").write_text(json.dumps(beside))
+    key = next(iter(beside))
+    with pytest.raises(ConfigError, match=f"has {key}=.*, the model has {key}=.*--bert_config_file"):
+        initialize.initialize(named(model), prefix, BertConfig(**TINY, **wanted))
+    (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", "num_attention_heads": 4}))
+    assert "hidden_act" not in initialize.initialize(named(model), prefix, BertConfig(**TINY)).describe()
+
+
+def test_an_activation_that_nothing_tells_is_said(tmp_path, model):
+    prefix = google_checkpoint(tmp_path, model)
+    assert "hidden_act=gelu_erf is the model's own" in initialize.initialize(named(model), prefix, BertConfig(**TINY, hidden_act="gelu_erf")).describe()
+
+
+@pytest.mark.parametrize("values,message", [
+    (np.full([50, 32], 3, np.int32), r"weights must be floating-point numbers; these are not: bert/embeddings/word_embeddings \(int32\)"),
+    (np.full([50, 32], np.nan, np.float32), "holds NaN or infinite numbers in bert/embeddings/word_embeddings"),
+    (np.full([50, 32], 1e300), "holds NaN or infinite numbers in bert/embeddings/word_embeddings")], ids=["integer", "NaN", "too large"])
+def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model, values, message):
+    other = canonical_tensors(model) | {"bert/embeddings/word_embeddings": tensors.of_array(values, "bert/embeddings/word_embeddings")}
+    bundle.write(other, str(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=message) as error:
+        initialize.initialize(named(model), str(tmp_path / "model"))
+    assert "\n" not in str(error.value)
+
+
+def test_half_precision_weights_are_taken(tmp_path, model):
+    bundle.write({name: tensors.cast(tensor, ml_dtypes.bfloat16) for name, tensor in canonical_tensors(model).items()}, str(tmp_path / "model"))
+    assert not initialize.initialize(named(model), str(tmp_path / "model")).fresh
+
+
+def test_a_checkpoint_of_weights_that_are_not_finite_is_not_resumed(tmp_path):
+    state = {"weight": tf.Variable([1.0, np.inf]), "weight/adam_v": tf.Variable([np.inf]), "global_step": tf.Variable(3, dtype=tf.int64)}
+    CheckpointManager(str(tmp_path), state, keep=1).save(3)
+    with pytest.raises(ConfigError, match="ckpt-3 holds NaN or infinite numbers in weight. Remove"):
+        CheckpointManager(str(tmp_path), state, keep=1).restore_newest()
 
 
 def test_popart_names_are_strict_too(tmp_path, model):

@@ -101,7 +101,11 @@ def test_configuration_is_locked():
 
 @pytest.mark.parametrize("arguments,message", [
     (["--lerning_rate=1"], "did you mean learning_rate"),
-    (["--train_batch_size=many"], "train_batch_size"),
+    (["--train_batch_size=many"], "--train_batch_size=many, expected an integer."),
+    (["--num_gpus=1.5"], "--num_gpus=1.5, expected an integer."),
+    (["--learning_rate=a: b"], "--learning_rate=a: b, expected a number."),
+    (["--do_eval=maybe"], "--do_eval=maybe, expected true or false."),
+    (["--help=3"], "--help=3, expected true or false."),
     (["--max_seq_length=4096"], "max_position_embeddings=512"),
     (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
     (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
@@ -143,10 +147,14 @@ def test_configuration_is_locked():
      "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527"),
     (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
     (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+    (["--do_lower_case=false"], "Give --vocab_file, or drop --do_lower_case"),
+    (["--do_lower_case=maybe"], "do_lower_case"),
     (["--wandb_name=x"], "needs --wandb"),
     (["--task=\n"], "is not one of pretrain"),
     (["surplus"], "Unexpected argument"),
-    (["--flagfile=missing.flags"], "missing.flags"),
+    (["--flagfile=missing.flags"], "--flagfile=missing.flags: No such file or directory."),
+    (["configs/quickstart.flags"], "(did you mean --flagfile=configs/quickstart.flags?)"),
+    (["--task=glue", "--mllog_to_stdout", "--plan", "--glue_task=rte"], "mllog_to_stdout=True needs --task=pretrain"),
 ])
 def test_wrong_settings_end_in_one_line(arguments, message):
     with pytest.raises(ConfigError) as error:
@@ -157,13 +165,35 @@ def test_wrong_settings_end_in_one_line(arguments, message):
 
 @pytest.mark.parametrize("change,message", [
     ({"hidden_sizes": 3}, "did you mean hidden_size"), ({"hidden_size": 100}, "not divisible"), ({"hidden_act": "swish"}, "gelu, relu"),
-    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 1e-3}, "not supported"),
+    ({"hidden_dropout_prob": 1.5}, "[0, 1)"), ({"num_hidden_layers": 0}, "positive integer"), ({"layer_norm_eps": 0}, "(0, 1)"),
+    ({"layer_norm_eps": "1e-12"}, "(0, 1)"), ({"hidden_act": ["gelu"]}, "a string"),
     ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers=1000000000, expected at most 1,000"), ({"vocab_size": 10**10}, "at most 10,000,000"),
     ({"hidden_size": 49152, "num_hidden_layers": 1000}, "parameters, at most 1e+11")])
 def test_wrong_model_sizes(change, message):
     with pytest.raises(ConfigError) as error:
         config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("values,expected", [
+    ({}, "gelu_tanh"), ({"hidden_act": "gelu"}, "gelu_tanh"), ({"hidden_act": "gelu_new"}, "gelu_tanh"), ({"hidden_act": "relu"}, "relu"),
+    ({"hidden_act": "gelu", "model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu", "architectures": ["BertModel"]}, "gelu_erf"),
+    ({"model_type": "bert"}, "gelu_erf"), ({"hidden_act": "gelu_tanh", "model_type": "bert"}, "gelu_tanh"), ({"hidden_act": "gelu_erf"}, "gelu_erf")])
+def test_gelu_is_what_the_writer_of_the_file_means(values, expected):
+    assert config_lib.bert_config_from_dict({"vocab_size": 100, **values}, "bert.json").hidden_act == expected
+
+
+def test_an_older_run_keeps_its_activation_and_a_saved_one_has_a_plain_name():
+    """What a run before the two names called gelu has the tanh form."""
+    config = config_lib.build_config([("config.json", {"model": {"vocab_size": 100, "hidden_act": "gelu"}, "use_synthetic_data": True,
+                                                       "model_dir": "unused", "num_steps_per_epoch": 20000, "num_train_epochs": 1})])
+    assert json.loads(config_lib.to_json(config))["model"]["hidden_act"] == "gelu_tanh"
+
+
+def test_a_truth_value_may_be_unset():
+    for arguments, value in (([], None), (["--do_lower_case"], True), (["--nodo_lower_case"], False), (["--do_lower_case=false", "--do_lower_case="], None)):
+        vocabulary = ["--vocab_file=none.txt", "--plan"]
+        assert flags.parse([*GOOD, *vocabulary, *arguments]).do_lower_case is value
 
 
 def test_parameters_of_a_model_are_the_published_number():

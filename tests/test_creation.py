@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import creation, pairs, records, schema, vocabulary
+from official.data import creation, pairs, read_counts, records, schema, vocabulary
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -75,6 +75,21 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
     with open(vocab_file, "rb") as file:
         assert manifest["vocabulary_sha256"] == hashlib.sha256(file.read()).hexdigest()
     assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
+
+
+def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
+    words = (*vocabulary.SPECIAL_TOKENS, "Paris", "is", "in", "France", ".")
+    text = write(tmp_path / "text.txt", "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n")
+    path = write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
+    with pytest.raises(ConfigError, match="is cased: 2 of 4 words"):
+        creation.create_pretraining_data(make_job(text, path, tmp_path / "out"))
+    manifest = creation.create_pretraining_data(make_job(text, path, tmp_path / "out", do_lower_case=False, num_shards=1))
+    assert manifest["flags"]["do_lower_case"] is False
+    shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
+    assert records.lower_case_of(shard) is False and records.lower_case_of(text) is None
+    found = list(tf.data.TFRecordDataset(shard).as_numpy_iterator())
+    ids = records.parse_batch(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")["input_ids"].numpy()
+    assert (ids == words.index("Paris")).mean() > 5 * (ids == words.index("[UNK]")).mean()  # a few random replacements
 
 
 def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
@@ -250,7 +265,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("change", ["random_seed", "text", "vocab_file"])
+@pytest.mark.parametrize("change", ["random_seed", "text", "text of the same size", "vocab_file"])
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file, vocab_file, tmp_path, change, monkeypatch):
     monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -261,14 +276,79 @@ def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file,
         changes = {"random_seed": 7}
     elif change == "text":
         make_text(tmp_path / "text.txt", 11)
+    elif change == "text of the same size":
+        change, text = "text", (tmp_path / "text.txt").read_text(encoding="utf-8")
+        write(tmp_path / "text.txt", text.replace("cat", "sat", 1))
     else:
         write(tmp_path / "vocab.txt", "\n".join([*WORDS, "new"]))
     name = {"text": "text", "vocab_file": "vocabulary_sha256"}.get(change, change)
+    if change == "text":
+        name = rf"text \({text_file}\)"
     with pytest.raises(ConfigError, match=f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
     creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True, **changes))
     creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole", **changes))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monkeypatch):
+    job = make_job(text_file, vocab_file, tmp_path / "out")
+    assert not creation.is_finished(job)
+    manifest = creation.create_pretraining_data(job)
+    monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
+    assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
+    shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="holds the files of an earlier run with other flags or input, or not all of them"):
+        creation.is_finished(job)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\0", b"[]", b'{"done": {"totals": 3}}', b"", b"[" * 100_000])
+@pytest.mark.parametrize("name", ["job.json", "text-00000.json", "shard-00000.json"])
+def test_damaged_files_of_an_unfinished_job_are_made_anew(text_file, vocab_file, tmp_path, name, garbage, monkeypatch):
+    job, write_json = make_job(text_file, vocab_file, tmp_path / "out"), creation.unfinished.write_json
+
+    def fail(path, values):
+        if path.endswith("manifest.json"):
+            raise OSError(28, "No space left on device")
+        write_json(path, values)
+    monkeypatch.setattr(creation.unfinished, "write_json", fail)
+    with pytest.raises(ConfigError, match="No space left"):
+        creation.create_pretraining_data(job)
+    monkeypatch.undo()
+    (tmp_path / "out" / ".unfinished" / name).write_bytes(garbage)
+    (tmp_path / "out" / "part-00000-of-00009.tfrecord").touch()  # of a job that was thrown away
+    creation.create_pretraining_data(job)
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
+    text = "The cat sat. \u4e2d\n\nThe word.\nCats.\n" * 20
+    paths = [write(tmp_path / "a.txt", text), str(tmp_path / "b.txt")]
+    (tmp_path / "b.txt").write_bytes(text.encode() * 2 + b"\xff\n")
+    manifest = creation.create_pretraining_data(make_job(tmp_path / "?.txt", vocab_file, tmp_path / "out"))
+    size = len(text.encode())
+    assert manifest["inputs"] == {
+        paths[0]: {"bytes": size, "documents": 21, "sentences": 60, "undecodable_bytes": 0},
+        paths[1]: {"bytes": 2 * size + 2, "documents": 41, "sentences": 120, "undecodable_bytes": 1}}
+    assert manifest["undecodable_bytes"] == 1
+    assert manifest["unknown_share"] == 60 / manifest["tokens"]
+
+
+def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
+    by_file = {f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)}
+    listed = read_counts.listed(by_file)
+    assert len(listed) == 1000 and list(listed)[-2:] == ["19998", "19999"] and "00900" not in listed
+    assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
+
+
+@pytest.mark.parametrize("content", [b"\xff garbage", b"[]", b"{}"])
+def test_a_damaged_manifest_is_one_line(text_file, vocab_file, tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="^[^\n]*out[^\n]*--overwrite[.]$"):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,6 +359,7 @@ def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file,
     ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
     ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
     ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
+    ({"input_files": os.path.join(ROOT, "results", "quickstart.png")}, "quickstart.png is a PNG picture, not text"),
     ({"num_workers": 0}, "--num_workers=0 is out of range"),
     ({"random_seed": -1}, "--random_seed=-1 is out of range"),
     ({"output_dir": "gs://bucket/x"}, "--output_dir=gs://bucket/x is not a folder of this machine"),

@@ -1,14 +1,18 @@
 """Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors that name the file."""
 
+import json
 import math
+import os
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import reading, records, synthetic
+from official.data import interleaving, reading, record_counts, records, synthetic
 from official.data import schema as schema_lib
+from official.data import streams as streams_lib
 from official.data.record_formats import compact
 from tests.conftest import make_records, write_records
 from tests.test_records import make_examples
@@ -27,7 +31,7 @@ def training_ids(files, schema, count, **settings) -> list[bytes]:
 @pytest.fixture(params=["plain", "compact"])
 def files(request, record_files, tmp_path, monkeypatch):
     """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer examples than a file."""
-    monkeypatch.setattr(reading, "_SHUFFLED_EXAMPLES", 24)
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_EXAMPLES", 24)
     if request.param == "plain":
         return reading.find_files(record_files(files=3, records=12), "input_files")
     monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 5)
@@ -61,12 +65,118 @@ def test_order_is_a_function_of_the_seed(files, schema):
 
 
 @pytest.mark.parametrize("done", [4, 36, 60])
-@pytest.mark.parametrize("counted,streams", [(True, 1), (False, 1), (True, 2)])
-def test_going_on_gives_the_records_that_come_next(files, schema, done, counted, streams, monkeypatch):
-    if not counted:
-        monkeypatch.setattr(reading, "_COUNTED_BYTES", 0)
-    whole = training_ids(files, schema, 20, streams=streams)
-    assert training_ids(files, schema, (80 - done) // 4, samples_done=done, streams=streams) == whole[done:]
+@pytest.mark.parametrize("streams", [1, 3])
+def test_going_on_gives_the_records_that_come_next(files, schema, done, streams):
+    whole = training_ids(files, schema, 21, batch_size=4 - streams % 2, streams=streams)
+    size = len(whole) // 21
+    done -= done % (size * streams)
+    assert training_ids(files, schema, 21 - done // size, batch_size=size, samples_done=done, streams=streams) == whole[done:]
+
+
+@pytest.fixture(params=["plain", "compact"])
+def uneven_files(request, schema, tmp_path, monkeypatch):
+    """Returns eleven files of 1 to 31 examples, of which four are read in turns, in windows of ten."""
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_EXAMPLES", 10)
+    monkeypatch.setattr(streams_lib, "_INTERLEAVED_FILES", 4)
+    monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 3)
+    sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
+    if request.param == "plain":
+        return [write_records(tmp_path / f"{number:02}", make_records(size, number, schema)) for number, size in enumerate(sizes)]
+    return [write_records(tmp_path / f"{number:02}", records.encode(make_examples(size, number, length=16, most=3), "compact"))
+            for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("streams", [1, 11])
+def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams):
+    step = 11 if streams == 11 else 5
+    whole = training_ids(uneven_files, schema, 46, batch_size=step, streams=streams)
+    for done in {1: (5, 105, 205), 11: (33, 363)}[streams]:
+        assert training_ids(uneven_files, schema, 4, batch_size=step, samples_done=done, streams=streams) == whole[done:done + 4 * step]
+
+
+@pytest.mark.parametrize("records_of, cycle, part", [
+    ([5, 1, 9, 3, 4, 0, 6], 3, 2), ([5, 5, 5], 8, 2), ([100, 3, 50], 2, 7), ([1], 1, 1), ([30, 40, 50, 60], 4, 3), ([0, 0, 4, 0, 2], 2, 3)])
+def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, part):
+    def read(order, passed):
+        values = [[100 * number + record for record in range(skipped, records_of[number])] for number, skipped in zip(order, passed)]
+        flat, ends = sum(values, []), np.cumsum([0, *map(len, values)])
+        data = tf.constant(flat, tf.int64)
+        ranges = tf.data.Dataset.from_tensor_slices((ends[:-1], ends[1:]))
+        blocks = ranges.interleave(lambda first, end: tf.data.Dataset.from_tensor_slices(data[first:end]).batch(part), cycle, 1)
+        return [record for block in blocks.as_numpy_iterator() for record in block.tolist()]
+
+    whole = read(range(len(records_of)), [0] * len(records_of))
+    for passed in range(sum(records_of)):
+        place = interleaving.find_place(records_of, cycle, part, passed)
+        if passed % 5 == 0:
+            assert read(*zip(*place.files))[place.cut:] == whole[passed:]
+        assert sum(records_of[number] - skipped for number, skipped in place.files) - place.cut == len(whole) - passed
+
+
+def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schema, monkeypatch):
+    seen, parse_rows = [], records.parse_rows
+    kind = reading.detect_format(uneven_files)
+    whole = training_ids(uneven_files, schema, 20, batch_size=5)
+
+    def unpack(serialized, *rest):
+        def note(batch):
+            seen.extend(batch)
+            return np.int32(0)
+        with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
+            return original(tf.identity(serialized), *rest)
+    original = records.unpack
+    monkeypatch.setattr(records, "unpack", unpack)
+    assert training_ids(uneven_files, schema, 1, batch_size=5, samples_done=95) == whole[95:]
+    assert len(seen) < (75 if kind == "plain" else 30) and parse_rows is records.parse_rows  # of 105 examples; what comes next is read ahead
+
+
+def test_records_are_counted_once_and_files_that_changed_again(uneven_files, schema, tmp_path, monkeypatch):
+    kept, counted = str(tmp_path / "record_counts.json"), []
+    count_file = record_counts._count_file
+    monkeypatch.setattr(record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named))
+    kind = reading.detect_format(uneven_files)
+    expected = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
+    for _ in range(2):
+        assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == expected
+    assert sorted(counted) == uneven_files
+    write_records(uneven_files[1], make_records(2, 99, schema) if kind == "plain" else records.encode(make_examples(2, 9, length=16, most=3), kind))
+    assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == [7, 2, *expected[2:]]
+    assert counted[11:] == [uneven_files[1]]
+    for garbage in (b"\xff", b"[]", b'{"files": {"a": 3}}', b'{"files": {"a": {"bytes": 1, "changed": 2, "runs": [3]}}}'):
+        (tmp_path / "record_counts.json").write_bytes(garbage)
+        del counted[:]
+        record_counts.count(uneven_files, kind, kept)
+        assert len(counted) == 11
+
+
+def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monkeypatch):
+    files = reading.find_files(record_files(files=2, records=12), "input_files")
+    manifest = {"files": {"part-00000": 12, "part-00001": 99}, "file_bytes": {"part-00000": os.path.getsize(files[0]), "part-00001": 1}}
+    pathlib.Path(files[0]).with_name("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    counted, count_file = [], record_counts._count_file
+    monkeypatch.setattr(record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named))
+    assert [found.examples for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[1:]
+
+
+@pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
+def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
+    monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
+    path = pathlib.Path(reading.find_files(record_files(files=1, records=12), "input_files")[0])
+    path.write_bytes(path.read_bytes()[:path.stat().st_size - cut])
+    if message is None:
+        assert record_counts.count_records(str(path)) == 12
+    else:
+        with pytest.raises(ConfigError, match=message):
+            record_counts.count_records(str(path))
+
+
+def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
+    pattern = record_files(files=2, records=3)
+    folder = tmp_path / "train"
+    (folder / "manifest.json").write_text("{}", encoding="utf-8")
+    assert reading.find_files(f"{folder}/*", "input_files") == reading.find_files(pattern, "input_files")
+    with pytest.raises(ConfigError, match="--input_files=.*holds no records, only manifest.json"):
+        reading.find_files(f"{folder}/man*", "input_files")
 
 
 def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files, schema):

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import documents as documents_lib
-from official.data import sentences, text_files
+from official.data import sentences, text_files, text_kinds
 from official.io import files
 from official.data.documents import ReadCounts, read_documents, read_splits
 from official.data.text_files import Split, plan_splits, plan_tasks
@@ -161,8 +161,9 @@ def test_a_dump_and_unread_archives_are_errors(tmp_path):
 
 
 def test_undecodable_bytes_are_dropped_and_counted(tmp_path):
-    documents, counts = read(write(tmp_path / "a.txt", b"Gr\xfc\xdfe from \xc3\xa4.\n\xff\xfe\nNext.\n \n\xed\xa0\x80Last.\xc3"))
-    assert documents == [["Gre from \u00e4.", "Next."], ["Last."]]
+    good = "A good line that is long enough.\n" * 30
+    documents, counts = read(write(tmp_path / "a.txt", good.encode() + b"Gr\xfc\xdfe from \xc3\xa4.\n\xff\xfe\nNext.\n \n\xed\xa0\x80Last.\xc3"))
+    assert documents == [[*good.splitlines(), "Gre from \u00e4.", "Next."], ["Last."]]
     assert (counts.undecodable_bytes, counts.skipped_lines) == (8, 1)
 
 
@@ -318,7 +319,7 @@ def split_files(draw):
     kind = draw(st.sampled_from(sorted(OPENERS)))
     first = ["Plain."] if kind == "plain" else OPENERS[kind][:1]
     lines = draw(st.lists(st.sampled_from(PIECES + 2 * OPENERS[kind]), max_size=12))
-    end, last = draw(st.sampled_from([b"\n", b"\r\n"])), draw(st.sampled_from([b"", b"\n"]))
+    end, last = draw(st.sampled_from([b"\n", b"\r\n", b"\r"])), draw(st.sampled_from([b"", b"\n"]))
     return end.join(line if isinstance(line, bytes) else line.encode() for line in draw(st.sampled_from([[], [""]])) + first + lines) + last
 
 
@@ -327,6 +328,7 @@ def split_files(draw):
 def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_factory, content, split_bytes, splitting, tight):
     path = write(tmp_path_factory.getbasetemp() / "split.txt", content)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_kinds, "MOST_UNDECODABLE", 1.0)
         if tight:
             patch.setattr(documents_lib, "_MOST_LINE_BYTES", 16)
             patch.setattr(documents_lib, "_MOST_CHARACTERS", 20)
@@ -336,7 +338,9 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_f
             counts.append(ReadCounts())
             parts += read_splits([split], splitting, counts[-1])
     assert parts == whole
-    assert functools.reduce(operator.add, counts) == whole_counts
+    total = functools.reduce(operator.add, counts)
+    assert total == whole_counts and total.by_file == whole_counts.by_file == {path: documents_lib.FileCounts(
+        len(content), whole_counts.documents, whole_counts.sentences, whole_counts.undecodable_bytes)}
     assert whole_counts.bytes == whole_counts.text_bytes == len(content)
     assert (whole_counts.documents, whole_counts.sentences) == (len(whole), sum(map(len, whole)))
 
@@ -364,7 +368,9 @@ def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
     together = list(read_splits([split for task in plan_tasks(paths, 1000) for split in task], "auto", counts))
     alone = [read(path) for path in paths]
     assert together == [document for documents, _ in alone for document in documents] and len(together) == 4
-    assert counts == functools.reduce(operator.add, (own for _, own in alone))
+    summed = functools.reduce(operator.add, (own for _, own in alone))
+    assert counts == summed and counts.by_file == summed.by_file
+    assert [found.documents for found in counts.by_file.values()] == [2, 1, 1, 0]
 
 
 def test_a_split_reads_no_further_than_it_must():

@@ -107,7 +107,14 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
         assert in_percent[theirs] == pytest.approx(100 * written[ours]) and 1 < in_percent[theirs] <= 100
     assert set(written["tables"]) == {"Score by question word", "Score by length of the answer"}
     predictions = json.loads((tmp_path / "run" / "predictions.json").read_text())
-    assert len(predictions) == 20 and "Score by question word" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert len(predictions) == 20 and "Score by question word" in page
+    shown = {group["title"]: group["items"] for group in written["examples"]}
+    wrong, right = (len(shown.get(title, [])) for title in ("Wrong answers", "Right answers"))
+    assert set(shown) <= {"Wrong answers", "Right answers"} and max(wrong, right) >= 4 and f"<h2>{written['examples'][0]['title']}</h2>" in page
+    rows = written["tables"]["Score by question word"][1:]
+    assert all(0 <= value <= 1 for row in rows for value in row[2:])
+    assert impossible == (result.majority_prediction == "no answer") and (not impossible or 0 < result.majority_accuracy < 1)
 
 
 def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
@@ -185,6 +192,8 @@ def test_runs_over_seeds(squad, tmp_path):
     assert result.scores["f1"] == pytest.approx(np.mean([run["f1"] for run in single]))
     assert result.scores["f1_std"] == pytest.approx(np.std([run["f1"] for run in single], ddof=1))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["f1"] == result.scores["f1"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(f'href="run-{number}/report.html"' in page and (tmp_path / "run" / f"run-{number}" / "report.html").exists() for number in (1, 2))
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
@@ -223,6 +232,10 @@ def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
     lines = (tmp_path / "run" / task.submission_file).read_text().splitlines()
     assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list(map(str, range(7)))
     assert bool(result.tables) != task.is_regression
+    titles = [group["title"] for group in result.examples]
+    assert titles == ["Largest errors"] if task.is_regression else titles in ([], ["Confident mistakes"])
+    constant = float(result.majority_prediction) if task.is_regression else result.majority_prediction
+    assert 0 <= constant <= 5 if task.is_regression else constant in task.labels
     if result.tables:
         assert sum(sum(row[1:]) for row in result.tables["Confusion matrix"][1:]) == 9
 

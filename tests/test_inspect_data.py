@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,9 @@ from official.data import creation, inspection, pairs, reading, records, schema,
 from tests.conftest import ROOT, make_records, write_records
 from tests.test_creation import LONG, MOST, WORDS, make_text, write
 from tests.test_records import make_examples
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import inspect_data  # pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +68,36 @@ DAMAGES = {
     "masked_lm_positions": lambda value: value[[1, 0, 2]],
     "masked_lm_weights": lambda value: value[::-1],
 }
+OUT_OF_RANGE = {
+    "input_ids": [-1, 2**32 + 7, 2**31], "input_mask": [-1, 2, 2**32 + 1], "segment_ids": [-1, 2], "masked_lm_positions": [-1, 16, 2**32 + 2],
+    "masked_lm_ids": [-7, 2**32 + 7], "masked_lm_weights": [0.5, -1.0, float("nan"), float("inf")], "next_sentence_labels": [-1, 2, 2**32],
+}
+
+
+def make_values(rng) -> dict:
+    length = int(rng.integers(8, 16))
+    return {
+        "input_ids": np.where(np.arange(16) < length, rng.integers(5, 50, 16), 0), "input_mask": (np.arange(16) < length).astype(int),
+        "segment_ids": ((np.arange(16) >= 4) & (np.arange(16) < length)).astype(int), "masked_lm_positions": np.array([2, 5, 0]),
+        "masked_lm_ids": np.array([7, 8, 0]), "masked_lm_weights": np.array([1.0, 1.0, 0.0]), "next_sentence_labels": np.array([1])}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in OUT_OF_RANGE.items() for value in values])
+def test_values_out_of_range_are_named_without_a_vocabulary(tmp_path, name, value):
+    features, rng = schema.pretraining_schema(16, 3), np.random.default_rng(0)
+    good, bad = make_values(rng), make_values(rng)
+    bad[name] = bad[name].astype(float if name == "masked_lm_weights" else np.int64)
+    bad[name][0] = value
+    path = write_records(tmp_path / "bad", [schema.serialize_example(values, features) for values in (good, bad)])
+    with pytest.raises(ConfigError, match=f"bad, record 2: .*{name}"):
+        inspection.summarize([path], None)
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_first_bad_record_is_named(tmp_path, name, monkeypatch):
     features = schema.pretraining_schema(16, 3, 50)
-    rng, good = np.random.default_rng(0), []
-    for _ in range(7):
-        length, count = int(rng.integers(8, 16)), 2
-        good.append({
-            "input_ids": np.where(np.arange(16) < length, rng.integers(5, 50, 16), 0), "input_mask": (np.arange(16) < length).astype(int),
-            "segment_ids": ((np.arange(16) >= 4) & (np.arange(16) < length)).astype(int), "masked_lm_positions": np.array([2, 5, 0]),
-            "masked_lm_ids": np.array([7, 8, 0]), "masked_lm_weights": np.array([1.0, 1.0, 0.0]), "next_sentence_labels": np.array([1])})
+    rng = np.random.default_rng(0)
+    good = [make_values(rng) for _ in range(7)]
     write_records(tmp_path / "good", [schema.serialize_example(values, features) for values in good])
     assert inspection.summarize([str(tmp_path / "good")], None).records == 7
     good[4] = good[4] | {name: DAMAGES[name](good[4][name])}
@@ -116,6 +138,19 @@ def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
     good = make_records(2, 0, schema.pretraining_schema(16, 3))
     with pytest.raises(ConfigError, match="foreign, record 3: it is not a tf.train.Example"):
         inspection.summarize([write_records(tmp_path / "foreign", [*good, b"\xff\xff\xff"])], None)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["/nowhere/*"], "/nowhere/* matches no file."), (["{folder}", "--picture=x.xyz"], "--picture=x.xyz is of a kind that cannot be drawn."),
+    (["{folder}/manifest.json"], "{folder}/manifest.json holds no records, only manifest.json."), (["{other}"], "{other}/manifest.json: not a JSON file")])
+def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch, arguments, message):
+    folder = made["plain"][0]
+    (tmp_path / "manifest.json").write_bytes(b"garbage")
+    (tmp_path / "a.tfrecord").write_bytes((folder / "part-00000-of-00002.tfrecord").read_bytes())
+    names = {"folder": str(folder), "other": str(tmp_path)}
+    monkeypatch.setattr("sys.argv", ["inspect_data.py", *(argument.format(**names) for argument in arguments)])
+    with pytest.raises(ConfigError, match="^" + re.escape(message.format(**names))):
+        inspect_data.main()
 
 
 def test_the_command_line(made, tmp_path):

@@ -68,6 +68,14 @@ def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monk
         run(monkeypatch, f"--input_files={tmp_path}/*.tfrecord", f"--output_file={tmp_path}/out2", "--num_samples=200")
 
 
+def test_a_manifest_among_the_records_is_left_out(files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    for number, pattern in enumerate((f"{tmp_path}/*", str(tmp_path))):
+        output = tmp_path.parent / f"{tmp_path.name}-{number}.out"
+        run(monkeypatch, f"--input_files={pattern}", f"--output_file={output}", "--num_samples=5")
+    assert capsys.readouterr().out.count("5 of the 37 examples of 3 files") == 2
+
+
 def test_fewer_examples_than_asked_for_name_both(files, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"holds 37 examples, fewer than --num_samples=10,000\."):
         run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'out'}")

@@ -89,7 +89,7 @@ def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, ch
 
 
 def test_values_are_true_and_counted_in_sequences(run_config, capsys):
-    config = run_config(stop_threshold=0.0, submission_org="us", submission_status="onprem", seed=7)
+    config = run_config(stop_threshold=0.0, submission_org="us", submission_status="onprem", seed=7, mllog_to_stdout=True)
     assert run(config).status == "success"
     events = events_of(config)
     values = {event["key"]: event["value"] for event in events}
@@ -104,7 +104,13 @@ def test_values_are_true_and_counted_in_sequences(run_config, capsys):
     assert times == sorted(times)
     assert keys(events).index("cache_clear") < keys(events).index("init_stop") < keys(events).index("run_start")
     with open(f"{config.model_dir}/mllog.txt", encoding="utf-8") as file:
-        assert file.read() == capsys.readouterr().out  # stdout is no terminal here
+        assert file.read() == capsys.readouterr().out
+
+
+def test_stdout_is_for_people(run_config, capsys):
+    config = run_config()
+    run(config)
+    assert keys(events_of(config))[-1] == "run_stop" and capsys.readouterr().out == ""
 
 
 def test_nothing_is_claimed_that_was_not_done(run_config, make_config, tmp_path):
@@ -205,9 +211,9 @@ def test_a_closed_stdout_does_not_stop_a_run(run_config, monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(sys, "stdout", Gone())
-    assert run(run_config()).status == "finished"
+    assert run(run_config(mllog_to_stdout=True)).status == "finished"
     monkeypatch.setattr(sys, "stdout", None)
-    assert run(run_config(learning_rate=0.02, model_dir=run_config().model_dir + "2")).status == "finished"
+    assert run(run_config(mllog_to_stdout=True, learning_rate=0.02, model_dir=run_config().model_dir + "2")).status == "finished"
 
 
 def test_a_remote_log_is_there_before_the_end(run_config):

@@ -12,6 +12,7 @@ from official.modeling import layers
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import ROOT, TINY
+from tests import numpy_bert
 from tests.numpy_bert import NumpyBert, cross_entropy_sum
 
 LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
@@ -46,16 +47,24 @@ def randomised(model):
     return model
 
 
-def oracle(model) -> NumpyBert:
+def oracle(model, **settings) -> NumpyBert:
     weights = {variable.name.split(":")[0]: variable.numpy() for variable in model.trainable_variables}
-    return NumpyBert(weights, TINY["num_hidden_layers"], TINY["num_attention_heads"])
+    return NumpyBert(weights, TINY["num_hidden_layers"], TINY["num_attention_heads"], **settings)
 
 
-def test_forward_pass_agrees_with_numpy():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("activation,epsilon", [("gelu_tanh", 1e-12), ("gelu_erf", 1e-12), ("gelu_erf", 0.3)])
+def test_forward_pass_agrees_with_numpy(activation, epsilon, fused):
+    sizes, batch = BertConfig(**TINY, hidden_act=activation, layer_norm_eps=epsilon), features()
+    model = randomised(BertPretrainer(sizes, fused))
+    for variable in model.trainable_variables:
+        if variable.name.endswith("dense/kernel:0"):  # so that the activation sees large numbers
+            variable.assign(variable * 3)
+    arguments = [batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")]
     masked, relation = model(batch)
-    expected_masked, expected_relation = oracle(model).pretrain_logits(
-        batch["input_ids"], batch["input_mask"], batch["segment_ids"], batch["masked_lm_positions"])
+    form, other = (getattr(numpy_bert, name) for name in (activation, {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}[activation]))
+    expected_masked, expected_relation = oracle(model, activation=form, epsilon=epsilon).pretrain_logits(*arguments)
+    assert np.abs(oracle(model, activation=other, epsilon=epsilon).pretrain_logits(*arguments)[0] - expected_masked).max() > 1e-4
     np.testing.assert_allclose(masked, expected_masked, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(relation, expected_relation, atol=1e-5, rtol=1e-5)
 

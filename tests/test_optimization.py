@@ -148,3 +148,20 @@ def test_accumulate_traces_its_body_once():
     value, indices = total({"x": tf.constant(x)})
     np.testing.assert_allclose(value, x.sum(0))
     assert indices == 6.0 and len(traces) == 1
+
+
+@pytest.mark.parametrize("settings,expected", [
+    (dict(warmup_steps=5, decay_from="warmup_end"), {0: 0.0, 4: 0.8, 5: 1.0, 19: 1 / 15}),
+    (dict(warmup_steps=5), {0: 0.0, 4: 0.8, 5: 0.75, 19: 0.05}),
+    (dict(warmup_steps=4.5, start_warmup_step=2, decay_from="warmup_end"), {0: 0.0, 2: 0.0, 6: 4 / 4.5, 7: 13 / 13.5, 19: 1 / 13.5}),
+    (dict(), {0: 1.0, 19: 0.05}),
+])
+def test_corners_draw_the_schedule(make_config, settings, expected):
+    found = schedules.corners(make_config(learning_rate=1.0, **settings))
+    assert found == {step: pytest.approx(rate, abs=1e-6) for step, rate in expected.items()}
+
+
+def test_a_curved_decay_has_points_on_the_way(make_config):
+    found = schedules.corners(make_config(learning_rate=1.0, poly_power=2.0, num_steps_per_epoch=1000))
+    assert 50 <= len(found) <= 60 and found[500] == pytest.approx(0.25)
+

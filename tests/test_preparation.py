@@ -1,6 +1,7 @@
 """Cleaning, splitting into sentences and sharing out, and the whole way from a dump of Wikipedia."""
 
 import bz2
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -70,8 +71,29 @@ def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
     assert [os.path.basename(path) for path in calls[3:]] == ["job.json", "text-00001.json", "manifest.json"]
     preparation.prepare(preparation.Job(str(text), str(tmp_path / "whole")))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    with pytest.raises(ConfigError, match="holds the files of an earlier run"):
-        preparation.prepare(job)
+    written = len(calls)
+    assert preparation.is_finished(job) and preparation.prepare(job)["train_documents"] > 300 and len(calls) == written
+    with pytest.raises(ConfigError, match="holds the files of an earlier run with other flags"):
+        preparation.prepare(dataclasses.replace(job, min_sentences=3))
+
+
+def test_what_is_made_again_leaves_no_part_of_before(tmp_path, monkeypatch):
+    text = write_text(tmp_path / "in")
+    job = preparation.Job(str(text), str(tmp_path / "out"))
+    monkeypatch.setattr(preparation, "_TASK_BYTES", 5000)
+    preparation.prepare(job)
+    assert len(list((tmp_path / "out").glob("train/part-*.txt"))) > 2
+    monkeypatch.undo()
+    preparation.prepare(dataclasses.replace(job, overwrite=True))
+    assert [path.name for path in (tmp_path / "out").glob("*/*")] == ["part-00000.txt"] * 2
+
+
+def test_a_damaged_manifest_is_one_line(tmp_path):
+    text = write_text(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_bytes(b"\xff garbage")
+    with pytest.raises(ConfigError, match="manifest.json: not a JSON file .* --overwrite"):
+        preparation.prepare(preparation.Job(str(text), str(tmp_path / "out")))
 
 
 @pytest.mark.parametrize("changes, message", [({"eval_share": 0.0}, "--eval_share=0.0"), ({"min_sentences": 0}, "--min_sentences=0")])

@@ -136,13 +136,15 @@ def test_a_process_that_ends_is_missing_again_and_strangers_are_none():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait(number):
-    code = ("from official.distribution import rendezvous; from official.config.cluster import Cluster; import sys\n"
-            "rendezvous._SECS_BETWEEN_LINES = 0.1; rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)")
+    code = ("from official.distribution import rendezvous; from official.config.cluster import Cluster; import sys; from official.io import signals\n"
+            "rendezvous._SECS_BETWEEN_LINES = 0.1; signals.watch()\n"
+            "try:\n with signals.raising(): rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)\n"
+            "except KeyboardInterrupt as error: sys.exit(signals.report(error))")
     process = subprocess.Popen([sys.executable, "-c", code, *free_hosts(2)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert "Waiting for localhost:" in process.stderr.readline() + process.stderr.readline()
     process.send_signal(number)
     errors = process.communicate(timeout=30)[1]
-    assert process.returncode == 128 + number and "Traceback" not in errors and "ended while waiting" in errors
+    assert process.returncode == 128 + number and "Traceback" not in errors and errors.endswith("ed.\n")
 
 
 HEARTBEAT = "Collective ops is aborted by: Error reported from /job:worker/task:1: Task /job:worker/replica:0/task:1 heartbeat timeout."

@@ -1,7 +1,5 @@
 """Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
 
-import base64
-import html.parser
 import io
 import json
 import logging as standard_logging
@@ -14,11 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official import config as config_lib
 from official.reporting import metrics as metrics_lib
 from official.reporting import plots as plots_lib
 from official.reporting import progress as progress_lib
-from official.reporting import report as report_lib
 from official.reporting import result as result_lib
 from official.reporting import summary as summary_lib
 
@@ -258,9 +254,10 @@ def test_a_lost_peer_has_an_exit_code_of_its_own():
 def test_result_file(tmp_path):
     path = result_lib.write_result(str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"]))
     values = json.load(open(path))
-    assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy",
+    assert list(values) == ["status", "reason", "step", "samples", "eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy", "majority_prediction",
                             "sequences_per_sec", "wall_secs", "startup_secs", "first_step_secs", "peak_memory_bytes", "checkpoint", "fresh_variables",
-                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "predictions", "f1"]
+                            "skipped_steps", "config", "environment", "data", "signal", "peer_lost", "tables", "examples", "predictions", "learning_rates",
+                            "f1"]
     assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == ("success", 2.5, ["cls/output_bias"], 0.885)
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
@@ -291,7 +288,7 @@ def test_wrong_results_are_refused():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# report
+# picture
 
 
 def fake_metrics(steps=400, loop=10, with_eval=True):
@@ -315,11 +312,12 @@ def texts_of(axes):
 
 
 def test_picture_of_a_run():
-    figure = plots_lib.plot_run(fake_metrics(), target=0.28, majority=0.05, title="a run")
+    rates = {"0": 0.0, "40": 2e-3, "400": 0.0, "1000": 5e-3}
+    figure = plots_lib.plot_run(fake_metrics(), target=0.28, majority=0.05, title="a run", majority_name="always \u201cthe\u201d", learning_rates=rates)
     loss, accuracy, rate, throughput = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy", "Learning rate", "Throughput"]
-    assert {"target 0.280", "most frequent token 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
-    assert "peak 9.75e-4" in texts_of(rate) and "median 400" in texts_of(throughput)
+    assert {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
+    assert "peak 2e-3" in texts_of(rate) and "median 400" in texts_of(throughput)
     assert loss.get_xlabel() == "step (64 sequences each)" and loss.get_xlim() == (0, 400)
     assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}
 
@@ -371,60 +369,6 @@ def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
     assert "target 0.300" in (tmp_path / "run.svg").read_text()
     plots_lib.save_picture(str(tmp_path), str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-class PageReader(html.parser.HTMLParser):
-    """Collects tags, attributes and text, and fails on tags that are not closed."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.sources, self.text, self.open = set(), [], "", []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        self.sources += [value for name, value in attributes if name in ("src", "href", "srcset", "action", "data")]
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data + "\n"
-
-
-def write_page(model_dir, result, config=None, rows=()):
-    path = report_lib.write_report(str(model_dir), "BERT <mini>", config or {}, result, rows)
-    reader = PageReader()
-    page = open(path, encoding="utf-8").read()
-    reader.feed(page)
-    assert reader.open == []
-    return page, reader
-
-
-def test_report_is_one_file_that_needs_no_network(tmp_path):
-    save_metrics(tmp_path, fake_metrics())
-    (tmp_path / "command.txt").write_text("python train.py --model_dir='a & b'\n")
-    config = config_lib.build_config([("test", {"model_dir": "a & b", "input_files": "x", "learning_rate": 3e-4,
-                                                "model": {"vocab_size": 1234}})])
-    rows = summary_lib.parameter_table(fake_variables(2))
-    page, reader = write_page(tmp_path, make_result(scores={"f1": 0.885}), config_lib.to_json(config), rows)
-    assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link", re.sub(r"base64,[\w+/=]+", "", page))
-    assert not reader.tags & {"script", "link", "iframe", "object"}
-    assert len(reader.sources) == 1 and reader.sources[0].startswith("data:image/png;base64,")
-    assert base64.b64decode(reader.sources[0].split(",")[1], validate=True).startswith(b"\x89PNG")
-    for text in ("BERT <mini>", "Target reached", "masked-LM accuracy 0.31 reached 0.30", "--model_dir='a & b'", "learning_rate",
-                 "0.0003", "model.vocab_size", "1,234", "f1", "0.885",
-                 "bert/encoder/layer_{0..1}/attention/self/{query,key,value}/kernel", "8 \u00d7 8"):
-        assert text in reader.text, text
-    assert "num_accumulation_steps" not in reader.text  # A default.
-
-
-@pytest.mark.parametrize("status", result_lib.EXIT_CODES)
-def test_report_of_every_status_without_metrics(tmp_path, status):
-    empty = dict.fromkeys(("eval_accuracy", "eval_loss", "target", "target_metric", "majority_accuracy", "sequences_per_sec", "wall_secs", "checkpoint"))
-    _, reader = write_page(tmp_path, make_result(status=status, **empty))
-    assert report_lib._HEADLINES[status][0] in reader.text and "None" not in reader.text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

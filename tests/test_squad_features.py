@@ -26,6 +26,7 @@ LETTERS = string.ascii_lowercase
 PIECES = [*vocabulary_lib.SPECIAL_TOKENS, *LETTERS.replace("z", ""), *(f"##{letter}" for letter in LETTERS.replace("z", "")), *string.digits,
           *(f"##{digit}" for digit in string.digits), "the", "##the", "cat", "sat", *"().,-'\"%$", "smith", "steve", "1895", "中", "文"]
 VOCABULARY = vocabulary_lib.Vocabulary(tuple(PIECES), sha256="of no file")
+CASED = vocabulary_lib.Vocabulary((*PIECES, *"ABSTÉ", *(f"##{letter}" for letter in "ABSTEé"), "\u0301", "##\u0301", "Steve", "The"), "", do_lower_case=False)
 RULES = features.Rules(max_seq_length=24, doc_stride=5, max_query_length=6)
 READ = dict(flag="train_file", for_training=True, version_2_with_negative=False)
 
@@ -159,8 +160,9 @@ def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied)
 
 
 def spans(word, vocabulary=VOCABULARY):
-    pieces = [vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids)]
-    begins, ends = words.align(word, pieces)
+    lower = vocabulary.do_lower_case
+    pieces = [vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)]
+    begins, ends = words.align(word, pieces, lower)
     return [(piece, word[begin:end]) for piece, begin, end in zip(pieces, begins, ends)]
 
 
@@ -181,6 +183,17 @@ def test_pieces_know_their_characters(word, expected):
     assert spans(word) == expected
 
 
+@pytest.mark.parametrize("word, expected", [
+    ("Steve's", [("Steve", "Steve"), ("'", "'"), ("s", "s")]),
+    ("Théthe", [("T", "T"), ("##h", "h"), ("##é", "é"), ("##the", "the")]),
+    ("Te\u0301a", [("T", "T"), ("##e", "e"), ("##\u0301", "\u0301"), ("##a", "a")]),  # an accent is a character like others
+    ("S\u200bA中", [("S", "S"), ("##A", "A"), ("中", "中")]),
+    ("ZOO-The", [("[UNK]", "ZOO"), ("-", "-"), ("The", "The")]),
+])
+def test_pieces_of_cased_words_know_their_characters(word, expected):
+    assert spans(word, CASED) == expected
+
+
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
@@ -195,7 +208,7 @@ def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
 @hypothesis.given(strategies.text(strategies.characters(exclude_characters=reading.SPACES), min_size=1, max_size=8))
 def test_the_characters_of_a_piece_are_tokenized_to_it(word):
-    everything = types.SimpleNamespace(words=[], ids={})  # every character is a piece
+    everything = types.SimpleNamespace(words=[], ids={}, do_lower_case=True)  # every character is a piece
     for part in reference_wordpiece.split_words(word):
         for piece in (part[0], *("##" + character for character in part[1:])):
             everything.ids.setdefault(piece, len(everything.ids))
@@ -223,7 +236,8 @@ def expected_features(data, vocabulary, rules):
     for number, question in enumerate(data.questions):
         answer = (question.answers[0], question.answer_starts[0]) if data.for_training and not question.is_impossible else None
         context = data.contexts[question.context]
-        for window in reference_squad.features(question.text, context, answer, vocabulary.ids, **dataclasses.asdict(rules)):
+        for window in reference_squad.features(question.text, context, answer, vocabulary.ids, **dataclasses.asdict(rules),
+                                               do_lower_case=vocabulary.do_lower_case):
             result.append(window | {"question": number, "is_impossible": int(question.is_impossible)})
     return result
 
@@ -244,7 +258,7 @@ def assert_as_published(data, vocabulary, rules):
 
 
 CONTEXT = strategies.lists(strategies.sampled_from(
-    ["the", "cat", "cat,", "(1895-1943).", "Steve", "Smith's", "é", "中文", "zoo", "\u00a0", "a\u00a0b", "\u200b", "\x00", "12%", "...",
+    ["the", "The", "S\u0301", "cat", "cat,", "(1895-1943).", "Steve", "Smith's", "é", "中文", "zoo", "\u00a0", "a\u00a0b", "\u200b", "\x00", "12%", "...",
      "\u202f"]),
     max_size=30).map(lambda parts: " ".join(parts))
 
@@ -265,9 +279,10 @@ def squad_data(draw):
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=150, suppress_health_check=list(hypothesis.HealthCheck))
-@hypothesis.given(squad_data(), strategies.sampled_from([RULES, features.Rules(12, 3, 8), features.Rules(20, 30, 6), features.Rules(200, 7, 20)]))
-def test_features_are_the_published_ones(data, rules):
-    assert_as_published(data, VOCABULARY, rules)
+@hypothesis.given(squad_data(), strategies.sampled_from([RULES, features.Rules(12, 3, 8), features.Rules(20, 30, 6), features.Rules(200, 7, 20)]),
+                  strategies.sampled_from([VOCABULARY, CASED]))
+def test_features_are_the_published_ones(data, rules, vocabulary):
+    assert_as_published(data, vocabulary, rules)
 
 
 def test_a_much_shorter_window_must_show_a_piece_better_by_more(squad_file):
@@ -460,6 +475,8 @@ def test_what_is_of_another_input_or_vocabulary_is_made_again(data, tmp_path, mo
     assert made_again(data, tmp_path, monkeypatch, vocabulary=other_vocabulary)
     assert made_again(data, tmp_path, monkeypatch)
     assert made_again(dataclasses.replace(data, sha256="another"), tmp_path, monkeypatch)
+    assert made_again(data, tmp_path, monkeypatch)
+    assert made_again(data, tmp_path, monkeypatch, vocabulary=dataclasses.replace(VOCABULARY, do_lower_case=False))
 
 
 def test_what_is_not_whole_is_made_again(data, tmp_path, monkeypatch):

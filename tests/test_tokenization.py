@@ -1,5 +1,6 @@
 """The tokenizer equals the published rules, id for id: every character, text made to trip it, any vocabulary, real text."""
 
+import collections
 import functools
 import os
 import subprocess
@@ -23,6 +24,9 @@ NEVER_FOUND = ["[unused0]", "##", "###", "##.", "don't", "a b", "THE", "é", "##
 WORDS = (*SPECIAL_TOKENS, *WHOLE_WORDS, *NEVER_FOUND, "##s", "##cat", "##οσ", "##ив", "##" + "a" * 50, *LETTERS, *FOREIGN, *PUNCTUATION,
          *(f"##{character}" for character in LETTERS + FOREIGN + PUNCTUATION))
 VOCABULARY = Vocabulary(tuple(dict.fromkeys(WORDS)), "")
+CAPITALS = ("The", "Cat", "CAT", "Ĉat", "##S", "##Σ", "À", "##À", "e\u0301", "\u0301", "##\u0301", "A" * 200, *LETTERS.upper(),
+            *(f"##{letter}" for letter in LETTERS.upper()), *"ΑΣПЖÉ", *(f"##{letter}" for letter in "ΑΣПЖé"))
+CASED = Vocabulary(tuple(dict.fromkeys((*WORDS, *CAPITALS))), "", do_lower_case=False)
 
 # What is dropped, what some take for white space, accents, capitals whose lower case is longer or depends on what follows, surrogates.
 NASTY = ("\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029"
@@ -33,7 +37,7 @@ NASTY = ("\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x7f\x80\x85\x9f\xa0\xad\u0378\u061
 
 def expected_ids(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
     pieces = functools.cache(lambda word: [vocabulary.ids[piece] for piece in reference_wordpiece.split_pieces(word, vocabulary.ids)])
-    return [[number for word in reference_wordpiece.split_words(text) for number in pieces(word)] for text in texts]
+    return [[number for word in reference_wordpiece.split_words(text, vocabulary.do_lower_case) for number in pieces(word)] for text in texts]
 
 
 def assert_equals_the_rules(tokenizer: tokenization.Tokenizer, vocabulary: Vocabulary, texts: list[str]) -> None:
@@ -47,6 +51,11 @@ def assert_equals_the_rules(tokenizer: tokenization.Tokenizer, vocabulary: Vocab
 @pytest.fixture(scope="module")
 def tokenizer():
     return tokenization.Tokenizer(VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def cased_tokenizer():
+    return tokenization.Tokenizer(CASED)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +98,21 @@ def test_examples(tokenizer, text, pieces):
     assert [VOCABULARY.words[number] for number in ids] == pieces.split()
     assert lengths.tolist() == [len(pieces.split())]
     assert_equals_the_rules(tokenizer, VOCABULARY, [text])
+
+
+@pytest.mark.parametrize("text, pieces", [
+    ("The Cats. the CATS", "The Cat ##s . the CAT ##S"),
+    ("[MASK] Paris", "[ M ##A ##S ##K ] P ##a ##r ##i ##s"),
+    ("Ĉat ćat é cafe\u0301", "Ĉat [UNK] é c ##a ##f ##e ##\u0301"),
+    ("ÀÀ e\u0301 \u0301", "À ##À e\u0301 \u0301"),
+    ("ΑΣ\tCat中Cat\u2028C\x00at", "Α ##Σ Cat 中 Cat Cat"),
+    ("A" * 200 + " " + "A" * 201, "A" * 200 + " [UNK]"),
+    ("Don't A-b Zebra", "D ##o ##n ' t A - b [UNK]"),
+])
+def test_cased_examples(cased_tokenizer, text, pieces):
+    ids, _ = cased_tokenizer.tokenize([text])
+    assert [CASED.words[number] for number in ids] == pieces.split(" ")
+    assert_equals_the_rules(cased_tokenizer, CASED, [text])
 
 
 def test_types_and_an_array_that_can_be_written(tokenizer):
@@ -148,10 +172,16 @@ def test_characters_of_the_first_blocks_and_a_sample_of_all(tokenizer):
     assert_equals_the_rules(tokenizer, VOCABULARY, surrounded([*range(0x3000), *range(0x3000, 0x110000, 211)]))
 
 
+def test_cased_characters_of_the_first_blocks_and_a_sample_of_all(cased_tokenizer):
+    assert_equals_the_rules(cased_tokenizer, CASED, surrounded([*range(0x3000), *range(0x3000, 0x110000, 211)]))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, CASED], ids=["uncased", "cased"])
 @pytest.mark.parametrize("first", range(0, 0x110000, 0x22000))
-def test_every_character(tokenizer, first):
-    assert_equals_the_rules(tokenizer, VOCABULARY, surrounded(range(first, first + 0x22000)))
+def test_every_character(tokenizer, cased_tokenizer, first, vocabulary):
+    one = tokenizer if vocabulary is VOCABULARY else cased_tokenizer
+    assert_equals_the_rules(one, vocabulary, surrounded(range(first, first + 0x22000)))
 
 
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.slow)])
@@ -181,6 +211,12 @@ def test_made_texts(tokenizer, texts):
 
 
 @THOROUGH
+@given(texts=st.lists(ANY_TEXT | NASTY_TEXT | ASCII_TEXT | MIXED_TEXT, max_size=12))
+def test_made_texts_cased(cased_tokenizer, texts):
+    assert_equals_the_rules(cased_tokenizer, CASED, texts)
+
+
+@THOROUGH
 @given(texts=st.lists(ANY_TEXT | NASTY_TEXT | MIXED_TEXT, max_size=12))
 def test_made_texts_with_the_real_vocabulary(real_tokenizer, real_vocabulary, texts):
     assert_equals_the_rules(real_tokenizer, real_vocabulary, texts)
@@ -190,9 +226,10 @@ VOCABULARY_WORDS = st.text("ab#'é中A \x00", min_size=1, max_size=5) | st.sampl
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(words=st.lists(VOCABULARY_WORDS, max_size=15), texts=st.lists(st.text("abc#' éA中\u0301", max_size=25), min_size=5, max_size=30))
-def test_any_vocabulary(words, texts):
-    vocabulary = Vocabulary(tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "")
+@given(words=st.lists(VOCABULARY_WORDS, max_size=15), texts=st.lists(st.text("abc#' éA中\u0301", max_size=25), min_size=5, max_size=30),
+       lower=st.booleans())
+def test_any_vocabulary(words, texts, lower):
+    vocabulary = Vocabulary(tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "", lower)
     assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, texts)
 
 
@@ -210,6 +247,15 @@ def real_lines(pattern: str) -> list[str]:
 def test_a_part_of_wikipedia(real_tokenizer, real_vocabulary):
     lines = real_lines("wikipedia/wiki_00")
     assert_equals_the_rules(real_tokenizer, real_vocabulary, lines[::20] + [line for line in lines if not line.isascii()][::5])
+
+
+def test_a_part_of_wikipedia_cased():
+    lines = real_lines("wikipedia/wiki_01")[::20]
+    counts = collections.Counter(" ".join(lines).split())
+    words = [word for word, _ in counts.most_common(3000)]
+    characters = sorted(set("".join(lines)))
+    vocabulary = Vocabulary(tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])), "", do_lower_case=False)
+    assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, lines)
 
 
 def test_words_of_wikipedia_alone(real_tokenizer, real_vocabulary):

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.optimization import gradients as gradients_lib
 from official.reporting.metrics import MetricsWriter, read_metrics
-from official.reporting.mllog import SilentLog
+from official.reporting.mllog import MLPerfLog, SilentLog
 from official.tasks import TASKS
-from official.training import runner, step as step_lib
+from official.tasks.pretraining import PretrainingTask
+from official.training import own_folder, runner, step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from tests.conftest import ROOT
@@ -139,7 +141,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         assert norm > 0.5  # else the test would not see where clipping happens
         expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
     replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
-    distributed = next(loop._train_iterator())
+    distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
     ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
     first = lambda value: loop.strategy.experimental_local_results(value)[0]
     for gradient, total in zip(ours, expected):
@@ -216,7 +218,9 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     folder = config.model_dir
     assert (result.status, result.step, result.samples, result.exit_code) == ("finished", 60, 960, 0)
     saved = json.load(open(f"{folder}/result.json", encoding="utf-8"))
-    assert saved["checkpoint"].endswith("ckpt-60") and 0 < saved["majority_accuracy"] < 0.5
+    assert saved["checkpoint"].endswith("ckpt-60") and 0 < saved["majority_accuracy"] < 0.5 and saved["majority_prediction"].startswith("#")
+    assert saved["learning_rates"]["0"] == pytest.approx(2e-2) and [len(group["items"]) for group in saved["examples"]] == [6]
+    assert "Masked tokens and predictions" in open(f"{folder}/report.html", encoding="utf-8").read()
     lines = read_metrics(folder)
     assert [line["step"] for line in lines if line["split"] == "eval"] == [20, 40, 60]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40, 50, 60]
@@ -225,6 +229,36 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     assert sorted(name for name in os.listdir(folder) if name.endswith(".index")) == ["ckpt-50.index", "ckpt-60.index"]
     assert {"config.json", "command.txt", "metrics.jsonl", "report.html", "tensorboard", "checkpoint"} <= set(os.listdir(folder))
     assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
+
+
+def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
+    """They are looked at after run_stop, so that no timed region pays for them; 5 rows are fewer than the replicas have room for."""
+    events = []
+    monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
+    monkeypatch.setattr(MLPerfLog, "run_stop", _noting(events, MLPerfLog.run_stop))
+    files = record_files(files=1, records=5)
+    shared = dict(input_files=files, do_eval=True, num_eval_samples=5, num_steps_per_epoch=1, learning_rate=0.0)
+    one, two = run(make_config(**shared)), run(make_config(**shared, **replicas(2), model_dir=make_config().model_dir + "-2"))
+    assert events[:2] == ["run_stop", "example_outputs"]
+    assert one.examples == two.examples and len(one.examples[0]["items"]) == 5
+    assert run(make_config(num_steps_per_epoch=1, do_eval=True, num_eval_samples=8, model_dir=make_config().model_dir + "-3")).examples == []  # synthetic data
+
+
+def _noting(events: list, function):
+    def noting(*arguments, **named):
+        events.append(function.__name__)
+        return function(*arguments, **named)
+
+    return noting
+
+
+def test_the_table_of_parameters_is_for_debugging(make_config, caplog):
+    caplog.set_level("INFO", logger="absl")
+    run(make_config(num_steps_per_epoch=1))
+    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "{query,key,value}" not in caplog.text
+    caplog.set_level("DEBUG", logger="absl")
+    run(make_config(num_steps_per_epoch=2))
+    assert "{query,key,value}" in caplog.text
 
 
 def test_accumulation_of_a_model_of_some_size(make_config):
@@ -310,23 +344,26 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    """Between two calls of the devices: after the first step of the process, which is one, and not at the end of the interval."""
     config = make_config(input_files=record_files())
-    original = Loop._train
+    original = Loop._call_devices
 
-    def train_and_signal(self, *arguments):
+    def call_and_signal(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
+        while self.interruption.signal is None:
+            time.sleep(0.01)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Loop, "_train", train_and_signal)
+    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
     result = run(config)
-    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 5)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
     monkeypatch.undo()
     assert run(config).step == 20
 
 
 def test_a_folder_in_use_is_refused(make_config):
     config = make_config()
-    with runner._locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+    with own_folder.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
         run(config)
 
 
@@ -409,15 +446,15 @@ def test_missing_devices_are_named(make_config):
         run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
 
 
-def test_one_cpu_reads_the_dataset_itself():
+def test_replicas_read_the_dataset_itself():
     """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take a minute."""
-    dataset = tf.data.Dataset.range(3)
-    assert strategy_lib.distribute(lambda context: dataset, tf.distribute.OneDeviceStrategy("CPU:0")) is dataset
-    part = strategy_lib.distribute(lambda context: dataset.shard(context.num_input_pipelines, context.input_pipeline_id), tf.distribute.OneDeviceStrategy("CPU:0"))
-    assert list(part.as_numpy_iterator()) == [0, 1, 2]
-    replicas = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    values = [replicas.experimental_local_results(value) for value in strategy_lib.distribute(lambda context: dataset.repeat(2), replicas)]
-    assert [int(value) for each in values for value in each] == [0, 1, 2, 0, 1, 2]
+    dataset = tf.data.Dataset.range(4)
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+        contexts = []
+        assert strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+        assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
+        values = [strategy.experimental_local_results(value) for value in strategy_lib.batches(dataset, strategy)]
+        assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {len(each) for each in values} == {strategy.num_replicas_in_sync}
 
 
 def test_threads_are_those_of_the_flags(make_config):
@@ -443,3 +480,20 @@ def test_the_first_step_apart_changes_no_total(make_config, deterministic):
         totals.append({name: value.numpy() for name, value in total.items()})
     for name, value in totals[0].items():
         np.testing.assert_array_equal(value, totals[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"hidden_act": "gelu_erf"}, "has hidden_act=gelu_tanh, the model has hidden_act=gelu_erf"),
+    ({"num_attention_heads": 2}, "has num_attention_heads=4, the model has num_attention_heads=2"),
+    ({"layer_norm_eps": 1e-5}, "has layer_norm_eps=1e-12")])
+def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, message):
+    """What no shape tells is compared with the settings that the run was started with; an older run's gelu is the tanh form."""
+    config = make_config()
+    for name in ("gelu", "gelu_tanh"):
+        saved = json.loads(config_lib.to_json(config))
+        saved["model"]["hidden_act"] = name
+        (tmp_path / "config.json").write_text(json.dumps(saved))
+        runner._Earlier(str(tmp_path)).check_model(config)
+        with pytest.raises(ConfigError, match=message):
+            runner._Earlier(str(tmp_path)).check_model(make_config(change))
+    runner._Earlier(str(tmp_path / "nowhere")).check_model(config)

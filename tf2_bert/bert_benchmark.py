@@ -47,8 +47,8 @@ _runs_of_this_process = itertools.count()
 class BertPretrainingBenchmark(tf.test.Benchmark):
     """BERT pre-training with the flagfiles of `FLAGFILES`.
 
-    A report has the metrics exp_per_second (sequences, without the first inner loop), eval_accuracy, eval_loss, startup_secs,
-    peak_memory_bytes, steps and success. eval_accuracy must reach the run's --stop_threshold, where it has one. success is 1, or
+    A report has the metrics exp_per_second (sequences, without those up to the first line of the metrics), eval_accuracy, eval_loss,
+    startup_secs (imports, model, data and compilation: until the first step is done, less one step), peak_memory_bytes, steps and success. eval_accuracy must reach the run's --stop_threshold, where it has one. success is 1, or
     0 where the run could not be made, was cut short, diverged or missed its threshold; extras["error"] then says why in one line.
     """
 

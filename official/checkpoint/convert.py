@@ -6,6 +6,7 @@
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,8 @@ from official.checkpoint.formats import canonical, companions, hf_folder, regist
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
+from official.io import vocabulary_files, writing
+from official.io.errors import shortened
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
 _WORDS = "bert/embeddings/word_embeddings"
@@ -25,8 +28,8 @@ class MismatchError(Exception):
 
 
 def convert(source: str, target_format: str, output_dir: str, source_format: str | None = None, options: Options = Options(),
-            overwrite: bool = False, progress=lambda done, total: None) -> dict:
-    """Converts a checkpoint.
+            overwrite: bool = False, progress=lambda done, total: None, verify: Callable[[dict, dict, Options], dict] | None = None) -> dict:
+    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last, all at once.
 
     Args:
       source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
@@ -36,53 +39,66 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
       progress: called with bytes written so far and in all.
+      verify: ({format, path} of the source, of the result, options) -> {passed, ...}, one more check of the result; unset: none.
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name: reason}, reshaped,
-      cast, vocabulary, num_attention_heads (None: not known), companions (paths of files beside the result), compared (number of
-      tensors read back and found equal).
+      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside the result),
+      notes (lines about settings that no tensor tells), compared (number of tensors read back and found equal), verification (what
+      `verify` returned), published (False where that did not pass: then nothing was written or replaced).
 
     Raises:
       ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the target does not know,
         and where the result is there already.
-      MismatchError: where the result, read back, differs.
+      MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
     names, container = registry.get_format(target_format)
     checkpoint = registry.open_checkpoint(source, "PATH", source_format)
-    source, location = checkpoint.location, container.target(output_dir or ".", checkpoint.location)
+    folder = output_dir or "."
+    source, location = checkpoint.location, container.target(folder, checkpoint.location)
     _check_free(container, location, checkpoint, overwrite)
-    given_vocabulary = options.vocab_file
+    given_vocabulary, notes = options.vocab_file, companions.notes_of_source(options, source, checkpoint.title, checkpoint.usual_activation)
     options = with_companions(options, checkpoint)
     try:
         read = checkpoint.to_canonical(options)
         companions.check_source(source, read.tensors)
         dropped = dict(read.dropped)
         kept = _without_slots(read.tensors, options, dropped)
+        registry.check_finite(kept, checkpoint)
         kept, vocabulary, rows = _with_vocabulary(kept, source, options)
         if target_format == "huggingface" and not given_vocabulary:
             options = _without_long_vocabulary(options, vocabulary["to"], dropped)
         mapped = names.from_canonical(kept, options)
         if mapped.unmatched:
-            raise ConfigError(f"{source}: the {names.TITLE} format has no place for {', '.join(sorted(mapped.unmatched))}.")
+            strange = sorted(mapped.unmatched)
+            raise ConfigError(f"{source}: the {names.TITLE} format has no place for {shortened(strange)}.", {"no place": strange})
         result = _with_precision(mapped.tensors, options, getattr(names, "keeps_float32", lambda name: False))
         beside = _plan_companions(target_format, source, location, kept, options, overwrite)
-        _write(container, result, location, options, progress)
-        compared = _compare_or_remove(container, result, location)
-        _write_sidecar(rows, location)
-        companions.hand_on(beside)
+        with _work_folder(folder) as work:
+            made = container.target(work, source)
+            _write(container, result, made, options, progress)
+            compared = _read_back_and_compare(container, result, made)
+            _write_sidecar(rows, made)
+            gone = companions.hand_on(beside, work)
+            ends = [{"format": name, "path": path} for name, path in ((checkpoint.format, source), (target_format, made))]
+            verification = verify(*ends, options) if verify else None
+            published = verification is None or verification["passed"]
+            if published:
+                _publish(container, work, folder, location, gone)
     except reading.DamagedError as error:
         raise ConfigError(f"{source}: unreadable checkpoint ({error}).") from None
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
     added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
     report = _report(checkpoint, target_format, location, result, dropped, added, vocabulary, compared)
-    return {**report, "num_attention_heads": options.num_attention_heads,
-            "companions": [path for path, content in beside.items() if content is not None]}
+    written = [path for path, content in beside.items() if content is not None]
+    notes += companions.notes_of_result(options, written) if target_format != "huggingface" else []
+    return {**report, "num_attention_heads": options.num_attention_heads, "hidden_act": options.hidden_act, "published": published,
+            **({"verification": verification} if verify else {}), "companions": written, "notes": notes}
 
 
 def with_companions(options: Options, checkpoint: registry.Checkpoint) -> Options:
     """Returns the options with what the checkpoint's shapes and the files beside it say about heads, activation and vocabulary."""
-    heads_of = getattr(registry.get_format(checkpoint.format)[0], "heads_of", lambda tensors: None)
-    return companions.with_companions(options, checkpoint.location, heads_of(checkpoint.tensors))
+    return companions.with_companions(options, checkpoint.location, checkpoint.heads, checkpoint.usual_activation)
 
 
 def _check_free(container, location: str, checkpoint: registry.Checkpoint, overwrite: bool) -> None:
@@ -109,8 +125,8 @@ def _plan_companions(target_format: str, source: str, location: str, kept: Tenso
     if target_format != "huggingface":
         return companions.plan(source, location, kept, options, overwrite)
     if options.vocab_file:  # which the folder's writer copies, as it writes config.json
-        with open(options.vocab_file, "rb") as file:
-            companions.check_free({os.path.join(location, hf_folder.VOCABULARY): file.read()}, overwrite)
+        content = vocabulary_files.read(options.vocab_file).content
+        companions.check_free({os.path.join(location, hf_folder.VOCABULARY): content}, overwrite)
     return {}
 
 
@@ -140,7 +156,7 @@ def _with_vocabulary(tensors: Tensors, source: str, options: Options) -> tuple[T
     have = tensors[_WORDS].shape[0]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        raise ConfigError(f"{source}: the word embeddings have {have} words, and another number have {', '.join(other)}.")
+        raise ConfigError(f"{source}: the word embeddings have {have} words, and another number have {shortened(other)}.")
     rows = _read_sidecar(sidecar_path(source)) if options.vocab_size is None or options.vocab_size > have else {}
     restored = rows[_WORDS].shape[0] if rows else 0
     changed = dict(tensors)
@@ -192,15 +208,29 @@ def _read_sidecar(path: str) -> Tensors:
 
 
 def _write_sidecar(rows: Tensors, location: str) -> None:
-    path = sidecar_path(location)
-    with _writing(path):
-        if rows:
-            from safetensors.numpy import save_file
+    if rows:
+        from safetensors.numpy import save_file
 
-            save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, path + ".tmp")
-            os.replace(path + ".tmp", path)
-        elif os.path.exists(path):
-            os.remove(path)  # of an older result that was replaced
+        with _writing(location):
+            save_file({name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}, sidecar_path(location))
+
+
+@contextlib.contextmanager
+def _work_folder(folder: str) -> Iterator[str]:
+    """Yields a folder in which the result is made and checked, beside its place."""
+    with contextlib.ExitStack() as stack:
+        with _writing(folder):
+            work = stack.enter_context(writing.unpublished(folder))
+        yield work
+
+
+def _publish(container, work: str, folder: str, location: str, gone: list[str]) -> None:
+    """Puts the result in its place, and takes away what is left of an older one: its other files, its cut words and companions."""
+    of_vocabulary = (vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
+    brings_one = os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY))  # otherwise an older one stays
+    old = [path for path in (*container.files(location), sidecar_path(location)) if brings_one or os.path.basename(path) not in of_vocabulary]
+    with _writing(location):
+        writing.publish_all(work, folder, container.LAST, (*old, *gone))
 
 
 @contextlib.contextmanager
@@ -248,25 +278,16 @@ def _write(container, tensors: Tensors, location: str, options: Options, progres
         progress(done, total)
 
     with _writing(location):
-        tf.io.gfile.makedirs(os.path.dirname(location) or ".")
         container.write(tensors, location, options, count)
 
 
-def _compare_or_remove(container, wanted: Tensors, location: str) -> int:
-    """Compares the result with what was to be written; one that differs, or was not compared to the end, is removed."""
+def _read_back_and_compare(container, wanted: Tensors, location: str) -> int:
+    """Compares what was written with what was to be written. Returns the number of tensors."""
     try:
-        try:
-            written = container.read(location)
-        except reading.DamagedError as error:
-            raise MismatchError(f"read back, the result is damaged ({error}).") from None
-        return _compare(written, wanted)
-    except BaseException as error:
-        for path in container.files(location):
-            with contextlib.suppress(OSError):
-                os.remove(path)
-        if isinstance(error, MismatchError):
-            raise MismatchError(f"{error} The result, {location}, was removed.") from None
-        raise
+        written = container.read(location)
+    except reading.DamagedError as error:
+        raise MismatchError(f"read back, the result is damaged ({error}).") from None
+    return _compare(written, wanted)
 
 
 def _compare(written: Tensors, wanted: Tensors) -> int:
@@ -277,7 +298,7 @@ def _compare(written: Tensors, wanted: Tensors) -> int:
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
             problems.append(name)
     if problems:
-        raise MismatchError(f"read back, these tensors differ from what was to be written: {', '.join(sorted(problems))}.")
+        raise MismatchError(f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}.")
     return len(wanted)
 
 
@@ -336,6 +357,7 @@ def describe(report: dict) -> str:
         lines += [f"{title}: {_folded(names)} ({reason})" for reason, names in _by_reason(report[title]).items()]
     casts = _by_reason({name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()})
     lines += [f"cast: {len(names)} tensors {change}" for change, names in casts.items()]
+    lines += [f"note: {note}" for note in report["notes"]]
     lines.append(f"checked: {report['compared']} tensors read back, equal bit by bit")
     return "\n".join(lines)
 

@@ -6,9 +6,12 @@ import re
 import tensorflow as tf
 
 from official.checkpoint import reading
-from official.checkpoint.formats import canonical, registry
+from official.checkpoint.formats import canonical, companions, registry
 from official.checkpoint.formats.options import Options
-from official.config import ConfigError
+from official.checkpoint.formats.tensors import Tensors, listed
+from official.config import BertConfig, ConfigError
+from official.config.model import contradictions
+from official.io.errors import describe_names
 
 ENCODER_SCOPE = "bert/"
 CLASSIFIER = ("output_weights", "output_bias")  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
@@ -17,13 +20,15 @@ _ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not used."""
+    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not
+    used, and the activation of the model where nothing with the checkpoint says its own."""
 
     title: str
     location: str
     read: list[str]
     fresh: list[str]
     dropped: list[str]
+    assumed_activation: str | None = None
 
     def describe(self) -> str:
         text = f"Initial weights: {len(self.read)} variables from {self.location} ({self.title})"
@@ -31,48 +36,73 @@ class InitReport:
             text += f"; started fresh: {', '.join(self.fresh)}"
         if self.dropped:
             text += f"; not used: {len(self.dropped)} optimizer slots, counters or other heads"
+        if self.assumed_activation:
+            text += f"; hidden_act={self.assumed_activation} is the model's own, no configuration beside the checkpoint says one"
         return text
 
 
-def initialize(variables: dict[str, tf.Variable], path: str, num_attention_heads: int | None = None) -> InitReport:
+def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig | None = None) -> InitReport:
     """Assigns the model's variables from a checkpoint.
 
     Args:
       variables: {name: variable} of the model.
       path: prefix, file or folder, of any format of `registry.FORMATS`.
-      num_attention_heads: of the model; compared with the checkpoint's where that tells them, as Model Garden's does.
+      model: of the variables; its attention heads, activation and epsilon are compared with what the checkpoint's shapes and the
+        configuration beside it say. None: they are known to be the same.
 
     Raises:
-      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are listed.
-        Also where a head other than a classifier's is there with another shape, the attention heads differ in number, or the file is unreadable.
+      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are in its details.
+        Also where a head other than a classifier's is there with another shape, the checkpoint's model computes something else, a tensor
+        is not of finite floating-point numbers, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
-        return _assign(variables, checkpoint, num_attention_heads)
+        return _assign(variables, checkpoint, model)
     except reading.DamagedError as error:
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
 
 
-def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, num_attention_heads: int | None) -> InitReport:
-    names = registry.FORMATS[checkpoint.format][0]
-    _check_heads(getattr(names, "heads_of", lambda tensors: None)(checkpoint.tensors), num_attention_heads, checkpoint.location)
-    mapped = names.to_canonical(checkpoint.tensors, Options())
+def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None) -> InitReport:
+    assumed = check_model(model, checkpoint) if model else None
+    mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)}
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
     fresh = _check(wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location)
     read = sorted(set(wanted) - fresh)
-    for name in read:
-        variables[name].assign(tf.cast(found[name].read(), variables[name].dtype))
+    registry.check_types({name: found[name] for name in read}, checkpoint)
+    _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
     unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
-    return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused))
+    return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused), assumed)
 
 
-def _check_heads(found: int | None, wanted: int | None, location: str) -> None:
-    """Raises where the attention is split otherwise: the shapes would fit, and the model would compute something else."""
-    if found is not None and wanted is not None and found != wanted:
-        raise ConfigError(f"init_checkpoint {location} has {found} attention heads, the model has num_attention_heads={wanted}. Change "
-                          "--init_checkpoint or --bert_config_file.")
+def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
+    """Compares what no tensor's shape tells: heads, activation, epsilon. Reads no tensor.
+
+    Returns:
+      The model's activation where nothing says the checkpoint's; else None.
+
+    Raises:
+      ConfigError: where the model computes something else than the checkpoint's.
+    """
+    said = companions.sizes_beside(checkpoint.location)
+    said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
+    other = contradictions(model, said)
+    if other:
+        raise ConfigError(f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or --bert_config_file.")
+    return None if "hidden_act" in said else model.hidden_act
+
+
+def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: str) -> None:
+    """Assigns {name: variable}, one after the other. Raises ConfigError naming the tensors that hold NaN or infinity."""
+    bad = []
+    for name, variable in variables.items():
+        values = tf.cast(found[name].read(), variable.dtype)
+        variable.assign(values)
+        if not tf.reduce_all(tf.math.is_finite(values)):
+            bad.append(name)
+    if bad:
+        raise ConfigError(f"init_checkpoint {location} holds NaN or infinite numbers in {listed(bad)}. Change --init_checkpoint.")
 
 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
@@ -83,10 +113,11 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
     same_classes = all(tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found)
     shared = {name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)}
-    problems += reading.compare_names({name: heads[name] for name in shared}, shared)
+    for kind, names in reading.compare_names({name: heads[name] for name in shared}, shared).items():
+        problems[kind] = problems.get(kind, []) + names
     if problems:
-        raise ConfigError(f"init_checkpoint {location} does not fit the model. {'. '.join(problems)}. Change --init_checkpoint or "
-                          "--bert_config_file.")
+        raise ConfigError(f"init_checkpoint {location} does not fit the model. {describe_names(problems)}. Change --init_checkpoint or "
+                          "--bert_config_file.", problems)
     return set(heads) - set(shared)
 
 

@@ -4,12 +4,20 @@ import os
 import re
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import reading
+from official.checkpoint.formats import canonical
+from official.checkpoint.formats.tensors import listed
 from official.config import ConfigError
+from official.io.errors import describe_names
+from official.io.files import is_remote
+from official.io.json_files import read_json
+from official.io.writing import replace_file, sync
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
+_COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
 
 
 class CheckpointManager:
@@ -31,9 +39,13 @@ class CheckpointManager:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it becomes."""
         self._pinned = step
 
-    def save(self, step: int) -> str:
+    def save(self, step: int, companion: str | None = None) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
         that a checkpoint whose index is there is whole.
+
+        Args:
+          step: of the state.
+          companion: JSON that belongs to the state and is no variable; it is there before the index, and goes with it.
 
         Raises:
           ConfigError: where the folder is full or cannot be written to.
@@ -44,8 +56,12 @@ class CheckpointManager:
         names = sorted(self._variables)
         tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
         try:
+            self._write_companion(prefix + _COMPANION, companion)
             with tf.device("/cpu:0"):
                 tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+            if not is_remote(prefix):  # on the disk before older ones go
+                for path in self._files(step):
+                    sync(path)
             steps = self.steps()
             self._write_state(self._kept(steps))
         except (tf.errors.OpError, OSError) as error:
@@ -55,6 +71,23 @@ class CheckpointManager:
         for old in sorted(set(steps) - set(self._kept(steps))):
             self._remove(old)
         return prefix
+
+    def _write_companion(self, path: str, content: str | None) -> None:
+        if content is not None:
+            replace_file(path, content)
+        elif tf.io.gfile.exists(path):  # of a save that was killed before its index was there
+            tf.io.gfile.remove(path)
+
+    def companion(self, step: int) -> dict:
+        """Returns what was saved with `ckpt-STEP` as its companion; empty where there is none, or a damaged one."""
+        path = os.path.join(self._model_dir, f"ckpt-{step}{_COMPANION}")
+        if not tf.io.gfile.exists(path):
+            return {}
+        try:
+            return read_json(path)
+        except ConfigError as error:
+            logging.warning("%s The first line of the metrics sums up less steps.", error)
+            return {}
 
     def _kept(self, steps: list[int]) -> list[int]:
         """Returns the newest steps and the pinned one, ascending."""
@@ -81,6 +114,12 @@ class CheckpointManager:
         with reading.open_checkpoint(prefix) as reader:
             self._check_names(prefix, reading.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
+        # Weights only: a slot may overflow in a run that goes on.
+        weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
+        bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
+        if bad:
+            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the "
+                              "checkpoint before, or change --model_dir.")
         for name, value in values.items():
             self._variables[name].assign(value)
 
@@ -88,7 +127,7 @@ class CheckpointManager:
         """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, or where there are some but all are damaged.
+          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are some but all are damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):
@@ -111,12 +150,16 @@ class CheckpointManager:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
         problems = reading.compare_names(wanted, found)
         if problems:
-            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {'. '.join(problems)}. "
-                              "Change --model_dir, or go back to the settings in its config.json.")
+            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
+                              "Change --model_dir, or go back to the settings in its config.json.", problems)
 
     def _write_state(self, steps: list[int]) -> None:
-        names = [f"ckpt-{step}" for step in steps]
-        tf.compat.v1.train.update_checkpoint_state(self._model_dir, names[-1], all_model_checkpoint_paths=names)
+        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to the folder, which may thus be moved.
+
+        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one writes names from outside of it.
+        """
+        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"', *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps)]
+        replace_file(os.path.join(self._model_dir, "checkpoint"), "\n".join(lines) + "\n")
 
     def _remove(self, step: int) -> None:
         # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.

@@ -77,16 +77,10 @@ def shapes(reader) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
 
 
-def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> list[str]:
-    """Returns one phrase per kind of difference between two {name: shape}; an empty list where there is none."""
-    problems = []
+def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> dict[str, list[str]]:
+    """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
     missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     reshaped = [f"{name} {list(found[name])} for {list(expected[name])}" for name in sorted(set(expected) & set(found))
                 if tuple(found[name]) != tuple(expected[name])]
-    if missing:
-        problems.append("missing: " + ", ".join(missing))
-    if unexpected:
-        problems.append("unexpected: " + ", ".join(unexpected))
-    if reshaped:
-        problems.append("of another shape: " + ", ".join(reshaped))
-    return problems
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    return {kind: names for kind, names in kinds.items() if names}

@@ -15,11 +15,11 @@ from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
-from official.config.model import BertConfig, bert_config_from_dict
+from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 
 __all__ = [
     "BertConfig", "ConfigError", "FIELDS", "Field", "SECTIONS", "Section", "bert_config_from_dict", "build_config",
-    "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json", "replaced",
+    "check_settings", "checked_sizes", "checkpoint_every_steps", "default_config", "dynamic_loss_scale", "initial_loss_scale", "nearest_multiples", "read_json", "replaced",
     "schedule_steps", "suggest", "to_json", "train_steps", "validate", "with_data",
 ]
 
@@ -82,6 +82,13 @@ def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigD
         raise ConfigError("num_steps_per_epoch is not set, and no training data says how many there are. Give --num_steps_per_epoch=N.")
     check_schedule(complete)
     return ml_collections.FrozenConfigDict(complete)
+
+
+def check_settings(values: dict, source: str) -> None:
+    """Checks values by themselves: types, ranges, choices. Names that are not known, of another version, pass. Raises ConfigError."""
+    for name, value in values.items():
+        if name in FIELDS:
+            _checked_value(FIELDS[name], value, source)
 
 
 def _checked_value(field: Field, value, source: str):

@@ -3,9 +3,10 @@
 import math
 import os
 
-from official.config.derived import schedule_steps, train_steps
 from official.config.cluster import read_cluster
+from official.config.derived import schedule_steps, train_steps
 from official.config.fields import FIELDS
+from official.io import vocabulary_files
 from official.io.errors import ConfigError, nearest_multiples
 from official.io.files import is_remote
 
@@ -83,13 +84,12 @@ def _check_lengths(config) -> None:
 
 
 def _check_vocabulary(config) -> None:
+    if config.do_lower_case is not None and not config.vocab_file:
+        raise ConfigError(f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a vocabulary, and there is none. "
+                          "Give --vocab_file, or drop --do_lower_case.")
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
-    try:
-        with open(config.vocab_file, "rb") as file:
-            words = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"--vocab_file={config.vocab_file}: {error.strerror or error}.") from None
+    words = len(vocabulary_files.read(config.vocab_file).words)
     if words != config.model.vocab_size:
         raise ConfigError(f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is {config.model.vocab_size}. "
                           "Change --vocab_file or --bert_config_file.")

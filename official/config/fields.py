@@ -79,8 +79,10 @@ SECTIONS = (
     ), evaluation=False),
     Section("Model", (
         Field("bert_config_file", str, None, "JSON file with Google's bert_config.json keys.", evaluation=False),
-        Field("vocab_file", str, None, "WordPiece vocabulary of the data; its size is checked against the model's vocab_size.",
-              evaluation=_of_text),
+        Field("vocab_file", str, None, "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its size is checked "
+              "against the model's vocab_size. Kept in --model_dir.", evaluation=_of_text),
+        Field("do_lower_case", bool, None, "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as tokenizer_config.json or "
+              "tokenizer.json says, beside --vocab_file or --init_checkpoint; else yes.", evaluation=_of_text),
         Field("dtype", str, "fp32", "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
               choices=("fp32", "fp16", "bf16"), evaluation=False),
     ), evaluation=True),
@@ -125,7 +127,7 @@ SECTIONS = (
               "through the data for fine-tuning.", minimum=1),
         Field("num_train_epochs", int, 3, "Epochs of the schedule.", minimum=1),
         Field("stop_steps", int, None, "Train only this many steps of the schedule; the decay horizon stays.", minimum=1),
-        Field("steps_per_loop", int, 200, "Steps that run on the device without returning to Python.", minimum=1),
+        Field("steps_per_loop", int, 200, "Steps that a line of the metrics sums up. The devices are called for about five seconds at a time, whatever this says.", minimum=1),
         Field("steps_between_eval", int, None,
               "Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for fine-tuning after each epoch.", minimum=1),
         Field("steps_before_eval_start", int, 0, "No evaluation before this step.", minimum=0),
@@ -203,7 +205,8 @@ SECTIONS = (
               "num_eval_samples and stop_threshold. mlperf_0.7: from 3,000,000 sequences on, every 500,000, first 10,000 records, "
               "0.712 (0.706 from a batch of 8192). mlperf_1.0: every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 "
               "sequences, 10,000 records of --eval_files, 0.720.", choices=("mlperf_0.7", "mlperf_1.0"), tasks=_PRETRAIN),
-        Field("mllog_file", str, None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir. It also goes to stdout, if that is no terminal."),
+        Field("mllog_file", str, None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir.", tasks=_PRETRAIN),
+        Field("mllog_to_stdout", bool, False, "Write the MLPerf log's lines to stdout, too.", tasks=_PRETRAIN),
         Field("clear_caches", bool, True,
               "Drop the local data files from the operating system's page cache before training, as MLPerf asks (the log's cache_clear)."),
         Field("submission_org", str, "unspecified", "MLPerf log: organisation."),
@@ -218,7 +221,7 @@ SECTIONS = (
         Field("plan_gbps", float, None, "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.", minimum=0),
     ), evaluation=False),
     Section("Messages", (
-        Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug.", minimum=-1, maximum=3),
+        Field("verbosity", int, 0, "-1 warnings only, 0 progress, 1 debug: configuration and parameters, too.", minimum=-1, maximum=3),
         Field("wandb", bool, False, "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps them here)."),
         Field("wandb_project", str, None, "With --wandb: project. Unset: bert-tf2."),
         Field("wandb_name", str, None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."),

@@ -1,6 +1,9 @@
 """The sizes of a model, under the keys of Google's bert_config.json."""
 
 import dataclasses
+import functools
+
+from absl import logging
 
 from official.io.errors import ConfigError, suggest
 
@@ -14,12 +17,13 @@ class BertConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: str = "gelu"
+    hidden_act: str = "gelu_tanh"  # of ACTIVATIONS
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
@@ -27,30 +31,83 @@ LARGEST = {"vocab_size": 10**7, "hidden_size": 2**16, "num_hidden_layers": 1000,
             "max_position_embeddings": 2**20, "type_vocab_size": 2**10}
 _MOST_PARAMETERS = 10**11
 
-# Keys that published bert_config.json files carry beside the model's sizes, with the only value this model has
-# (None: any, it describes the file and not the model).
-_KNOWN_EXTRA_KEYS = {
-    "directionality": "bidi", "pooler_fc_size": None, "pooler_num_attention_heads": None, "pooler_num_fc_layers": None,
-    "pooler_size_per_head": None, "pooler_type": "first_token_transform", "layer_norm_eps": 1e-12, "model_type": "bert",
-    "pad_token_id": 0, "position_embedding_type": "absolute", "architectures": None, "_name_or_path": None,
-    "transformers_version": None, "gradient_checkpointing": None, "use_cache": None, "classifier_dropout": None, "torch_dtype": None,
-    "dtype": None, "id2label": None, "label2id": None, "tie_word_embeddings": True,
+# Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would mean)}.
+_FIXED_KEYS = {
+    "model_type": (("bert",), "another model"),
+    "directionality": (("bidi",), "attention in one direction"),
+    "pooler_type": (("first_token_transform",), "another pooler"),
+    "position_embedding_type": (("absolute", None), "relative positions change the attention"),
+    "pad_token_id": ((0, None), "padding is id 0 here"),
+    "tie_word_embeddings": ((True,), "the output matrix is the word embedding table here"),
+    "is_decoder": ((False, None), "a decoder's tokens do not see those after them"),
+    "is_encoder_decoder": ((False, None), "two models in one"),
+    "add_cross_attention": ((False, None), "layers that BERT does not have"),
+    "pruned_heads": (({}, [], None), "layers of fewer heads"),
+    "auto_map": (({}, None), "the model comes with code of its own"),
+    "quantization_config": (({}, None), "its weights are not floating-point numbers"),
 }
-# Hugging Face's names of the tanh form, which is Google's gelu.
-_ACTIVATION_ALIASES = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}
+# Keys that describe a file, a head, training or text generation: whatever they say, the encoder computes the same.
+_FREE_KEYS = frozenset("""
+    _attn_implementation_autoset _name_or_path architectures attn_implementation bad_words_ids begin_suppress_tokens bos_token_id
+    chunk_size_feed_forward classifier_dropout cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
+    early_stopping encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label label2id language length_penalty max_length min_length name
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past
+    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix problem_type
+    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params
+    temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p
+    use_bfloat16 use_cache xla_device
+    """.split())
+# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the error function.
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
+# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see `activation_of`.
+_ACTIVATION_ALIASES = {
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"),
+    "gelu_python": "gelu_erf",
+}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
+# What a model computes depends on these, and no tensor's shape tells them.
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+
+
+def activation_of(values: dict):
+    """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
+
+    Args:
+      values: of a bert_config.json, of a Hugging Face config.json, which `model_type` or `architectures` tell, or the `model` of a run.
+
+    Returns:
+      The name; None where the file says none and is not Hugging Face's, whose default is its `gelu`; what is unknown as it is.
+    """
+    theirs = is_hugging_face(values)
+    name = values.get("hidden_act", "gelu" if theirs else None)
+    if name == "gelu":
+        return "gelu_erf" if theirs else "gelu_tanh"
+    return _ACTIVATION_ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def contradictions(model: BertConfig, values: dict) -> list[str]:
+    """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it has A, the model has B'.
+
+    Args:
+      model: of the run.
+      values: of the JSON that lies with the checkpoint; what it does not say is not compared.
+    """
+    said = {key: values[key] for key in WITHOUT_SHAPE if values.get(key) is not None}
+    if activation_of(values) is not None:
+        said["hidden_act"] = activation_of(values)
+    own = dataclasses.asdict(model)
+    return [f"has {key}={said[key]}, the model has {key}={own[key]}" for key in said if said[key] != own[key]]
 
 
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises ConfigError."""
+    check_other_keys(values, source)
     sizes = {}
-    for key, value in values.items():
+    activation = activation_of(values)
+    for key, value in (values if activation is None else {**values, "hidden_act": activation}).items():
         if key in _BERT_FIELDS:
-            sizes[key] = _checked_size(key, _ACTIVATION_ALIASES.get(value, value) if key == "hidden_act" else value, source)
-        elif key not in _KNOWN_EXTRA_KEYS:
-            raise ConfigError(f"{source}: unknown key {key!r}{suggest(key, _BERT_FIELDS)}.")
-        elif _KNOWN_EXTRA_KEYS[key] not in (None, value):
-            raise ConfigError(f"{source}: {key}={value!r} is not supported, only {_KNOWN_EXTRA_KEYS[key]!r}.")
+            sizes[key] = checked_size(key, value, source)
     if "vocab_size" not in sizes:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
@@ -58,8 +115,8 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         raise ConfigError(f"{source}: hidden_size={model.hidden_size} is not divisible by num_attention_heads={model.num_attention_heads}.")
     if parameters(model) > _MOST_PARAMETERS:
         raise ConfigError(f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e} are allowed.")
-    if model.hidden_act not in ("gelu", "relu"):
-        raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: gelu, relu.")
+    if model.hidden_act not in ACTIVATIONS:
+        raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])}, gelu, relu.")
     return model
 
 
@@ -71,7 +128,52 @@ def parameters(model: BertConfig) -> int:
     return embeddings + model.num_hidden_layers * block + hidden * (hidden + 1)
 
 
-def _checked_size(key: str, value, source: str):
+def checked_sizes(values: dict, source: str) -> dict:
+    """Returns the model's sizes among the keys of a file that may lack some and have others. Raises ConfigError for wrong values."""
+    return {key: checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
+
+
+def check_other_keys(values: dict, source: str) -> None:
+    """Checks what a configuration says beside the sizes.
+
+    Files of Hugging Face's have `model_type` or `architectures`. A key that is not known here may be one of a version to come: it is
+    warned of. In Google's, which people write by hand, it is an error, as is everywhere a key that looks like a size left out.
+
+    Args:
+      values: the keys of Google's bert_config.json or of Hugging Face's config.json.
+      source: names the file in messages.
+
+    Raises:
+      ConfigError: for a value that means another model than BERT, and for keys that are not known.
+    """
+    check_fixed_keys(values, source)
+    unknown = [key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS]
+    for key in unknown:
+        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if is_hugging_face(values) else _BERT_FIELDS)
+        if meant or not is_hugging_face(values):
+            raise ConfigError(f"{source}: unknown key {key[:60]!r}{meant}.")
+        _warn_of_key(key[:60], source)
+
+
+def check_fixed_keys(values: dict, source: str) -> None:
+    """Raises ConfigError for a value that means another model than BERT."""
+    for key, (allowed, meaning) in _FIXED_KEYS.items():
+        if key in values and values[key] not in allowed:
+            raise ConfigError(f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning}).")
+
+
+def is_hugging_face(values: dict) -> bool:
+    """Tells whether a model's configuration is a file of Hugging Face's."""
+    return "model_type" in values or "architectures" in values
+
+
+@functools.cache
+def _warn_of_key(key: str, source: str) -> None:
+    logging.warning("%s: the key %r is not known here and ignored. See that it does not change what the model computes.", source, key)
+
+
+def checked_size(key: str, value, source: str):
+    """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
     kind = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
@@ -79,8 +181,10 @@ def _checked_size(key: str, value, source: str):
         valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
     else:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
-        allowed = {str: "a string", int: "a positive integer", float: "a number in [0, 1)"}[kind]
+        numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
+        allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")

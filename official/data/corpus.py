@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from official.config import ConfigError
 from official.data import ragged
 
 _DOCUMENT = np.dtype([("key", np.uint64), ("token", np.int64), ("sentence", np.int64)])  # where it begins in the block
@@ -97,9 +98,16 @@ def read_pool(blocks: Iterable[str], first_key: int, end_key: int) -> TokenizedD
     return concatenate(_slices(blocks, first_key, end_key))
 
 
+def _load(prefix: str) -> tuple[np.ndarray, ...]:
+    try:
+        return tuple(np.load(f"{prefix}.{name}.npy", mmap_mode="r") for name in _ARRAYS)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and start again.") from None
+
+
 def _slices(blocks: Iterable[str], first_key: int, end_key: int) -> Iterator[TokenizedDocuments]:
     for prefix in blocks:
-        tokens, lengths, index = (np.load(f"{prefix}.{name}.npy", mmap_mode="r") for name in _ARRAYS)
+        tokens, lengths, index = _load(prefix)
         first = np.searchsorted(index["key"][:-1], np.uint64(first_key))
         end = len(index) - 1 if end_key == 2**64 else np.searchsorted(index["key"][:-1], np.uint64(end_key))
         part = index[first:end + 1]

@@ -20,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import corpus, documents, masking, pairs, records, sentences, text_files, tokenization, unfinished, vocabulary, workers
+from official.data import (
+    corpus, documents, finished_jobs, masking, pairs, read_counts, records, sentences, text_files, tokenization, unfinished, vocabulary, workers)
 from official.io import files, writing
 
-MANIFEST = "manifest.json"
 _VERSION = 4  # of what the same flags make of the same text
 _TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where the number of workers is not asked for: starting one costs seconds
@@ -50,6 +50,7 @@ class Job:
     num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
+    do_lower_case: bool | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
@@ -82,7 +83,7 @@ class Layout:
 
 
 def create_pretraining_data(job: Job) -> dict:
-    """Writes the TFRecords and the manifest of a job, or what an interrupted call has left to do.
+    """Writes the TFRecords and the manifest of a job, or what an interrupted call has left to do; nothing where all is done.
 
     Returns:
       The manifest.
@@ -90,22 +91,36 @@ def create_pretraining_data(job: Job) -> dict:
     Raises:
       ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be written to.
     """
-    _check_job(job)
+    job, words = _checked(job)
     paths = files.find_files(job.input_files, "input_files")
-    words = vocabulary.load_vocabulary(job.vocab_file)
-    records.check_vocabulary(words, job.record_format)
-    _check_output(job)
+    identity = _identity(job, paths, words)
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    if manifest:
+        return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
-    inputs = [[dataclasses.astuple(split) for split in splits] for splits in tasks]
-    identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": inputs, "text_bytes": files.sizes(paths)}
     try:
-        with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
+        with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
+            _remove_earlier(job)
             manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
-            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except (OSError, tf.errors.OpError) as error:
         raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}. The same command "
                           "goes on with what is not done.") from None
-    return manifest
+
+
+def is_finished(job: Job) -> bool:
+    """Tells whether all of a job is done already. Raises ConfigError as `create_pretraining_data` does."""
+    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
+        return False
+    job, words = _checked(job)
+    identity = _identity(job, files.find_files(job.input_files, "input_files"), words)
+    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
+
+
+def _identity(job: Job, paths: list[str], words: vocabulary.Vocabulary) -> dict:
+    """Returns all that the records depend on."""
+    text = text_files.identify(paths)
+    return {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": text}
 
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: vocabulary.Vocabulary, num_bytes: int) -> dict:
@@ -115,24 +130,34 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], words: voc
     _planned_pool.cache_clear()  # an earlier job of this process may have had the same flags, and other text
     run = functools.partial(workers.run_all, num_workers=_num_workers(job, num_bytes), total_bytes=num_bytes, preload=__name__)
     run([(_tokenize_text, job, folder, number, splits, words.sha256) for number, splits in enumerate(tasks)], doing="Tokenising", items="documents")
-    text = _sum_of(unfinished.read_json(_text_path(folder, number)) for number in range(len(tasks)))
+    text, by_file = _sum_of(unfinished.read_done(_text_path(folder, number)) for number in range(len(tasks)))
     layout = _plan_layout(job, text)
     share = num_bytes / layout.num_shards
     run([(_write_shard, job, folder, layout, number, share, words.sha256) for number in range(layout.num_shards)],
         doing="Writing", items="examples")
-    shards = [unfinished.read_json(_shard_path(folder, number)) for number in range(layout.num_shards)]
-    return _manifest(job, layout, words, text, shards)
+    shards = [unfinished.read_done(_shard_path(folder, number)) for number in range(layout.num_shards)]
+    made = {os.path.join(job.output_dir, layout.file(number)) for number in range(layout.num_shards)}
+    for path in {*_shards_in(job.output_dir)} - made:
+        os.remove(path)  # of a job that was thrown away
+    return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
 
 
-def _sum_of(counts: Iterator[dict]) -> collections.Counter:
-    return sum(map(collections.Counter, counts), collections.Counter())
+def _sum_of(counts: Iterator[dict]) -> tuple[collections.Counter, dict[str, read_counts.FileCounts]]:
+    """Returns the sums of what the tasks of the first round counted, in all and by file."""
+    totals, read = collections.Counter(), documents.ReadCounts()
+    for found in counts:
+        totals.update(found["totals"])
+        for path, own in read_counts.from_json(found["by_file"]).items():
+            read.of(path).add(own)
+    return totals, read.by_file
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks
 
 
-def _check_job(job: Job) -> None:
+def _checked(job: Job) -> tuple[Job, vocabulary.Vocabulary]:
+    """Returns the job, with what its vocabulary decides, and the vocabulary."""
     for name in ("num_workers", "num_shards"):
         value = getattr(job, name)
         if value is not None and value < 1:
@@ -141,18 +166,21 @@ def _check_job(job: Job) -> None:
         raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
     if "://" in job.output_dir:
         raise ConfigError(f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files.")
+    words = vocabulary.load_for_text(job.vocab_file, job.do_lower_case)
+    records.check_vocabulary(words, job.record_format)
+    return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
-def _check_output(job: Job) -> None:
-    """Removes the files of an earlier finished job where that is asked for. Raises ConfigError where it is not."""
-    manifest = os.path.join(job.output_dir, MANIFEST)
-    if not os.path.exists(manifest):
-        return
-    if not job.overwrite:
-        raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run ({MANIFEST}, ..). Give another --output_dir, or "
-                          "replace them with --overwrite.")
-    for path in [manifest, *glob.glob(os.path.join(glob.escape(job.output_dir), "part-*-of-*.tfrecord"))]:
-        os.remove(path)
+def _remove_earlier(job: Job) -> None:
+    """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
+    manifest = os.path.join(job.output_dir, finished_jobs.MANIFEST)
+    if os.path.exists(manifest):
+        for path in [*_shards_in(job.output_dir), manifest]:
+            os.remove(path)
+
+
+def _shards_in(folder: str) -> list[str]:
+    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
 
 
 def _num_workers(job: Job, num_bytes: int) -> int:
@@ -163,7 +191,8 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
     """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as memory allows."""
     num_documents = text["kept_documents"]
     if num_documents < 2:
-        raise ConfigError(f"--input_files hold {num_documents} documents with text, expected at least 2: a random next segment "
+        skipped = f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
+        raise ConfigError(f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random next segment "
                           "comes from another document. Documents are separated by blank lines.")
     fewest = -(-text["tokens"] // _POOL_TOKENS)
     most_shards = num_documents * job.rules.dupe_factor
@@ -187,8 +216,8 @@ def _text_path(folder: str, number: int) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str, sha256: str) -> tokenization.Tokenizer:
-    return tokenization.Tokenizer(_vocabulary(vocab_file, sha256))
+def _tokenizer(vocab_file: str, sha256: str, do_lower_case: bool) -> tokenization.Tokenizer:
+    return tokenization.Tokenizer(dataclasses.replace(_vocabulary(vocab_file, sha256), do_lower_case=do_lower_case))
 
 
 @functools.lru_cache(maxsize=1)
@@ -202,17 +231,20 @@ def _vocabulary(vocab_file: str, sha256: str) -> vocabulary.Vocabulary:
 
 def _tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Split], sha256: str) -> None:
     """Writes the blocks of a task's splits of the text and, last, what was counted."""
-    if os.path.exists(_text_path(folder, number)):
+    if unfinished.read_done(_text_path(folder, number)):
         return
     counts, kept = documents.ReadCounts(), collections.Counter()
     keys = np.random.default_rng([job.random_seed, _KEYS, number])
-    tokenizer = _tokenizer(job.vocab_file, sha256)
+    tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
+    unknown = _vocabulary(job.vocab_file, sha256).id_of("[UNK]")
     parts = (_tokenized(lines, tokenizer) for lines in _reported(documents.read_lines(splits, job.sentence_splitting, counts), counts))
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
-        kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens))
-    unfinished.write_json(_text_path(folder, number), {**dataclasses.asdict(counts), **kept})
+        kept.update(kept_documents=block.num_documents, kept_sentences=block.num_sentences, tokens=len(block.tokens),
+                    unknown_tokens=int(np.count_nonzero(block.tokens == unknown)))
+    by_file = read_counts.to_json(counts.by_file)
+    unfinished.write_done(_text_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file})
 
 
 def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
@@ -260,12 +292,13 @@ def _planned_pool(job: Job, folder: str, pool: int, num_pools: int) -> tuple[cor
 def _write_shard(job: Job, folder: str, layout: Layout, number: int, share: float, sha256: str) -> None:
     """Writes a shard under a temporary name, renames it, and writes what was counted; `share` is its part of the text in bytes."""
     path = os.path.join(job.output_dir, layout.file(number))
-    if os.path.exists(_shard_path(folder, number)) and os.path.exists(path):
-        workers.report(share, unfinished.read_json(_shard_path(folder, number))["instances"])
+    done = unfinished.read_done(_shard_path(folder, number))
+    if done and finished_jobs.are_there(job.output_dir, {layout.file(number): done["bytes"]}):
+        workers.report(share, done["instances"])
         return
     with writing.replacing(path) as temporary:
         counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
-    unfinished.write_json(_shard_path(folder, number), counts)
+    unfinished.write_done(_shard_path(folder, number), {**counts, "bytes": os.path.getsize(path)})
 
 
 def _write_shard_records(path: str, job: Job, folder: str, layout: Layout, number: int, share: float, sha256: str) -> dict:
@@ -310,6 +343,7 @@ def _manifest(job: Job, layout: Layout, words: vocabulary.Vocabulary, text: coll
         "documents": text["kept_documents"],
         "sentences": text["kept_sentences"],
         "tokens": text["tokens"],
+        "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
         "skipped_lines": text["skipped_lines"],
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
@@ -318,4 +352,5 @@ def _manifest(job: Job, layout: Layout, words: vocabulary.Vocabulary, text: coll
         **{name: sum(shard[name] for shard in shards) for name in ("instances", "random_next", "masked_tokens")},
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         "files": {layout.file(number): shard["instances"] for number, shard in enumerate(shards)},
+        "file_bytes": {layout.file(number): shard["bytes"] for number, shard in enumerate(shards)},
     }

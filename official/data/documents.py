@@ -3,6 +3,7 @@
 The format is found from a file's first line that is not blank:
   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
   - WikiExtractor's JSON: one object per line, with "text" and perhaps "title";
+  - one JSON array of such objects, or of texts (`official.data.json_array`);
   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 Compressed files (`official.data.text_files`) are read like others.
@@ -23,11 +24,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from official.config import ConfigError
-from official.data import sentences, text_files
+from official.data import json_array, sentences, text_files, text_kinds
+from official.data.read_counts import FileCounts, Owners, ReadCounts
 from official.data.text_files import Split
 
 SENTENCE_SPLITTING = ("auto", "always", "never")
-_HEAD_BYTES = 1 << 16  # are looked at to find the format and how sentences lie
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
 _MOST_CHARACTERS = 1 << 22  # of a document
@@ -43,26 +44,6 @@ _MOST_HEADING_CHARACTERS = 1000
 _BYTE_ORDER_MARK = "\ufeff"
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-@dataclasses.dataclass
-class ReadCounts:
-    """What was met while reading; the counts of splits add up to those of their files."""
-
-    files: int = 0
-    bytes: int = 0  # of the files as they are, compressed or not
-    text_bytes: int = 0  # of the text in them
-    documents: int = 0  # with a sentence at least; the parts of one that was cut count each
-    sentences: int = 0
-    empty_documents: int = 0  # title or heading and nothing else
-    cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
-    cut_lines: int = 0  # longer than a line may be: taken as several
-    skipped_lines: int = 0  # of no document, or not JSON with a text, or without a byte that could be decoded
-    undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
-
-    def __add__(self, other: "ReadCounts") -> "ReadCounts":
-        mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
-        return ReadCounts(*(a + b for a, b in zip(mine, others)))
 
 
 # Lines as a format gets them: whether it is one that opens a document, and the text without white space around it.
@@ -98,10 +79,19 @@ def read_lines(splits: Iterable[Split], sentence_splitting: str, counts: ReadCou
       counts: is brought up to date while reading.
 
     Raises:
-      ConfigError: for a file that cannot be read, is not text, or is compressed and damaged.
+      ConfigError: for a file that cannot be read, is not text in UTF-8, or is compressed and damaged.
     """
-    paragraphs = itertools.chain.from_iterable(_read_paragraphs(split, sentence_splitting, counts) for split in splits)
-    for lines in sentences.split_documents(paragraphs):
+    owners = Owners(counts)
+
+    def paragraphs():
+        for split in splits:
+            owners.begin(split.path)
+            for document in _read_paragraphs(split, sentence_splitting, counts):
+                owners.put_in()
+                yield document
+
+    for lines in sentences.split_documents(paragraphs()):
+        owners.take_out(lines.counts)
         documents = int(np.count_nonzero(lines.counts))
         counts.documents += documents
         counts.empty_documents += len(lines.counts) - documents
@@ -112,18 +102,22 @@ def read_lines(splits: Iterable[Split], sentence_splitting: str, counts: ReadCou
 def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[tuple[list[str], bool]]:
     """Yields the paragraphs of each document and whether they are to be split into sentences."""
     with text_files.open_text(split.path) as file:
-        head = _head_lines(file.text.read(_HEAD_BYTES))
-        file.text.seek(0)
-        layout = _find_format(head[0] if head else "", split.path)
-        documents = _collect(layout.items(_lines_of_split(file.text, split, layout, counts), counts), counts)
+        head = _head_lines(file.head)
+        layout = _find_format(head, split.path, file.head)
+        if layout is _JSON_ARRAY:
+            items = _array_items(file.text, split, counts)
+        else:
+            items = layout.items(_lines_of_split(file.text, split, layout, counts), counts)
         are_paragraphs = _has_paragraphs(head, layout, sentence_splitting)
         counts.files += split.start == 0
-        others, own = counts.bytes, counts.text_bytes
+        others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         done = file.packed.tell if file.packed else lambda: counts.text_bytes - own
-        for document in documents:
+        for document in _collect(items, counts):
             counts.bytes = others + done()
             yield document, are_paragraphs
-        counts.bytes = others + done()
+        counts.bytes, undecodable = others + done(), counts.undecodable_bytes - undecodable
+        text_kinds.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
+        counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,6 +137,7 @@ def _lines_of_split(text, split: Split, layout: _Format, counts: ReadCounts) -> 
             return
         inside = inside or opens
         if inside:
+            text_kinds.refuse_zeros(split.path, line)
             counts.text_bytes += len(line)
             if undecodable:
                 counts.undecodable_bytes += undecodable
@@ -170,11 +165,14 @@ def _strip(text: str) -> str:
 def _head_lines(head: bytes) -> list[str]:
     """Returns the lines that are not blank and, if there is another, not cut off at the end."""
     lines = head.decode("utf-8", "ignore").split("\n")
-    whole = lines[:-1] if len(head) == _HEAD_BYTES and len(lines) > 1 else lines
+    whole = lines[:-1] if len(head) == text_kinds.HEAD_BYTES and len(lines) > 1 else lines
     return [line for line in map(_strip, whole) if line]
 
 
-def _find_format(first: str, path: str) -> _Format:
+def _find_format(lines: list[str], path: str, head: bytes) -> _Format:
+    first = lines[0] if lines else ""
+    if text_kinds.is_json_array(head):
+        return _JSON_ARRAY
     if first.startswith(_DUMP_START):
         raise ConfigError(f"{path} is a MediaWiki dump. Give the text that WikiExtractor makes of it.")
     if first.startswith(_BLOCK_START):
@@ -235,20 +233,38 @@ def _json_items(lines: _Lines, counts: ReadCounts) -> _Items:
             counts.skipped_lines += 1
             continue
         yield None
-        title, text = page
-        paragraphs = [paragraph for paragraph in map(_strip, _drop_surrogates(text, counts).split("\n")) if paragraph]
-        yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
+        yield from _paragraphs_of(page, counts)
+
+
+def _array_items(text, split: Split, counts: ReadCounts) -> _Items:
+    """As `_json_items`, for the file that is one array; it is one split."""
+    for value in json_array.read_elements(text, split.path, counts):
+        page = ("", value) if isinstance(value, str) else _page_of(value)
+        if page is None:
+            counts.skipped_lines += 1
+            continue
+        yield None
+        yield from _paragraphs_of(page, counts)
 
 
 def _parse_page(line: str) -> tuple[str, str] | None:
     """Returns title and text of a line of JSON, or None where it has no text."""
     try:
-        page = json.loads(line)
+        return _page_of(json.loads(line))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(page, dict) or not isinstance(page.get("text"), str):
+
+
+def _page_of(value) -> tuple[str, str] | None:
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         return None
-    return str(page.get("title", "")).strip(), page["text"]
+    return str(value.get("title", "")).strip(), value["text"]
+
+
+def _paragraphs_of(page: tuple[str, str], counts: ReadCounts) -> list[str]:
+    title, text = page
+    paragraphs = [paragraph for paragraph in map(_strip, _drop_surrogates(text, counts).split("\n")) if paragraph]
+    return paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
 
 
 def _drop_surrogates(text: str, counts: ReadCounts) -> str:
@@ -299,4 +315,5 @@ def _collect(items: _Items, counts: ReadCounts) -> Iterator[list[str]]:
 _PLAIN = _Format(lambda line: not line, _plain_items)
 _WIKIEXTRACTOR = _Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items)
 _JSON = _Format(lambda line: True, _json_items)
+_JSON_ARRAY = _Format(lambda line: True, _json_items)  # its elements take the place of lines
 _WIKITEXT = _Format(lambda line: _heading_level(line) == 1, _wikitext_items)

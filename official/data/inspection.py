@@ -91,7 +91,8 @@ def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     if kind is None:
         raise ConfigError(f"{path}, record 1: {'there is none' if record is None else 'it is no record of pre-training data'}. Expected "
                           f"the formats {', '.join(records.FORMATS)} of create_pretraining_data.py.")
-    return kind, schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
+    features = schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
+    return kind, {name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()}  # nothing is cut to 32 bits
 
 
 def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
@@ -123,13 +124,14 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
     positions = np.where(used, values["masked_lm_positions"], length[:, None] + np.arange(used.shape[1]))
     out_of_range = np.zeros(len(mask), bool)
     for name, feature in features.items():
-        if feature.limit is not None:
-            out_of_range |= ((values[name] < 0) | (values[name] >= feature.limit)).any(axis=1)
+        if feature.dtype.is_integer:
+            limit = schema.INTEGER_LIMIT if feature.limit is None else feature.limit
+            out_of_range |= ((values[name] < 0) | (values[name] >= limit)).any(axis=1)
     return np.stack([
         out_of_range,
         (mask != (np.arange(mask.shape[1]) < length[:, None])).any(axis=1) | (length < 1),
         (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1) > 1,
-        (used != (np.arange(used.shape[1]) < count[:, None])).any(axis=1),
+        (values["masked_lm_weights"] != (np.arange(used.shape[1]) < count[:, None])).any(axis=1),
         (np.diff(positions, axis=1) <= 0).any(axis=1) | ((positions >= length[:, None]) & used).any(axis=1),
     ], axis=1)
 

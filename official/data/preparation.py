@@ -1,16 +1,17 @@
 """Text of any form that `official.data.documents` reads -> sentences, one per line, split into training and evaluation documents."""
 
 import collections
+import contextlib
 import dataclasses
+import glob
 import hashlib
 import os
 import re
 
 from official.config import ConfigError
-from official.data import documents, text_files, unfinished, workers
-from official.io import files
+from official.data import documents, finished_jobs, read_counts, text_files, unfinished, workers
+from official.io import files, writing
 
-MANIFEST = "manifest.json"
 SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it took something out.
@@ -47,7 +48,7 @@ def side_of(document: list[str], eval_share: float) -> str:
 
 
 def prepare(job: Job) -> dict:
-    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest.
+    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest; nothing where all is done already.
 
     Returns:
       The manifest: flags and counts.
@@ -57,23 +58,57 @@ def prepare(job: Job) -> dict:
     """
     _check(job)
     paths = files.find_files(job.input_files, "input_files")
+    identity = _identity(job, paths)
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    if manifest:
+        return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
-    flags = {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
-    identity = {**flags, "text": [[dataclasses.astuple(split) for split in splits] for splits in tasks], "text_bytes": files.sizes(paths)}
     try:
-        with unfinished.folder_of(job.output_dir, identity, job.overwrite) as folder:
-            for side in SIDES:
-                os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
-            workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
-                            sum(files.sizes(paths)), "Cleaning", "documents", __name__)
-            totals = sum((collections.Counter(unfinished.read_json(_counts_path(folder, number))) for number in range(len(tasks))),
-                         collections.Counter())
-            manifest = {"flags": flags, **totals}
-            unfinished.write_json(os.path.join(job.output_dir, MANIFEST), manifest)
+        with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
+            manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
+            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except OSError as error:
         raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
                           "what is not done.") from None
-    return manifest
+
+
+def is_finished(job: Job) -> bool:
+    """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
+    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
+        return False
+    identity = _identity(job, files.find_files(job.input_files, "input_files"))
+    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
+
+
+def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
+    """Runs the tasks and returns the manifest."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))  # what it speaks of is about to be replaced
+    for side in SIDES:
+        os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
+    workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
+                    num_bytes, "Cleaning", "documents", __name__)
+    made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
+    for side in SIDES:
+        for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
+            os.remove(path)  # of a job that was thrown away, or killed while it wrote
+    totals, counts = collections.Counter(), documents.ReadCounts()
+    for number in range(len(tasks)):
+        done = unfinished.read_done(_counts_path(folder, number))
+        totals.update(done["totals"])
+        for path, own in read_counts.from_json(done["by_file"]).items():
+            counts.of(path).add(own)
+    counted = {name: value for name, value in totals.items() if value}
+    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(counts.by_file)}
+
+
+def _flags(job: Job) -> dict:
+    """Returns the flags on which the files depend."""
+    return {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
+
+
+def _identity(job: Job, paths: list[str]) -> dict:
+    return {**_flags(job), "text": text_files.identify(paths)}
 
 
 def _check(job: Job) -> None:
@@ -82,9 +117,11 @@ def _check(job: Job) -> None:
     for name in ("min_sentences", "num_workers"):
         if getattr(job, name) < 1:
             raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
-    if os.path.exists(os.path.join(job.output_dir, MANIFEST)) and not job.overwrite:
-        raise ConfigError(f"--output_dir={job.output_dir} holds the files of an earlier run ({MANIFEST}, ..). Give another --output_dir, or "
-                          "replace them with --overwrite.")
+
+
+def _parts(job: Job, number: int) -> dict[str, str]:
+    """Returns the files of a task, by side."""
+    return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
 
 
 def _counts_path(folder: str, number: int) -> str:
@@ -93,12 +130,13 @@ def _counts_path(folder: str, number: int) -> str:
 
 def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split]) -> None:
     """Writes the two files of a task and, last, what was counted."""
-    if os.path.exists(_counts_path(folder, number)):
+    paths = _parts(job, number)
+    if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
         return
     counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
-    paths = {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
-    outputs = {side: open(f"{path}.tmp", "w", encoding="utf-8", errors="replace") for side, path in paths.items()}
-    try:
+    with contextlib.ExitStack() as stack:
+        temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
+        outputs = {side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace")) for side, path in temporary.items()}
         for document in documents.read_splits(splits, job.sentence_splitting, counts):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
@@ -109,9 +147,5 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
-    finally:
-        for output in outputs.values():
-            output.close()
-    for path in paths.values():
-        os.replace(f"{path}.tmp", path)
-    unfinished.write_json(_counts_path(folder, number), {**dataclasses.asdict(counts), **totals})
+    by_file = read_counts.to_json(counts.by_file)
+    unfinished.write_done(_counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file})

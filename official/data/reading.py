@@ -2,33 +2,34 @@
 
 import hashlib
 import itertools
-import math
 import os
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from absl import logging
-import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data import parallelism
+from official.data import parallelism, record_counts
 from official.data import records as records_lib
+from official.data.streams import Streams
 from official.io import files as files_lib
 
-_INTERLEAVED_FILES = 8  # as the MLPerf reference
-_SHUFFLED_EXAMPLES = 8192  # of all streams together
 _MOST_STREAMS = 32
 _CHECKED_EXAMPLES = 1024
 _FILES_CHECKED_FIRST = 16
 _FRAME_BYTES = 16  # of a record: its length, two checksums
-# Up to this much data is scanned to find the length of an epoch when a run is resumed; more is skipped through.
-_COUNTED_BYTES = 1 << 28
 
 
-def find_files(patterns: str, flag: str) -> list[str]:
-    """Returns the files that comma-separated names, globs or folders of records stand for; see `files.find_files`."""
-    return files_lib.find_files(patterns, flag, in_folders="*.tfrecord")
+def find_files(patterns: str, flag: str = "") -> list[str]:
+    """Returns the files that comma-separated names, globs or folders of records stand for; see `files.find_files`.
+
+    The manifest that lies among records of our own is left out.
+    """
+    found = files_lib.find_files(patterns, flag, in_folders="*.tfrecord")
+    records = [path for path in found if os.path.basename(path) != record_counts.MANIFEST]
+    if not records:
+        raise ConfigError(f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {record_counts.MANIFEST}. Give TFRecord files.")
+    return records
 
 
 def detect_format(files: list[str]) -> str:
@@ -80,7 +81,7 @@ def read_batches(path: str, record_format: str, limit: int | None = None) -> Ite
     """
     records, number, size = tf.data.TFRecordDataset(path), 0, 0
     try:
-        for batch in records.take(-1 if limit is None else limit).batch(_records_of(_CHECKED_EXAMPLES, record_format)).as_numpy_iterator():
+        for batch in records.take(-1 if limit is None else limit).batch(records_lib.records_of(_CHECKED_EXAMPLES, record_format)).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + _FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
@@ -104,10 +105,6 @@ def read_examples(path: str, record_format: str) -> Iterator[bytes]:
             yield from records_lib.split(record, record_format)
         except ValueError as error:
             raise ConfigError(f"{path}, record {number}: {error}.") from None
-
-
-def _records_of(examples: int, record_format: str) -> int:
-    return max(examples // records_lib.examples_per_record(record_format), 1)
 
 
 def _whole_ones(records: tf.data.Dataset) -> Iterator[bytes]:
@@ -139,7 +136,7 @@ def num_streams(num_files: int, train_batch_size: int) -> int:
 
 
 def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int, samples_done: int = 0,
-                     streams: int = 1, host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
+                     streams: int = 1, host: int = 0, num_hosts: int = 1, counts_path: str = "") -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size] of ones.
 
     File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each of its
@@ -154,6 +151,7 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
       samples_done: sequences that all hosts together have consumed before; the dataset goes on with the next.
       streams: see `num_streams`.
       host, num_hosts: this host's number and how many there are.
+      counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset: it counts each time.
 
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
@@ -169,7 +167,8 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
         features = records_lib.parse_rows(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]), schema, record_format)
         return {**features, "example_weights": tf.ones([batch_size])}
 
-    rows = _Streams(files, streams, schema, record_format, seed).rows(range(host, streams, num_hosts), samples_done // streams, batch_size)
+    own = Streams(files, streams, schema, record_format, seed)
+    rows = own.rows(range(host, streams, num_hosts), samples_done // streams, batch_size, counts_path)
     batches = rows.map(parse, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
     return parallelism.fixed(batches)
 
@@ -178,66 +177,6 @@ def _check_sizes(files: list[str]) -> None:
     for path in files:
         if tf.io.gfile.stat(path).length < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
             raise ConfigError(f"--input_files: {path} has no records.")
-
-
-class _Streams(NamedTuple):
-    """The files, dealt out to streams that are each read for ever in an order of its own."""
-
-    files: list[str]
-    count: int
-    schema: dict
-    record_format: str
-    seed: int
-
-    def rows(self, numbers: Sequence[int], examples_done: int, batch_size: int) -> tf.data.Dataset:
-        """Returns the rows (`records.unpack`) of some streams, as many of one as of the other, `batch_size` at a time.
-
-        Each begins after its first `examples_done` rows. One dataset goes through all streams: one for each would take seconds to start.
-        """
-        starts = np.array(self._starts(numbers, examples_done), np.int64)  # epoch, rows of it to be skipped
-        turn = math.lcm(batch_size, len(numbers)) // len(numbers)
-
-        def stream(number, start):
-            windows = tf.data.Dataset.range(start[0], tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
-            return (_skip(windows, start[1]) if starts[:, 1].any() else windows).rebatch(turn, drop_remainder=True)
-
-        streams = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), starts))
-        return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(batch_size, drop_remainder=True)
-
-    def _starts(self, numbers: Sequence[int], examples_done: int) -> list[tuple[int, int]]:
-        if not examples_done or sum(tf.io.gfile.stat(path).length for path in self.files) > _COUNTED_BYTES:
-            return [(0, examples_done)] * len(numbers)
-        return [divmod(examples_done, self._count(number)) for number in numbers]
-
-    def _count(self, number: int) -> int:
-        records = tf.data.TFRecordDataset(self.files[number::self.count]).batch(_records_of(_CHECKED_EXAMPLES, self.record_format))
-        sizes = records.map(lambda batch: tf.shape(records_lib.unpack(batch, self.schema, self.record_format))[0])
-        return int(sum(sizes.as_numpy_iterator()))
-
-    def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Returns windows of shuffled rows, those of an epoch of a stream (int64 scalars)."""
-        order_seed = tf.random.experimental.stateless_fold_in(tf.stack([tf.constant(self.seed, tf.int64), number]), epoch)
-        order = tf.random.experimental.stateless_shuffle(tf.constant(self.files)[number::self.count], seed=order_seed)
-        window = _records_of(_SHUFFLED_EXAMPLES // self.count, self.record_format)
-        files = min(_INTERLEAVED_FILES, -(-len(self.files) // self.count))
-        part = -(-window // files)  # of a window, read from one file: what is inside a window is shuffled anyway
-        records = tf.data.Dataset.from_tensor_slices(order).interleave(
-            lambda path: tf.data.TFRecordDataset(path).batch(part), cycle_length=files, block_length=1)
-
-        def unpack(window_number, records):
-            rows = records_lib.unpack(records, self.schema, self.record_format)
-            return tf.random.experimental.stateless_shuffle(rows, tf.random.experimental.stateless_fold_in(order_seed, window_number))
-
-        return records.rebatch(window).enumerate().map(unpack, num_parallel_calls=parallelism.CALLS)
-
-
-def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:
-    """Returns the windows without their first `rows` rows."""
-    def cut(left, window):
-        cut_off = tf.minimum(left, tf.shape(window, tf.int64)[0])
-        return left - cut_off, window[cut_off:]
-
-    return windows.scan(rows, cut).filter(lambda window: tf.shape(window)[0] > 0)
 
 
 def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samples: int) -> tf.data.Dataset:
@@ -256,7 +195,7 @@ def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samp
         features["example_weights"] = tf.cast(tf.range(batch_size) < batch_size - missing, tf.float32)
         return features
 
-    records = tf.data.TFRecordDataset(files).batch(_records_of(batch_size, record_format))
+    records = tf.data.TFRecordDataset(files).batch(records_lib.records_of(batch_size, record_format))
     rows = _take(records.map(lambda batch: records_lib.unpack(batch, schema, record_format)), num_samples).rebatch(batch_size)
     batches = rows.map(parse_and_fill, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
     return parallelism.fixed(batches)

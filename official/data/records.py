@@ -7,14 +7,26 @@
 All are read into the same features, those of `schema.pretraining_schema`.
 """
 
+import os
+
 import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import schema as schema_lib
 from official.data.examples import Examples
 from official.data.record_formats import compact, plain, remask
+from official.io.json_files import read_json
 
 FORMATS = {"plain": plain, "compact": compact, "remask": remask}
+
+
+def lower_case_of(path: str) -> bool | None:
+    """Returns whether the text of a file of records was lower-cased, as the manifest beside it says; None where it says nothing."""
+    try:
+        told = read_json(os.path.join(os.path.dirname(path), "manifest.json")).get("flags", {}).get("do_lower_case")
+    except (ConfigError, AttributeError):  # none, or somebody else's
+        return None
+    return told if isinstance(told, bool) else None
 
 
 def check_vocabulary(vocabulary, record_format: str) -> None:
@@ -60,6 +72,16 @@ def detect_format(record: bytes) -> str | None:
 def examples_per_record(record_format: str) -> int:
     """Returns how many examples a record holds at most."""
     return FORMATS[record_format].EXAMPLES_PER_RECORD
+
+
+def records_of(examples: int, record_format: str) -> int:
+    """Returns how many whole records hold so many examples, one at least."""
+    return max(examples // examples_per_record(record_format), 1)
+
+
+def count_examples(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
+    """Returns the number of examples of each record, int32 [B]. Fails as `unpack` does."""
+    return FORMATS[record_format].count_examples(serialized_B)
 
 
 def unpack(serialized_B: tf.Tensor, schema: dict, record_format: str) -> tf.Tensor:

@@ -10,9 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 
+INTEGER_LIMIT = 1 << 31  # of integers in memory, which have 32 bits
+
+
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of a record: its length, its type in memory (integers are int64 on disk), its values below `limit`."""
+    """One feature of a record: its length, its type in memory (integers are int64 on disk), its values from 0 to below `limit`."""
 
     length: int
     dtype: tf.DType
@@ -87,10 +90,14 @@ def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
 
 
 def describe_range(name: str, values: Sequence[int], feature: Feature) -> str | None:
-    """Says which range the values have, where it is not the one of the feature."""
-    if feature.limit is None or len(values) == 0 or 0 <= min(values) <= max(values) < feature.limit:
+    """Says which range the values have, where it is not the one of the feature; integers are 0 or more."""
+    if not feature.dtype.is_integer or len(values) == 0:
         return None
-    return f"feature {name} has values from {min(values)} to {max(values)}, expected 0 to {feature.limit - 1}"
+    lowest, highest = min(values), max(values)
+    limit = INTEGER_LIMIT if feature.limit is None else feature.limit
+    if 0 <= lowest <= highest < limit:
+        return None
+    return f"feature {name} has values from {lowest} to {highest}, expected 0 to {limit - 1}"
 
 
 def read_example(record: bytes) -> dict[str, tf.train.Feature] | None:

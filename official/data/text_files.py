@@ -4,6 +4,7 @@ import bz2
 import contextlib
 import dataclasses
 import gzip
+import hashlib
 import io
 import lzma
 import re
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from official.config import ConfigError
+from official.data import text_kinds
 from official.io import files
 
 _BUFFER_BYTES = 1 << 20
@@ -21,7 +23,8 @@ _MAGIC_BYTES = 10
 _GZIP = re.compile(rb"\x1f\x8b\x08")
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _XZ = re.compile(rb"\xfd7zXZ\x00")
-_UNREAD = {b"PK\x03\x04": "zip archive", b"7z\xbc\xaf": "7z archive", b"\x28\xb5\x2f\xfd": "zstd file"}
+_SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
+_TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +40,13 @@ class Split:
 class TextFile:
     """An open text file."""
 
-    text: BinaryIO  # decompressed
+    text: BinaryIO  # decompressed, its lines end in line feeds
     packed: BinaryIO | None  # the file itself, where it is compressed
+    head: bytes  # the first bytes of the text
 
 
 def plan_splits(paths: Iterable[str], split_bytes: int) -> list[Split]:
-    """Cuts files into parts of about the same size, `split_bytes` at most; compressed files are left whole.
+    """Cuts files into parts of about the same size, `split_bytes` at most; compressed files and JSON arrays are left whole.
 
     Raises:
       ConfigError: for a file that cannot be read.
@@ -54,7 +58,7 @@ def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Spli
     """Yields the splits and their sizes in bytes."""
     paths = list(paths)
     for path, size in zip(paths, files.sizes(paths)):
-        count = 1 if size <= split_bytes or _is_compressed(path) else -(-size // split_bytes)
+        count = 1 if size <= split_bytes or _is_one_part(path) else -(-size // split_bytes)
         bounds = [size * number // count for number in range(count + 1)]
         for start, end in zip(bounds, bounds[1:]):
             yield Split(path, start, None if end == size else end), end - start
@@ -72,21 +76,87 @@ def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
     return tasks
 
 
+def _is_one_part(path: str) -> bool:
+    with open_text(path) as file:
+        return file.packed is not None or text_kinds.is_json_array(file.head)
+
+
+def identify(paths: Iterable[str]) -> dict[str, str]:
+    """Returns, for each file, what another content of it would change: size and samples, and the time of the last change where
+    these are not all of it. Of a file in a store it is size and time.
+
+    Raises:
+      ConfigError: for a file that cannot be read, or begins as no text does.
+    """
+    return {path: _identity(path) for path in paths}
+
+
+def _identity(path: str) -> str:
+    with files.naming(path):
+        size, changed = files.version(path)
+        if files.is_remote(path):
+            return f"{size} bytes, {changed}"
+        with open(path, "rb", buffering=_SAMPLE_BYTES) as file:
+            head = file.read(_SAMPLE_BYTES)
+            if _find_compression(path, head) is None:
+                text_kinds.refuse_binary(path, head)
+            digest = hashlib.blake2b(head, digest_size=16)
+            for start in (size // 2, size - _SAMPLE_BYTES) if size > 3 * _SAMPLE_BYTES else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES):
+                file.seek(start)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if size > 3 * _SAMPLE_BYTES else "")
+
+
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[TextFile]:
     """Opens a text file, decompressed by what it holds and not by its name.
 
     Raises:
-      ConfigError: here and in the block, for a file that cannot be read, and for a compressed one that is truncated or
+      ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a compressed one that is truncated or
         damaged. What such a file lacks cannot be counted, and training on an unknown part of the text is worse than a job
         that stops, and goes on when the file has been fetched again or left out.
     """
     with files.naming(path), files.open_binary(path) as file:
-        unpack = _find_compression(path, file)
+        unpack = _find_compression(path, file.read(_MAGIC_BYTES))
+        file.seek(0)
         try:
-            yield TextFile(unpack(file), file) if unpack else TextFile(file, None)
+            yield _text_file(path, unpack(file) if unpack else file, file if unpack else None)
         except (_DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ConfigError(f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or leave it out.") from None
+
+
+def _text_file(path: str, text: BinaryIO, packed: BinaryIO | None) -> TextFile:
+    head = text.read(text_kinds.HEAD_BYTES)
+    text.seek(0)
+    text_kinds.refuse_binary(path, head)
+    if not text_kinds.ends_lines_with_returns(head):
+        return TextFile(text, packed, head)
+    return TextFile(io.BufferedReader(_LineFeeds(text), _BUFFER_BYTES), packed, head.translate(_TO_LINE_FEEDS))
+
+
+class _LineFeeds(io.RawIOBase):
+    """A text with line feeds for carriage returns, each byte in its place."""
+
+    def __init__(self, text: BinaryIO):
+        super().__init__()
+        self._text = text
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._text.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._text.seek(offset, whence)
+
+    def readinto(self, buffer) -> int:
+        data = self._text.read(len(buffer)).translate(_TO_LINE_FEEDS)
+        buffer[:len(data)] = data
+        return len(data)
 
 
 def read_lines(text: BinaryIO, split: Split, most_bytes: int) -> Iterator[tuple[int | None, bytes]]:
@@ -143,23 +213,14 @@ class _DamagedError(Exception):
     """Compressed data that cannot be decompressed."""
 
 
-def _is_compressed(path: str) -> bool:
-    with files.naming(path), files.open_binary(path) as file:
-        return _find_compression(path, file) is not None
-
-
-def _find_compression(path: str, file: BinaryIO) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Returns what makes text of the file, or None where it is not compressed."""
-    magic = file.read(_MAGIC_BYTES)
-    file.seek(0)
+def _find_compression(path: str, magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
+    """Returns what makes text of a file that begins so, or None where it is not compressed."""
+    text_kinds.refuse_archive(path, magic)
     if _GZIP.match(magic):
         return lambda file: io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
     for pattern, new_stream in ((_BZIP2, bz2.BZ2Decompressor), (_XZ, lzma.LZMADecompressor)):
         if pattern.match(magic):
             return lambda file: io.BufferedReader(_Decompressed(file, new_stream), _BUFFER_BYTES)
-    for start, name in _UNREAD.items():
-        if magic.startswith(start):
-            raise ConfigError(f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2 or xz.")
     return None
 
 

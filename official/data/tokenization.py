@@ -1,8 +1,8 @@
-"""Sentences -> ids of word pieces, exactly as Google's uncased BERT does it, at the speed of a compiled tokenizer.
+"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a compiled tokenizer.
 
 The published rules: control and format characters are dropped, Chinese characters stand alone, the text is split at white
-space, lower-cased, loses its accents, is split at punctuation, and each word becomes the longest pieces that the vocabulary
-has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
+space, lower-cased, loses its accents (neither for a cased vocabulary), is split at punctuation, and each word becomes the longest
+pieces that the vocabulary has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
 A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
@@ -15,17 +15,15 @@ import itertools
 import operator
 import re
 import string
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from official.data import ragged
+from official.data import ragged, words
 from official.data.vocabulary import CONTINUATION, Vocabulary
 
 _UNKNOWN = "[UNK]"
-_LONGEST_WORD = 200  # characters; a longer one is unknown
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
 _MOST_PIECES = 6  # of a word in the table
@@ -34,12 +32,12 @@ _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 _NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
 
 _NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
-_ASCII_WORD = re.compile(rf"[a-z0-9]{{1,{_LONGEST_WORD}}}|[{re.escape(string.punctuation)}]")
+_ASCII_WORDS = {lower: re.compile(rf"[{letters}0-9]{{1,{words.LONGEST}}}|[{re.escape(string.punctuation)}]")
+                for lower, letters in ((True, "a-z"), (False, "A-Za-z"))}  # that text can hold which was lower-cased, or was not
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
-_ASCII_LOWER_CASE = bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  ")
+_ASCII = {True: bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  "),
+          False: bytes.maketrans(b"\t\r", b"  ")}
 _BLANKS = re.compile(b"  +")
-_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
-_CHINESE_OR_OTHERS = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
 
 # Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is one, too.
 _WHITE, _PART, _ALONE = range(3)
@@ -47,7 +45,7 @@ _CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in string.punctuatio
 
 
 class Tokenizer:
-    """Lower-cases text, strips accents and splits it into word pieces."""
+    """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word pieces."""
 
     def __init__(self, vocabulary: Vocabulary):
         import tensorflow_text as tf_text  # late: pre-training, which needs none of it, would wait for it
@@ -55,16 +53,17 @@ class Tokenizer:
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
         self._end, self._none = vocabulary.size, vocabulary.size + 1  # ids of no piece: what ends a sentence, and for what is not in the table
         self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
-        # Other words cannot occur in lower-case ASCII text. Some of them the compiled tokenizer does not accept.
-        words = [_UNKNOWN, *(word for word in vocabulary.words if _ASCII_WORD.fullmatch(word.removeprefix(CONTINUATION)))]
-        self._ids = np.array(list(map(vocabulary.id_of, words)), self._wide)  # by the compiled tokenizer's
+        self._ascii, ascii_word = _ASCII[vocabulary.do_lower_case], _ASCII_WORDS[vocabulary.do_lower_case]
+        # Other words cannot occur in ASCII text. Some of them the compiled tokenizer does not accept.
+        known = [_UNKNOWN, *(word for word in vocabulary.words if ascii_word.fullmatch(word.removeprefix(CONTINUATION)))]
+        self._ids = np.array(list(map(vocabulary.id_of, known)), self._wide)  # by the compiled tokenizer's
         with tf.device("CPU"):
-            self._compiled = tf_text.FastWordpieceTokenizer([*words, _NEVER], max_bytes_per_word=_LONGEST_WORD, token_out_type=tf.int32)
+            self._compiled = tf_text.FastWordpieceTokenizer([*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32)
         self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
-        self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in words if _ASCII_WORD.fullmatch(word)}})
+        self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)}})
         self._pieces = _Table()
         self._piece_ids, self._piece_counts = np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide), np.zeros(2**_Table.BITS, np.intp)
-        self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()})
+        self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()}, vocabulary.do_lower_case)
         self._remembered = {}
 
     def _add_whole_words(self, ids: dict[str, int]) -> None:
@@ -85,7 +84,7 @@ class Tokenizer:
         """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
         if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
-        ids = np.concatenate([self._tokenize_batch(batch.translate(_ASCII_LOWER_CASE, _ASCII_CONTROL)) for batch in _batches(text)])
+        ids = np.concatenate([self._tokenize_batch(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)])
         is_end = ids == self._end
         return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
@@ -271,8 +270,9 @@ class _Table:
 class _Rules:
     """The published rules, character by character."""
 
-    def __init__(self, codes: dict[str, bytes]):
+    def __init__(self, codes: dict[str, bytes], do_lower_case: bool):
         """Takes the id of each word of the vocabulary, as bytes."""
+        self._do_lower_case = do_lower_case
         self._starts = codes
         self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
         self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
@@ -280,11 +280,10 @@ class _Rules:
 
     def ids_of(self, chunk: bytes) -> bytes:
         """Returns the ids of a chunk in which there may be other white space than blanks."""
-        parts = _CHINESE_OR_OTHERS.findall(chunk.decode("utf-8", "surrogatepass"))
-        return b"".join(map(self._find_pieces, itertools.chain.from_iterable(map(_words, parts))))
+        return b"".join(map(self._find_pieces, words.find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case)))
 
     def _find_pieces(self, word: str) -> bytes:
-        if len(word) > _LONGEST_WORD:
+        if len(word) > words.LONGEST:
             return self._unknown
         found, start, pieces, longest = [], 0, self._starts, self._longest_start
         while start < len(word):
@@ -298,41 +297,9 @@ class _Rules:
         return b"".join(found)
 
 
-def _longest(words: Iterable[str]) -> dict[str, int]:
+def _longest(pieces: Iterable[str]) -> dict[str, int]:
     """Returns the length of the longest word for each first character."""
     longest = {}
-    for word in filter(None, words):
+    for word in filter(None, pieces):
         longest[word[0]] = max(len(word), longest.get(word[0], 0))
     return longest
-
-
-class _CharacterTable(dict):
-    """A table for str.translate() that asks for each character once."""
-
-    def __init__(self, rule: Callable[[str], str]):
-        super().__init__()
-        self._rule = rule
-
-    def __missing__(self, code_point: int) -> str:
-        self[code_point] = made = self._rule(chr(code_point))
-        return made
-
-
-def _drop_invisible(character: str) -> str:
-    return "" if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf") else character
-
-
-def _drop_accent_and_split(character: str) -> str:
-    category = unicodedata.category(character)
-    if category == "Mn":
-        return ""
-    return f" {character} " if character in string.punctuation or category.startswith("P") else character
-
-
-_VISIBLE = _CharacterTable(_drop_invisible)
-_WITHOUT_ACCENT_AND_SPLIT = _CharacterTable(_drop_accent_and_split)
-
-
-def _words(part: str) -> list[str]:
-    """Returns the words of a part of the text that has no Chinese character unless it is one."""
-    return unicodedata.normalize("NFD", part.translate(_VISIBLE).lower()).translate(_WITHOUT_ACCENT_AND_SPLIT).split()

@@ -1,26 +1,30 @@
-"""The vocabulary of word pieces: its file, and building one from text. Reading one needs no TensorFlow."""
+"""The vocabulary of word pieces. Reading one needs no TensorFlow."""
 
 import dataclasses
 import functools
 import hashlib
-from collections import Counter
 
 import numpy as np
 
-from official.config import ConfigError
+from official.io import vocabulary_files
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
-_BATCH_SENTENCES = 4096  # of the text that a vocabulary is built from
-_FEWEST_CHARACTERS = 100  # that a built vocabulary covers; large ones cover more
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The words of a vocabulary file; a word's id is its line, counted from 0. `sha256` is that of the file."""
+    """The words of a vocabulary file; a word's id is its line, counted from 0.
+
+    Attributes:
+      words: by their ids.
+      sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
+      do_lower_case: whether text loses capitals and accents before its words are looked for.
+    """
 
     words: tuple[str, ...]
     sha256: str
+    do_lower_case: bool = True
 
     @property
     def size(self) -> int:
@@ -40,96 +44,34 @@ class Vocabulary:
 
 
 def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
-    """Reads a vocabulary file, one word piece per line, white space around it left out as Google's reader does.
+    """Reads a vocabulary, to know the words of ids.
 
     Args:
-      path: the file.
+      path: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or tokenizer.json.
       flag: name of the flag that gave it, for messages.
 
     Raises:
       ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an empty line.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-        lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--{flag}={path}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
-    words = list(map(str.strip, lines))
-    if "" in words:  # nothing but white space of Unicode's may be a word
-        words = [line.strip() or line for line in lines]
-    _check_words(words, f"--{flag}={path}")
-    return Vocabulary(words=tuple(words), sha256=hashlib.sha256(content).hexdigest())
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, file.do_lower_case is not False)
 
 
-def _check_words(words: list[str], source: str) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in words]
-    if missing:
-        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
-                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
-    if len(set(words)) < len(words):
-        word = Counter(words).most_common(1)[0][0]
-        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
-    if "" in words:
-        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
+def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Building a vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class BuiltVocabulary:
-    """A new vocabulary and what was done to give it the size asked for."""
-
-    words: list[str]
-    learned: int  # pieces that were learned, special tokens among them
-    dropped: int  # the least frequent of them that were left out
-    unused: int  # [unusedN] entries that were added
-
-
-def build_vocabulary(sentences: list[str], vocab_size: int) -> BuiltVocabulary:
-    """Learns a lower-case vocabulary of exactly `vocab_size` word pieces with tensorflow-text's builder.
-
-    The builder meets a size only roughly. It is asked for a little more; then the least frequent pieces are left out,
-    but no single character, or [unusedN] entries are added where the text does not hold so many pieces.
+    Args:
+      do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which lie beside the vocabulary
+        or, where they do not, beside the checkpoint; else lower-cased.
+      checkpoint: path of the weights that the text is for.
 
     Raises:
-      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no text.
+      ConfigError: also where text would be lower-cased and the vocabulary is cased.
     """
-    if not sentences:
-        raise ConfigError("--input_files hold no text to build a vocabulary from.")
-    learned = _learn(sentences, vocab_size)
-    needed = sum(map(_is_indispensable, learned))
-    if needed > vocab_size:
-        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
-                          f"text, {needed} entries. Raise --vocab_size to {needed} or more.")
-    dispensable = [word for word in learned if not _is_indispensable(word)]
-    dropped = set(dispensable[max(0, vocab_size - needed):])  # they are in the order of their frequency
-    words = [word for word in learned if word not in dropped]
-    unused = [f"[unused{number}]" for number in range(vocab_size - len(words))]
-    return BuiltVocabulary(words + unused, learned=len(learned), dropped=len(dropped), unused=len(unused))
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag))
 
 
-def _is_indispensable(word: str) -> bool:
-    return word in SPECIAL_TOKENS or len(word.removeprefix(CONTINUATION)) == 1
-
-
-def _learn(sentences: list[str], vocab_size: int) -> list[str]:
-    """Returns special tokens, characters, and pieces from frequent to rare: roughly 5 % more than `vocab_size`."""
-    import tensorflow as tf  # needed here only, and slow to load, both
-    from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
-
-    # Pieces that occur t times each need t words each, so the search for t need not start at the builder's ten million.
-    words = sum(len(sentence.split()) for sentence in sentences)
-    with tf.device("CPU"):
-        return bert_vocab_from_dataset.bert_vocab_from_dataset(
-            tf.data.Dataset.from_tensor_slices(sentences).batch(_BATCH_SENTENCES),
-            vocab_size=int(vocab_size * 1.05),
-            reserved_tokens=list(SPECIAL_TOKENS),
-            bert_tokenizer_params={"lower_case": True},
-            learn_params={"lower_thresh": 2, "upper_thresh": 2 + 2 * words // vocab_size,
-                          "max_unique_chars": max(_FEWEST_CHARACTERS, vocab_size // 8)})
+def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
+    vocabulary_files.check_words(file.words, f"--{flag}={path}")
+    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case)

@@ -1,18 +1,19 @@
 """Runs the tasks of a job in this process or in several, with a progress bar that they all move."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-
-from tqdm import tqdm
+from multiprocessing.connection import Connection
 
 from official.config import ConfigError
+from official.io.bars import Bar
 
 _REFRESH_SECS = 0.5
 _REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
@@ -51,7 +52,7 @@ def run_all(tasks: Iterable[tuple], num_workers: int, total_bytes: float, doing:
             _run_in_processes(tasks, min(num_workers, len(tasks)), bar, preload)
 
 
-def _run_here(tasks: list[tuple], bar: tqdm) -> None:
+def _run_here(tasks: list[tuple], bar: Bar) -> None:
     global _bar
     _bar = bar
     try:
@@ -61,13 +62,15 @@ def _run_here(tasks: list[tuple], bar: tqdm) -> None:
         _bar = None
 
 
-def _run_in_processes(tasks: list[tuple], workers: int, bar: tqdm, preload: str) -> None:
+def _run_in_processes(tasks: list[tuple], workers: int, bar: Bar, preload: str) -> None:
     # Forked from a process that loads TensorFlow and runs nothing: a fork of one that has run an operation hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
     counters = context.Array("d", 2)
+    # Only this process holds the end that is written to: the others read its end when this process does, whatever ended it.
+    read_end, write_end = context.Pipe(duplex=False)
     try:
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(counters,)) as pool:
+        with write_end, read_end, ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(counters, read_end)) as pool:
             futures = [pool.submit(*task) for task in tasks]
             try:
                 _watch(futures, counters, bar)
@@ -80,7 +83,7 @@ def _run_in_processes(tasks: list[tuple], workers: int, bar: tqdm, preload: str)
                           "goes on with what is not done.") from None
 
 
-def _watch(futures: list, counters, bar: tqdm) -> None:
+def _watch(futures: list, counters, bar: Bar) -> None:
     while True:
         done, left = wait(futures, timeout=_REFRESH_SECS, return_when=FIRST_EXCEPTION)
         _move(bar, *counters)
@@ -90,29 +93,30 @@ def _watch(futures: list, counters, bar: tqdm) -> None:
             return
 
 
-def _begin(counters) -> None:
-    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive its parents."""
+def _begin(counters, read_end: Connection) -> None:
+    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the process that began the job."""
     global _counters
     _counters = counters
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
 
 
-def _die_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_REFRESH_SECS)
+def _die_with(read_end: Connection) -> None:
+    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server, and lives on as long as its children."""
+    with contextlib.suppress(EOFError, OSError):
+        read_end.recv_bytes()
     os._exit(1)  # pylint: disable=protected-access
 
 
-def _new_bar(total: float, doing: str, items: str) -> tqdm:
+def _new_bar(total: float, doing: str, items: str) -> Bar:
     interval = 0.1 if sys.stderr.isatty() else _REFRESH_OF_A_LOG_SECS
-    bar = tqdm(total=total, desc=doing, unit="B", unit_scale=True, mininterval=interval, maxinterval=interval, delay=interval)
+    bar = Bar(total=total, desc=doing, unit="B", unit_scale=True, mininterval=interval, maxinterval=interval, delay=interval)
     bar.items, bar.items_name = 0, items
     return bar
 
 
-def _move(bar: tqdm, num_bytes: float, items: float) -> None:
+def _move(bar: Bar, num_bytes: float, items: float) -> None:
     bar.items = items
     elapsed = max(time.time() - bar.start_t, 1e-9)
     bar.set_postfix_str(f"{items:,.0f} {bar.items_name}, {items / elapsed:,.0f}/s", refresh=False)

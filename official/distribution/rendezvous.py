@@ -4,12 +4,9 @@ Process 0 listens at its address. The others listen at theirs, too, call process
 wrong address is found out. Once all are there it lets them go, and TensorFlow's servers take the same ports.
 """
 
-from collections.abc import Iterator
 import contextlib
 import selectors
-import signal
 import socket
-import threading
 import time
 
 from absl import logging
@@ -26,7 +23,7 @@ _LONGEST_LINE_BYTES = 4096
 def meet(cluster: Cluster, timeout_secs: float) -> None:
     """Returns once every process of the cluster has called this, within moments in all of them.
 
-    Says every few seconds who is missing. Outside of the main thread signals are left alone.
+    Says every few seconds who is missing. A signal may raise what it likes here, at any moment: there is nothing to save yet.
 
     Args:
       cluster: the processes.
@@ -35,33 +32,13 @@ def meet(cluster: Cluster, timeout_secs: float) -> None:
     Raises:
       ConfigError: where this process's port is taken, or another process has its rank or another number of processes.
       PeerError: naming who did not come in time.
-      SystemExit: with 130 or 143, on a signal.
     """
-    with _ending_on_signals(), _listen(cluster) as listener:
+    with _listen(cluster) as listener:
         wait = _Wait(cluster, timeout_secs)
         if cluster.rank == 0:
             _gather(wait, listener)
         else:
             _join(wait)
-
-
-@contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Ends the process on SIGINT and SIGTERM: there is nothing to save yet."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number, _):
-        logging.warning("%s: ended while waiting for the other processes.", signal.Signals(number).name)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _listen(cluster: Cluster) -> socket.socket:

@@ -1,9 +1,7 @@
 """Makes the strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
 
-import functools
 import os
 import socket
-import sys
 
 from absl import logging
 import tensorflow as tf
@@ -11,6 +9,7 @@ import tensorflow as tf
 from official.config import ConfigError, replaced
 from official.config.cluster import read_cluster
 from official.distribution import peers
+from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 _CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
@@ -32,19 +31,45 @@ def make_strategy(config) -> tf.distribute.Strategy:
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps take the same time without it on
     # CPUs, where that was measured.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)})
-    _silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
 def distribute(host_dataset, strategy):
-    """Returns what deals out the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host, to the replicas.
+    """Returns what `next_batch` deals out: the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host.
 
-    On one CPU that is the dataset itself. TensorFlow would put iterators behind it that are autotuned whatever the dataset's options say, and
-    that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    That is this host's dataset itself, but on TPUs. TensorFlow would put iterators for devices behind it that are autotuned whatever the
+    dataset's options say, and that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    Batches are small here: what they gain by being on the device beforehand cannot be seen in a step.
     """
-    if isinstance(strategy, tf.distribute.OneDeviceStrategy) and _on_cpus(strategy):
-        return host_dataset(tf.distribute.InputContext())
-    return strategy.distribute_datasets_from_function(host_dataset)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.distribute_datasets_from_function(host_dataset)
+    return host_dataset(_input_context(strategy))
+
+
+def next_batch(iterator, strategy):
+    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns. For graphs, too."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return next(iterator)
+    return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
+
+
+def batches(distributed, strategy):
+    """Yields all batches, for every replica of this process, of what `distribute` returns: a set that is read once."""
+    iterator = iter(distributed)
+    while True:
+        try:
+            batch = next_batch(iterator, strategy)
+        except StopIteration:
+            return
+        yield batch
+
+
+def _input_context(strategy) -> tf.distribute.InputContext:
+    """Says which of the processes this one is, of how many, in the order of their replicas."""
+    replicas = []
+    strategy.experimental_distribute_values_from_function(lambda context: replicas.append(context.replica_id_in_sync_group) or 0)
+    return tf.distribute.InputContext(strategy.num_replicas_in_sync // len(replicas), replicas[0] // len(replicas), strategy.num_replicas_in_sync)
 
 
 def _set_threads(config) -> None:
@@ -59,21 +84,6 @@ def _set_threads(config) -> None:
             assign(count)
         except RuntimeError:
             raise ConfigError(f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a new process.") from None
-
-
-@functools.cache
-def _silence_compiler() -> None:
-    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        with tf.device("/cpu:0"):
-            tf.function(lambda: tf.zeros([]), jit_compile=True)()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _strategy(config) -> tf.distribute.Strategy:

@@ -1,1 +1,1 @@
-"""The ground floor: finding, reading and writing files, and the error for bad input. No TensorFlow for files of this machine."""
+"""The ground floor: finding, reading and writing files, signals, and the error for bad input. No TensorFlow for files of this machine."""

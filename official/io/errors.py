@@ -1,10 +1,70 @@
-"""Bad input: the error, and the phrases that its messages share."""
+"""Bad input: the error, the phrases that its messages share, and how it is shown."""
 
 import difflib
+import sys
+from collections.abc import Sequence
+
+_MOST_CHARACTERS = 299  # of an error line
+_MOST_OF_NAMES = 120  # of a list of names within a message
 
 
 class ConfigError(ValueError):
-    """Bad input or configuration. Its message is one line: what, received, allowed, which flag. Exit code 2."""
+    """Bad input or configuration. Its message is one line: what, received, allowed, which flag. Exit code 2.
+
+    Attributes:
+      details: {title: names}, all those of which the message may name the first ones only.
+    """
+
+    def __init__(self, message: str, details: dict[str, list[str]] | None = None):
+        super().__init__(message)
+        self.details = details or {}
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether there are names that the message does not name."""
+        return any(name not in str(self) for names in self.details.values() for name in names)
+
+
+def report_error(program: str, message: str) -> None:
+    """Prints an error as the last line on stderr: one line below 300 characters, below progress bars, which are cleared."""
+    _clear_bars()
+    stream = sys.stderr
+    if stream is None:  # closed
+        return
+    text = f"{program}: {' '.join(message.split())}"
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(cut(text.encode(encoding, "backslashreplace").decode(encoding)), file=stream, flush=True)
+
+
+def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """Returns a text of `most` characters at most: its beginning, which says what is wrong, and its end, which says what to do."""
+    end = most // 3
+    return text if len(text) <= most else f"{text[:most - end - 4]} .. {text[-end:]}"
+
+
+def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
+    """Returns names with commas between them: as many as have room in `most` characters, one at least, and how many more there are."""
+    shown = list(names[:1])
+    for name in names[1:]:
+        if len(", ".join([*shown, name])) > most:
+            break
+        shown.append(name)
+    left = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {left:,} more" if left else "")
+
+
+def describe_names(problems: dict[str, list[str]]) -> str:
+    """Returns {title: names} as a message has it: "missing: a, b and 7 more. unexpected: c"; a title without names stands alone."""
+    return ". ".join(f"{title}: {shortened(names, _MOST_OF_NAMES // len(problems))}" if names else title for title, names in problems.items())
+
+
+def _clear_bars() -> None:
+    """Takes progress bars off the terminal; one that is closed later would be drawn below the error."""
+    tqdm = sys.modules.get("tqdm")
+    for bar in list(getattr(tqdm.tqdm, "_instances", ())) if tqdm else ():
+        bar.leave = False
+        bar.close()
 
 
 class PeerError(RuntimeError):

@@ -23,7 +23,7 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
 
     Args:
       patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob for any folders.
-      flag: name of the flag that gave them, for messages.
+      flag: name of the flag that gave them, for messages; '' for an argument without one.
       in_folders: glob of the names that are taken from a folder.
 
     Raises:
@@ -31,21 +31,32 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
     """
     found = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        source = f"--{flag}={pattern}" if flag else pattern
         try:
             matched = _match(pattern, in_folders)
         except OSError as error:
-            raise ConfigError(f"--{flag}={pattern}: {error.filename or pattern} cannot be read: {error.strerror or error}.") from None
+            raise ConfigError(f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}.") from None
         if not matched:
-            raise ConfigError(f"--{flag}={pattern} matches no file.")
+            raise ConfigError(f"{source} matches no file.")
         found.update(matched)
     if not found:
-        raise ConfigError(f"--{flag} is empty. Give files, folders or globs, separated by commas.")
+        raise ConfigError(f"{f'--{flag}' if flag else 'the list of files'} is empty. Give files, folders or globs, separated by commas.")
     return sorted(found)
 
 
 def sizes(paths: Iterable[str]) -> list[int]:
     """Returns the bytes of each file. Raises ConfigError for one that is not there."""
     return [_size(path) for path in paths]
+
+
+def version(path: str) -> tuple[int, int]:
+    """Returns the bytes of a file and the time of its last change in nanoseconds. Raises OSError."""
+    if not is_remote(path):
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+    with tensorflow_files(path) as gfile:
+        found = gfile.stat(path)
+        return found.length, found.mtime_nsec
 
 
 def open_binary(path: str) -> BinaryIO:

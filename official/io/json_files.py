@@ -1,14 +1,21 @@
-"""The one reader of JSON. What is not strict JSON of the wanted type ends in one line that names where it came from."""
+"""The one reader of JSON. What is not strict JSON, or not of the wanted types, ends in one line that names file and key."""
 
+import hashlib
 import json
+import math
 
 from official.io.errors import ConfigError
-from official.io.files import is_remote, tensorflow_files
+from official.io.files import open_binary
 
-_NAMES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "truth value", type(None): "null"}
+_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_DEEPEST = 64  # the files that are read have about ten levels
+_LARGEST = 2**63  # whole numbers beyond it are no number of anything here
+_REQUIRED = object()
+
+Kind = type | tuple[type, ...]
 
 
-def read_json(path: str, flag: str = "", kind: type | tuple[type, ...] = dict):
+def read_json(path: str, flag: str = "", kind: Kind = dict):
     """Reads a JSON file, of this machine or of a store.
 
     Args:
@@ -20,38 +27,118 @@ def read_json(path: str, flag: str = "", kind: type | tuple[type, ...] = dict):
       ConfigError: where the file cannot be read, is no JSON in UTF-8, or of another type.
     """
     source = f"--{flag}={path}" if flag else path
+    return parse_json(_read(path, source), source, kind)
+
+
+def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[object, str]:
+    """As `read_json`, and the sha256 of the file's bytes. `source` begins the messages."""
+    content = _read(path, source)
+    return parse_json(content, source, kind), hashlib.sha256(content).hexdigest()
+
+
+def read_json_or_empty(path: str) -> dict:
+    """Reads an object that only saves work (a cache, what an earlier process left): {} where it is missing or damaged."""
     try:
-        if is_remote(path):
-            with tensorflow_files(path) as gfile, gfile.GFile(path, "rb") as file:
-                content = file.read()
-        else:
-            with open(path, "rb") as file:
-                content = file.read()
-    except OSError as error:
-        raise ConfigError(f"{source}: {error.strerror or error}.") from None
-    return parse_json(content, source, kind)
+        return read_json(path)
+    except ConfigError:
+        return {}
 
 
-def parse_json(content: bytes | str, source: str, kind: type | tuple[type, ...] = dict):
+def _read(path: str, source: str) -> bytes:
+    try:
+        with open_binary(path) as file:
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ConfigError(f"{source}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def parse_json(content: bytes | str, source: str, kind: Kind = dict):
     """Parses JSON; `source` begins the messages. Raises ConfigError as `read_json` does."""
     try:
-        values = json.loads(content.decode("utf-8-sig") if isinstance(content, bytes) else content, parse_constant=_refuse)
-    except RecursionError:
-        raise ConfigError(f"{source}: not a JSON file (nested too deep).") from None
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        values = json.loads(text, parse_constant=_refuse, parse_int=_whole_number, parse_float=_number)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not a JSON file (byte {error.start} is not UTF-8).") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source}: not a JSON file, line {error.lineno} column {error.colno}: {error.msg}.") from None
     except ValueError as error:
-        raise ConfigError(f"{source}: not a JSON file ({str(error).splitlines()[0][:100]}).") from None
+        raise ConfigError(f"{source}: not a JSON file ({error}).") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: not a JSON file that can be used (nested too deeply).") from None
+    if _is_too_deep(values):  # what goes through it later calls itself for every level
+        raise ConfigError(f"{source}: not a JSON file that can be used (nested too deeply).")
+    return check_kind(values, kind, source)
+
+
+def check_kind(value, kind: Kind, source: str):
+    """Returns the value where it is of one of the kinds: true is no number, and a whole number is one. Raises ConfigError."""
+    if not is_of_kind(value, kind):
+        raise ConfigError(f"{source}: expected {_named(kind)}, got {kind_of(value)}.")
+    return value
+
+
+def expect(values, key: str, kind: Kind, source: str, default=_REQUIRED):
+    """Returns values[key]; `default`, where one is given, without such a key.
+
+    Args:
+      values: a JSON value, which has to be an object.
+      key: of the object.
+      kind: type, or types, that the value has to be of; float takes whole numbers, too.
+      source: begins the messages: the file, and the place in it.
+      default: what a key that is not there means.
+
+    Raises:
+      ConfigError: where `values` is no object, the key is missing, or its value is of another type.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f'{source}: expected an object with "{key}", got {kind_of(values)}.')
+    if key not in values:
+        if default is _REQUIRED:
+            raise ConfigError(f'{source} has no "{key}".')
+        return default
+    if not is_of_kind(values[key], kind):
+        raise ConfigError(f'{source}: "{key}" is {kind_of(values[key])}, expected {_named(kind)}.')
+    return values[key]
+
+
+def is_of_kind(value, kind: Kind) -> bool:
+    """Tells whether a JSON value is of one of the types: true is no number, and a whole number is a number."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not any(type(values) is one for one in kinds):
-        raise ConfigError(f"{source}: expected a JSON {' or '.join(_NAMES[one] for one in kinds)}, got {_described(values)}.")
-    return values
+    return type(value) in kinds or type(value) is int and float in kinds
+
+
+def kind_of(value) -> str:
+    """Returns what a JSON value is, in words."""
+    return _KINDS[type(value)]
+
+
+def _named(kind: Kind) -> str:
+    return " or ".join(_KINDS[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
+
+
+def _is_too_deep(values) -> bool:
+    level = [values]
+    for _ in range(_DEEPEST + 1):
+        level = [inner for outer in level if isinstance(outer, (dict, list))
+                 for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _refuse(constant: str):
     raise ValueError(f"{constant} is no JSON number")
 
 
-def _described(values) -> str:
-    name = _NAMES[type(values)]
-    return f"{'an' if name[0] in 'aeio' else 'a'} {name}" if values is not None else name
+def _whole_number(digits: str) -> int:
+    number = int(digits) if len(digits) < 25 else _LARGEST  # Python refuses thousands of digits in words of its own
+    if not -_LARGEST < number < _LARGEST:
+        raise ValueError(f"{digits[:25]}{'..' * (len(digits) > 25)} is too large a number")
+    return number
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:25]} is too large a number")
+    return number

@@ -5,7 +5,10 @@ Nothing that was there before is lost: what a name stands for is replaced in one
 
 import contextlib
 import os
-from collections.abc import Iterator
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Iterator
 
 from official.io.errors import ConfigError
 from official.io.files import is_remote, tensorflow_files
@@ -30,13 +33,21 @@ def replacing(path: str) -> Iterator[str]:
 
 def publish(complete: str, path: str) -> None:
     """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises OSError."""
-    if is_remote(path):
-        with tensorflow_files(path) as gfile:
-            gfile.rename(complete, path, overwrite=True)
-        return
-    sync(complete)
-    os.replace(complete, path)
-    sync(os.path.dirname(path) or ".")
+    if not is_remote(path):
+        sync(complete)
+    _rename(complete, path)
+    if not is_remote(path):
+        sync(os.path.dirname(path) or ".")
+
+
+def set_aside(path: str, ending: str = "") -> None:
+    """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is free. Raises OSError."""
+    stem, extension = os.path.splitext(path)
+    number = 1
+    while _exists(f"{stem}{ending}-{number}{extension}"):
+        number += 1
+    if _exists(path):
+        _rename(path, f"{stem}{ending}-{number}{extension}")
 
 
 def sync(path: str) -> None:
@@ -66,6 +77,156 @@ def replace_file(path: str, content: bytes | str) -> None:
         else:
             with open(temporary, "wb") as file:
                 file.write(data)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several files that belong together
+
+_WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the number of the process
+
+
+@contextlib.contextmanager
+def unpublished(folder: str) -> Iterator[str]:
+    """Yields an empty work folder in `folder`, which is made where it is not there, and removes it after the block.
+
+    What a killed process has left there of its work is removed, and what it had not yet replaced is put back. Raises OSError.
+    """
+    _make_folder(folder)
+    if not is_remote(folder):
+        _clean_up_after_killed_ones(folder)
+    work = os.path.join(folder, f"{_WORK}{os.getpid()}")
+    _make_folder(work)
+    try:
+        yield work
+    finally:
+        _remove_folder(work)
+
+
+def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ()) -> None:
+    """Moves all files of a work folder into `folder`, over files of the same names, and removes files that they make obsolete.
+
+    It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here leaves the old files in a
+    folder beside them, which the next call of `unpublished` puts back.
+
+    Args:
+      work: of `unpublished`, with complete files.
+      folder: where they go.
+      last: ending of the name without which the others count for nothing; such a file is the first to go and the last to come.
+      obsolete: paths in `folder`.
+
+    Raises:
+      OSError: and everything is as it was.
+    """
+    new = sorted(_names_in(work), key=lambda name: (name.endswith(last), name))
+    replaced = os.path.join(folder, f"{_REPLACED}{os.getpid()}")
+    old = {*new, *map(os.path.basename, obsolete)} & set(_names_in(folder))
+    moves = [(os.path.join(folder, name), os.path.join(replaced, name)) for name in sorted(old, key=lambda name: not name.endswith(last))]
+    moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
+    if not is_remote(folder):
+        for name in new:
+            sync(os.path.join(work, name))
+    with signals_held():
+        _make_folder(replaced)
+        _move_all(moves)
+        if not is_remote(folder):
+            sync(folder)
+        _remove_folder(replaced)
+
+
+def _move_all(moves: list[tuple[str, str]]) -> None:
+    """Renames files one after the other; where one cannot be, those before it go back."""
+    done = []
+    try:
+        for before, after in moves:
+            _rename(before, after)
+            done.append((before, after))
+    except BaseException:
+        for before, after in reversed(done):
+            _rename(after, before)
+        raise
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Holds back Ctrl-C and SIGTERM in its block, which should take next to no time; they count after it."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main one
+        yield
+        return
+    received = []
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received[:1]:
+            signal.raise_signal(number)
+
+
+def _clean_up_after_killed_ones(folder: str) -> None:
+    """Puts back what a process has taken away that was killed before all of its new files were there; then removes its folders."""
+    left = {name: os.path.join(folder, name) for name in _names_in(folder, files=False) if name.startswith((_WORK, _REPLACED))}
+    dead = [name for name in left if not _is_alive(name.removeprefix(_WORK).removeprefix(_REPLACED))]
+    for name in dead:
+        work = left.get(name.replace(_REPLACED, _WORK))
+        if name.startswith(_REPLACED) and work and _names_in(work):
+            for file in sorted(_names_in(left[name])):
+                os.replace(os.path.join(left[name], file), os.path.join(folder, file))
+    for name in dead:
+        shutil.rmtree(left[name])
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+def _names_in(folder: str, files: bool = True) -> list[str]:
+    """Returns the names of the files, or of everything, in a folder."""
+    if is_remote(folder):
+        with tensorflow_files(folder) as gfile:
+            return [name for name in gfile.listdir(folder) if not files or not gfile.isdir(os.path.join(folder, name))]
+    return [entry.name for entry in os.scandir(folder) if not files or entry.is_file(follow_symlinks=True)]
+
+
+def _exists(path: str) -> bool:
+    if is_remote(path):
+        with tensorflow_files(path) as gfile:
+            return gfile.exists(path)
+    return os.path.lexists(path)
+
+
+def _make_folder(path: str) -> None:
+    if is_remote(path):
+        with tensorflow_files(path) as gfile:
+            gfile.makedirs(path)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def _remove_folder(path: str) -> None:
+    if is_remote(path):
+        with tensorflow_files(path) as gfile:
+            gfile.rmtree(path)
+    else:
+        shutil.rmtree(path)
+
+
+def _rename(before: str, after: str) -> None:
+    if is_remote(before):
+        with tensorflow_files(before) as gfile:
+            gfile.rename(before, after, overwrite=True)
+    else:
+        os.replace(before, after)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names that people give, and files that grow
 
 
 @contextlib.contextmanager

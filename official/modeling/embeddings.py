@@ -22,7 +22,7 @@ class Embeddings(tf.keras.layers.Layer):
             for name, rows in tables.items():
                 setattr(self, name, self.add_weight(
                     name=name, shape=(rows, config.hidden_size), initializer=layers.normal_initializer(config.initializer_range)))
-            self.layer_norm = layers.LayerNorm(config.hidden_size)
+            self.layer_norm = layers.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def call(self, input_ids_BL, segment_ids_BL, dropout_seed=None):
         """Returns float32 [B, L, D]."""

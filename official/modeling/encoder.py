@@ -36,15 +36,16 @@ class EncoderBlock(tf.keras.layers.Layer):
         super().__init__(name=f"layer_{index}")
         dense = functools.partial(layers.Dense, stddev=config.initializer_range)
         hidden, inner = config.hidden_size, config.intermediate_size
+        norm = functools.partial(layers.LayerNorm, hidden, config.layer_norm_eps)
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):
                 with tf.name_scope("self"):
                     self.query, self.key, self.value = (dense(name, hidden, hidden) for name in ("query", "key", "value"))
                 with tf.name_scope("output"):
-                    self.attention_output, self.attention_norm = dense("dense", hidden, hidden), layers.LayerNorm(hidden)
+                    self.attention_output, self.attention_norm = dense("dense", hidden, hidden), norm()
             self.intermediate = dense("intermediate/dense", hidden, inner)
             with tf.name_scope("output"):
-                self.output_dense, self.output_norm = dense("dense", inner, hidden), layers.LayerNorm(hidden)
+                self.output_dense, self.output_norm = dense("dense", inner, hidden), norm()
 
     def tensors(self) -> BlockWeights:
         parts = (self.query, self.key, self.value, self.attention_output, self.attention_norm, self.intermediate, self.output_dense, self.output_norm)
@@ -78,7 +79,7 @@ def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: B
 
 def _add_and_norm(dense: layers.Affine, norm: layers.Norm, x, residual, rate: float, seed, ops):
     """Returns LayerNorm(residual + dropout(dense(x))): how both halves of a block end."""
-    return ops.residual_norm(layers.matmul_2d(x, dense.kernel), dense.bias, residual, norm.gamma, norm.beta, rate, seed)
+    return ops.residual_norm(layers.matmul_2d(x, dense.kernel), dense.bias, residual, norm, rate, seed)
 
 
 class BertEncoder(tf.keras.layers.Layer):

@@ -5,6 +5,8 @@ computed in float32. Softmax stays outside, too: the library's is three times as
 Inside a step that is compiled as a whole (--enable_xla, TPUs) the small functions become part of it.
 """
 
+import math
+
 import tensorflow as tf
 
 from official.modeling import layers
@@ -37,22 +39,27 @@ def _activation_gradient(x, bias, upstream, activation):
     return tf.cast(tf.cast(upstream, tf.float32) * _SLOPES[activation](biased), x.dtype)
 
 
-def _gelu_slope(x):
+def _gelu_tanh_slope(x):
     """Derivative of 0.5 x (1 + tanh(c (x + 0.044715 x^3))), c = sqrt(2 / pi)."""
     c, cubic = 0.7978845608028654, 0.044715
     tanh = tf.tanh(c * x * (1 + cubic * x * x))
     return 0.5 * (1 + tanh) + 0.5 * c * x * (1 - tanh * tanh) * (1 + 3 * cubic * x * x)
 
 
-_SLOPES = {"gelu": _gelu_slope, "relu": lambda x: tf.cast(x > 0, x.dtype)}
+def _gelu_erf_slope(x):
+    """Derivative of x P(x), P the standard normal distribution function: P(x) + x p(x), p its density."""
+    return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * tf.exp(-0.5 * x * x) * (2 * math.pi)**-0.5
 
 
-def residual_norm(x, bias, residual, gamma, beta, rate: float, seed):
+_SLOPES = {"gelu_tanh": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope, "relu": lambda x: tf.cast(x > 0, x.dtype)}
+
+
+def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
     """See `plain.residual_norm`."""
 
     @tf.custom_gradient
     def normalize(x, bias, residual, gamma, beta):
-        y, normal, scale = _normalize(x, bias, residual, gamma, beta, rate, seed)
+        y, normal, scale = _normalize(x, bias, residual, layers.Norm(gamma, beta, norm.epsilon), rate, seed)
 
         def gradient(upstream):
             x_gradient, residual_gradient, gamma_terms = _norm_gradient(upstream, normal, scale, gamma, rate, seed, x.dtype)
@@ -61,17 +68,17 @@ def residual_norm(x, bias, residual, gamma, beta, rate: float, seed):
 
         return y, gradient
 
-    return normalize(x, *map(tf.convert_to_tensor, (bias, residual, gamma, beta)))
+    return normalize(x, *map(tf.convert_to_tensor, (bias, residual, norm.gamma, norm.beta)))
 
 
 @_compiled
-def _normalize(x, bias, residual, gamma, beta, rate, seed):
+def _normalize(x, bias, residual, norm, rate, seed):
     """Returns (LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
     x = layers.dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed) + tf.cast(residual, tf.float32)
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + layers.LAYER_NORM_EPSILON)
+    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + norm.epsilon)
     normal = centred * scale
-    return tf.cast(normal * gamma + beta, residual.dtype), normal, scale
+    return tf.cast(normal * norm.gamma + norm.beta, residual.dtype), normal, scale
 
 
 @_compiled

@@ -15,7 +15,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         with tf.name_scope("cls/predictions"):
             with tf.name_scope("transform"):
                 self.dense = layers.Dense("dense", config.hidden_size, config.hidden_size, config.initializer_range)
-                self.layer_norm = layers.LayerNorm(config.hidden_size)
+                self.layer_norm = layers.LayerNorm(config.hidden_size, config.layer_norm_eps)
             # Not cast with the kernels: it is added to float32 logits.
             self.output_bias = self.add_weight(
                 name="output_bias", shape=(config.vocab_size,), initializer="zeros", experimental_autocast=False)

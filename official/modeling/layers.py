@@ -10,11 +10,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-LAYER_NORM_EPSILON = 1e-12  # Google's BERT
+from official.io import quiet
 
+
+def _gelu(x, approximate: bool):
+    """Returns GELU in the type of x, computed in float32: the cube of the tanh form overflows float16."""
+    return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=approximate), x.dtype)
+
+
+# By the names of `config.model.ACTIVATIONS`. Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 ACTIVATIONS = {
-    # Google's BERT uses the tanh form. In float32: its cube overflows float16.
-    "gelu": lambda x: tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=True), x.dtype),
+    "gelu_tanh": functools.partial(_gelu, approximate=True),  # Google's BERT
+    "gelu_erf": functools.partial(_gelu, approximate=False),  # Hugging Face's BERT
     "relu": tf.nn.relu,
 }
 _WORDS = 2**32  # values that a random word can have
@@ -24,6 +31,8 @@ def normal_initializer(stddev: float):
     """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the seed of the run."""
 
     def draw(shape, dtype=tf.float32):
+        if tf.executing_eagerly():
+            quiet.silence_compiler()  # in commands without a strategy, a first weight is the first that is compiled
         seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
         numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
         return tf.cast(tf.reshape(numbers, shape), dtype)
@@ -56,10 +65,11 @@ class Affine(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """What LayerNorm over D takes, [D] each, float32."""
+    """What LayerNorm over D takes: gamma and beta [D], float32, and the number that is added to the variance."""
 
     gamma: tf.Tensor
     beta: tf.Tensor
+    epsilon: float
 
 
 def shared_function(function):
@@ -86,26 +96,27 @@ class Dense(tf.keras.layers.Layer):
 class LayerNorm(tf.keras.layers.Layer):
     """LayerNorm over the last axis. Statistics and output are float32 whatever the compute dtype; the caller casts.
 
-    Source: Ba et al. 2016, "Layer Normalization"; epsilon of Google's BERT.
+    Source: Ba et al. 2016, "Layer Normalization".
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, epsilon: float):
         super().__init__(name="LayerNorm", dtype="float32")
+        self._epsilon = epsilon
         with tf.name_scope("LayerNorm"):
             self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones")
             self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros")
 
     def call(self, x):
-        return layer_norm(x, self.gamma, self.beta)
+        return layer_norm(x, Norm(self.gamma, self.beta, self._epsilon))
 
     def tensors(self) -> Norm:
-        return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+        return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta), self._epsilon)
 
 
-def layer_norm(x, gamma, beta):
+def layer_norm(x, norm: Norm):
     """Normalises float32 `x` [..., D] over its last axis, times gamma [D], plus beta [D]."""
     mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
-    return (x - mean) * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
+    return (x - mean) * tf.math.rsqrt(variance + norm.epsilon) * norm.gamma + norm.beta
 
 
 def matmul_2d(x, kernel):

@@ -13,17 +13,18 @@ def bias_activation(x, bias, activation: str):
     return layers.ACTIVATIONS[activation](tf.nn.bias_add(x, tf.cast(bias, x.dtype)))
 
 
-def residual_norm(x, bias, residual, gamma, beta, rate: float, seed):
+def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
     """Returns LayerNorm(residual + dropout(x + bias)), in the type of the residual. The sum and its statistics are float32.
 
     Args:
       x, residual: [..., D] in the compute dtype.
-      bias, gamma, beta: [D]; of dense product and LayerNorm.
+      bias: [D], of the dense product.
+      norm: weights and epsilon of LayerNorm.
       rate, seed: as in `layers.dropout`.
     """
     x = layers.dropout(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), rate, seed)
     x = tf.cast(x, tf.float32) + tf.cast(residual, tf.float32)
-    return tf.cast(layers.layer_norm(x, gamma, beta), residual.dtype)
+    return tf.cast(layers.layer_norm(x, norm), residual.dtype)
 
 
 def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):

@@ -1,8 +1,12 @@
 """Learning-rate schedules: pure functions of the step."""
 
+import math
+
 import tensorflow as tf
 
 from official.config import schedule_steps
+
+_DECAY_POINTS = 50  # of a decay that is no straight line
 
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -66,3 +70,16 @@ def from_config(config) -> WarmupPolynomialDecay:
     return WarmupPolynomialDecay(
         config.learning_rate, schedule_steps(config), config.warmup_steps, config.start_warmup_step,
         config.end_learning_rate, config.poly_power, config.decay_from)
+
+
+def corners(config) -> dict[int, float]:
+    """Returns {step: learning rate of the update made there} from the first to the last step of the schedule.
+
+    Straight lines from one to the next draw the schedule: exactly where it decays linearly, else through _DECAY_POINTS points.
+    """
+    schedule, last = from_config(config), max(schedule_steps(config) - 1, 0)
+    decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
+    steps = {0, config.start_warmup_step, decay - 1, decay, last}
+    if config.poly_power != 1:
+        steps |= {decay + round((last - decay) * part / _DECAY_POINTS) for part in range(_DECAY_POINTS)}
+    return {step: float(schedule(step)) for step in sorted(steps) if 0 <= step <= last}

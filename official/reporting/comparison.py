@@ -9,13 +9,15 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
+from official.io import json_files
 from official.reporting import mllog, palette, plots
-from official.reporting.metrics import read_metrics
-from official.reporting.result import read_json_object, read_result
+from official.reporting.metrics import read_metrics_counted
+from official.reporting.names import format_number
+from official.reporting.result import FILE_NAME as RESULT, load_result
 
 _ACCURACY = "mlm_accuracy"
 # Settings that say where a run is and what it prints. The model's own settings stand in for its file.
-_LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_file", "submission_", "verbosity", "bert_config_file")
+_LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity", "bert_config_file")
 _DASH = "\u2013"
 # Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
 _MOST_SETTINGS = 5
@@ -84,14 +86,25 @@ def _real(path: str) -> str:
 def _read_run(folder: str, name: str) -> Run:
     if not tf.io.gfile.isdir(folder):
         raise ConfigError(f"{folder} is not a folder. Give the --model_dir of each run.")
-    metrics = read_metrics(folder)
+    metrics, damaged = read_metrics_counted(folder)
     if not metrics:
         raise ConfigError(f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run.")
-    settings = read_json_object(os.path.join(folder, "config.json"))
-    model = settings.pop("model", None)
-    settings |= {f"model.{key}": value for key, value in model.items()} if isinstance(model, dict) else {}
+    settings = _read_settings(os.path.join(folder, "config.json"))
     log_path = settings.get("mllog_file") or os.path.join(folder, mllog.FILE_NAME)
-    return Run(name, folder, settings, metrics, read_result(folder), log_path, mllog.read_events(log_path))
+    result = load_result(folder) if tf.io.gfile.exists(os.path.join(folder, RESULT)) else {}
+    notes = [f"{name}: {damaged:,} damaged lines of metrics.jsonl are left out."] if damaged else []
+    return Run(name, folder, settings, metrics, result, log_path, mllog.read_events(log_path), notes)
+
+
+def _read_settings(path: str) -> dict:
+    """Returns a saved configuration, the model's sizes as model.NAME; {} where there is none. Raises ConfigError where it is damaged."""
+    if not tf.io.gfile.exists(path):
+        return {}
+    settings = json_files.read_json(path)
+    model = json_files.expect(settings, "model", (dict, type(None)), path, default=None) or {}
+    settings.pop("model", None)
+    config_lib.check_settings(settings, path)
+    return settings | {f"model.{key}": value for key, value in model.items()}
 
 
 def short_names(folders: list[str]) -> list[str]:
@@ -214,7 +227,7 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
     columns = [*to_target, ("step", "last step", "{:,}"), ("eval_loss", "final loss", "{:.4f}"),
                ("eval_accuracy", "final accuracy", "{:.4f}"), ("best_accuracy", "best accuracy", "{:.4f}")]
     shown = [(title, [_DASH if run[name] is None else form.format(run[name]) for run in runs]) for name, title, form in columns]
-    speeds = [_DASH if run["sequences_per_sec"] is None else plots.format_number(run["sequences_per_sec"]) for run in runs]
+    speeds = [_DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs]
     return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
 
 

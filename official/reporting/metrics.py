@@ -6,9 +6,12 @@ import os
 import socket
 import time
 
+from absl import logging
 import tensorflow as tf
 
-from official.io.writing import LineFile, read_lines, replace_file
+from official.config import ConfigError
+from official.io import json_files
+from official.io.writing import LineFile, read_lines
 
 FILE_NAME = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -38,20 +41,31 @@ def read_metrics(path: str) -> list[dict]:
     Returns:
       One dict a line, in the order of the file, with at least a split (train or eval) and a step (int).
     """
+    return read_metrics_counted(path)[0]
+
+
+def read_metrics_counted(path: str) -> tuple[list[dict], int]:
+    """As `read_metrics`, and the number of lines that are damaged; one that a kill cut short at the end is not among them."""
     if tf.io.gfile.isdir(path):
         path = os.path.join(path, FILE_NAME)
-    return [record for record in map(_parse, read_lines(path)) if record is not None]
+    lines = read_lines(path)
+    records = [_parse(line) for line in lines]
+    damaged = sum(record is None and line.endswith(b"\n") for record, line in zip(records, lines))
+    return [record for record in records if record is not None], damaged
 
 
 def _parse(line: bytes) -> dict | None:
     """Returns the object of a line, or None where the line is not a whole one."""
+    if not line.endswith(b"\n"):
+        return None
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json_files.parse_json(line, "")
+        for name in record:
+            json_files.expect(record, name, str if name == "split" else (float, type(None)), "")
+        whole = record.get("split") in ("train", "eval") and json_files.expect(record, "step", int, "") >= 0
+    except ConfigError:
         return None
-    if not isinstance(record, dict) or not line.endswith(b"\n"):
-        return None
-    return record if record.get("split") in ("train", "eval") and type(record.get("step")) is int else None  # true is no step
+    return record if whole else None
 
 
 def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
@@ -82,6 +96,9 @@ class MetricsWriter:
         self._resume_step = resume_step
         self._event_files = {}
         path = os.path.join(model_dir, FILE_NAME)
+        damaged = read_metrics_counted(path)[1]
+        if damaged:
+            logging.warning("%s: %d damaged lines are left out.", path, damaged)
         self._file = LineFile(path, _trimmed(read_lines(path), resume_step))
 
     def write(self, split: str, step: int, values: dict) -> None:

@@ -6,7 +6,6 @@ and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accura
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -17,11 +16,13 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
-from official.io.writing import LineFile, read_lines
+from official.io import json_files
+from official.io.writing import LineFile, read_lines, set_aside
 
 FILE_NAME = "mllog.txt"
 _MARK = b":::MLLOG "
 _WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
+_COUNTS = ("samples_count", "first_epoch_num", "epoch_num", "epoch_count", "step_num")  # in the metadata
 _EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
 
 
@@ -41,14 +42,14 @@ def _parse(line: bytes) -> dict | None:
     if not mark or not line.endswith(b"\n"):
         return None
     try:
-        event = json.loads(text)
-    except ValueError:
+        event = json_files.parse_json(text, "")
+        for name, kind in (("key", str), ("time_ms", int), ("metadata", dict)):
+            json_files.expect(event, name, kind, "")
+        for name in _COUNTS:
+            json_files.expect(event["metadata"], name, int, "", default=0)
+    except ConfigError:
         return None
-    if not isinstance(event, dict) or not isinstance(event.get("metadata"), dict):
-        return None
-    types = {"key": str, "time_ms": int}
-    whole = "value" in event and all(isinstance(event.get(name), kind) for name, kind in types.items())
-    return event if whole and isinstance(event["metadata"].get("samples_count", 0), int) else None
+    return event if "value" in event else None
 
 
 def run_settings(config, platform: str) -> list[tuple[str, object]]:
@@ -82,7 +83,7 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
 
 
 class MLPerfLog:
-    """Writes the log of one process, through mlperf-logging, to a file and to stdout where that is not a terminal.
+    """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to stdout.
 
     Nothing is touched before there is something new to write: a finished run that is started again keeps its log.
 
@@ -92,9 +93,10 @@ class MLPerfLog:
       samples: sequences that earlier processes of this run have trained on; what the file holds beyond is taken back.
       goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
+      to_stdout: writes every line to stdout, too.
     """
 
-    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool):
+    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool, to_stdout: bool = False):
         with _one_line_errors(path):
             lines = read_lines(path)
         self._kept = _kept(lines, samples, evaluated) if goes_on else []
@@ -106,7 +108,7 @@ class MLPerfLog:
         self._end = _end_after(self._kept, lines)
         self._block = _open_block(events)
         self._file = None
-        self._echo = sys.stdout if sys.stdout and not sys.stdout.isatty() else None
+        self._echo = sys.stdout if to_stdout else None
         self._logger = _make_logger(self._write)
 
     @property
@@ -208,7 +210,7 @@ class MLPerfLog:
         with _one_line_errors(self._path):
             tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
             if not self._kept and read_lines(self._path):
-                _set_aside(self._path)
+                set_aside(self._path, "-earlier")
             self._file = LineFile(self._path, self._kept)
         if self._samples and not self._kept:
             absl_logging.warning("%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples)
@@ -266,15 +268,6 @@ def _one_line_errors(path: str):
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise ConfigError(f"--mllog_file={path} cannot be read and written: {reason}.") from None
-
-
-def _set_aside(path: str) -> None:
-    """Renames the log of an earlier run to mllog-earlier-1.txt or the next free number."""
-    stem, ending = os.path.splitext(path)
-    number = 1
-    while tf.io.gfile.exists(f"{stem}-earlier-{number}{ending}"):
-        number += 1
-    tf.io.gfile.rename(path, f"{stem}-earlier-{number}{ending}")
 
 
 class _Handler(logging.Handler):

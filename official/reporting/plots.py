@@ -6,6 +6,7 @@ import os
 from official.reporting import palette
 from official.io.writing import replace_file
 from official.reporting.metrics import read_metrics
+from official.reporting.names import format_number, format_power, metric_title
 from official.reporting.result import read_result
 
 _TRAIN, _EVAL, _TARGET, _MASKED_LM, _NEXT_SENTENCE = palette.BLUE, palette.VERMILION, palette.GREEN, palette.SKY, palette.PURPLE
@@ -23,25 +24,8 @@ _MOST_POINTS = 1500
 FEWEST_TO_SMOOTH = 25
 
 
-# {metric: (title, unit)}; a metric that is not here goes by its name.
-_METRIC_TITLES = {
-    "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"), "accuracy": ("Accuracy", "fraction of rows predicted right"),
-    "f1": ("F1", "fraction"), "matthews_correlation": ("Matthews correlation", "-1 to 1"), "spearman": ("Spearman correlation", "-1 to 1"),
-}
-
-
-def metric_title(metric: str) -> tuple[str, str]:
-    """Returns what a metric is called in pictures and reports, and its unit."""
-    return _METRIC_TITLES.get(metric, (metric, ""))
-
-
-def constant_prediction(metric: str) -> str:
-    """Returns what to predict always, for a value of the metric to compare with."""
-    return {"mlm_accuracy": "most frequent token", "pearson": "mean score"}.get(metric, "most frequent label")
-
-
 def plot_run(metrics: list[dict], target: float | None = None, majority: float | None = None, title: str | None = None,
-             metric: str = "mlm_accuracy"):
+             metric: str = "mlm_accuracy", majority_name: str = "most frequent", learning_rates: dict[int, float] | None = None):
     """Draws loss, the metric of the run, learning rate and throughput over its steps.
 
     Args:
@@ -50,6 +34,8 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
       majority: value of always predicting the same, drawn as a line.
       title: stands above the four plots.
       metric: name of the metric that the run is judged by.
+      majority_name: what that is the same of: a token, a label.
+      learning_rates: {step: rate} at the corners of the schedule; without it the rates that the metrics hold are drawn.
 
     Returns:
       A matplotlib Figure with four axes, on the Agg canvas.
@@ -58,8 +44,8 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
         figure = new_figure(_WIDTH, _HEIGHT + (_TITLE if title else 0))
         ((loss, accuracy), (rate, throughput)) = _four_axes(figure, title)
         _draw_loss(loss, metrics)
-        _draw_metric(accuracy, metrics, metric, target, majority)
-        _draw_learning_rate(rate, metrics)
+        _draw_metric(accuracy, metrics, metric, (target, "target"), (majority, majority_name))
+        _draw_learning_rate(rate, metrics, learning_rates or {})
         _draw_throughput(throughput, metrics)
         for axes in (loss, accuracy, rate, throughput):
             finish_axes(axes, _step_label(metrics), max((record["step"] for record in metrics), default=0))
@@ -70,7 +56,9 @@ def save_picture(model_dir: str, path: str) -> None:
     """Draws the run in `model_dir` into the file `path`, in the format of its ending (png, svg, pdf)."""
     result = read_result(model_dir)
     metric = {"metric": result["target_metric"]} if "target_metric" in result else {}
-    figure = plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy"), **metric)
+    name = {"majority_name": f"always \u201c{result['majority_prediction']}\u201d"} if result.get("majority_prediction") else {}
+    figure = plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy"), **metric, **name,
+                      learning_rates=result.get("learning_rates"))
     replace_file(path, render(figure, os.path.splitext(path)[1][1:]))
 
 
@@ -130,24 +118,26 @@ def _draw_loss(axes, metrics: list[dict]) -> None:
     _mark_non_finite(axes, metrics)
 
 
-def _draw_metric(axes, metrics: list[dict], metric: str, target: float | None, majority: float | None) -> None:
+def _draw_metric(axes, metrics: list[dict], metric: str, *levels: tuple[float | None, str]) -> None:
     write_head(axes, *metric_title(metric))
     labels = [
         _draw_curve(axes, metrics, "train", metric, _TRAIN, "train", digits=3),
         _draw_curve(axes, metrics, "eval", metric, _EVAL, "evaluation", digits=3),
-        draw_level(axes, target, _TARGET, f"target {target or 0:.3f}"),
-        draw_level(axes, majority, palette.MUTED, f"{constant_prediction(metric)} {majority or 0:.3f}"),
+        *(draw_level(axes, value, color, f"{name} {value or 0:.3f}") for (value, name), color in zip(levels, (_TARGET, palette.MUTED))),
     ]
     axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     label_ends(axes, labels)
 
 
-def _draw_learning_rate(axes, metrics: list[dict]) -> None:
+def _draw_learning_rate(axes, metrics: list[dict], rates: dict[int, float]) -> None:
+    """Draws the schedule up to the last step, through its corners, and its peak."""
     write_head(axes, "Learning rate", "at each step")
-    _draw_curve(axes, metrics, "train", "learning_rate", _TRAIN, "", smooth=False)
+    last = max((record["step"] for record in metrics), default=0)
+    lines = [{"split": "train", "step": int(step), "learning_rate": rate} for step, rate in rates.items()] or metrics
+    _draw_curve(axes, lines, "train", "learning_rate", _TRAIN, "", smooth=False)
     axes.set_ylim(bottom=0)
-    _, rates = series(metrics, "train", "learning_rate")
-    label_ends(axes, [(peak, f"peak {_power(peak)}", _TRAIN) for peak in finite(rates).max(initial=0, keepdims=True) if peak > 0])
+    steps, values = series(lines, "train", "learning_rate")
+    label_ends(axes, [(peak, f"peak {format_power(peak)}", _TRAIN) for peak in finite(values[steps <= last]).max(initial=0, keepdims=True) if peak > 0])
 
 
 def _draw_throughput(axes, metrics: list[dict]) -> None:
@@ -292,7 +282,7 @@ def finish_axes(axes, label: str, last: float) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel(label)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: _power(value) if 0 < value < 0.005 else f"{value:,.10g}")
+    axes.yaxis.set_major_formatter(lambda value, _: format_power(value) if 0 < value < 0.005 else f"{value:,.10g}")
     if not axes.lines:
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=palette.MUTED)
         axes.set_yticks([])
@@ -303,15 +293,3 @@ def _step_label(metrics: list[dict]) -> str:
     sizes = {record["samples"] / record["step"] for record in metrics if record.get("samples") and record.get("step")}
     size = sizes.pop() if len(sizes) == 1 else 0
     return f"step ({size:,.0f} sequences each)" if size >= 1 else "step"
-
-
-def _power(value: float) -> str:
-    """Returns e.g. 4e-4 or 3.52e-4."""
-    digits, exponent = f"{value:.2e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
-
-
-def format_number(value: float) -> str:
-    """Returns three digits or more, with thousands separators: 0.52, 7.3, 41.2, 412, 5,120."""
-    digits = max(0, 2 - len(str(int(abs(value))))) if abs(value) >= 10 else 2 if value else 0
-    return f"{value:,.{digits}f}"

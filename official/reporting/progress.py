@@ -5,12 +5,12 @@ import math
 import os
 import sys
 import time
-import warnings
 
 from absl import logging
 import tqdm
 
-from official.reporting.plots import format_number
+from official.io import quiet
+from official.reporting.names import format_number
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100
@@ -34,15 +34,7 @@ def configure_logging(verbosity: int = 0) -> None:
     root.addHandler(_TerminalHandler())
     root.setLevel(standard_logging.WARNING)
     logging.get_absl_logger().setLevel(logging.converter.absl_to_standard(verbosity))
-    _quieten_libraries()
-
-
-def _quieten_libraries() -> None:
-    tensorflow = standard_logging.getLogger("tensorflow")
-    tensorflow.setLevel(standard_logging.ERROR)
-    tensorflow.handlers.clear()
-    # Its end-of-life notice, printed at every import.
-    warnings.filterwarnings("ignore", module="tensorflow_addons")
+    quiet.quieten_libraries()
 
 
 class _TerminalHandler(standard_logging.Handler):
@@ -84,6 +76,12 @@ class Progress:
                 total=total_steps, initial=initial_step, file=sys.stderr, dynamic_ncols=True, leave=True,
                 bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}")
 
+    def begin(self, step: int) -> None:
+        """Notes that the first step is done, which has compiled the others: from now on they tell how much time is left."""
+        self._started = self._first_update = (step, time.monotonic())
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
     def update(self, step: int, values: dict) -> None:
         """Shows the state after `step`.
 
@@ -106,9 +104,10 @@ class Progress:
         logging.info("%s", text)
 
     def close(self) -> None:
-        """Leaves the bar as it is and gives the terminal back."""
+        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the bar stays."""
         global _active_bar
         if self._bar is not None:
+            self._bar.leave = sys.exc_info()[0] is None
             self._bar.close()
             self._bar = _active_bar = None
 

@@ -3,9 +3,13 @@
 import dataclasses
 import json
 import os
+import types
+import typing
 
 import tensorflow as tf
 
+from official.config import ConfigError
+from official.io import json_files
 from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 
@@ -31,10 +35,12 @@ class TrainResult:
       eval_loss: loss of the last evaluation, nats.
       target: the value of the target metric that --stop_threshold asked for.
       target_metric: its name.
-      majority_accuracy: the target metric of always predicting the most frequent label of the evaluation set.
+      majority_accuracy: the target metric of always predicting the same, the most frequent of the evaluation set.
+      majority_prediction: what that is: a token, a label.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
-      startup_secs: seconds from the start of this process to the start of its training: imports, model, checkpoint, compilation.
+      startup_secs: seconds from the start of this process until it trains at its speed: until its first step is done, less one step. That
+        is imports, model, checkpoint, data and compilation; without training, until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
       checkpoint: prefix of the newest checkpoint.
@@ -47,7 +53,9 @@ class TrainResult:
       peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
+      examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
       predictions: files that were written.
+      learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by straight lines.
     """
 
     status: str
@@ -59,6 +67,7 @@ class TrainResult:
     target: float | None = None
     target_metric: str = "mlm_accuracy"
     majority_accuracy: float | None = None
+    majority_prediction: str | None = None
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
@@ -74,7 +83,9 @@ class TrainResult:
     peer_lost: bool = False
     scores: dict = dataclasses.field(default_factory=dict)
     tables: dict = dataclasses.field(default_factory=dict)
+    examples: list[dict] = dataclasses.field(default_factory=list)
     predictions: list[str] = dataclasses.field(default_factory=list)
+    learning_rates: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.status not in EXIT_CODES:
@@ -99,19 +110,32 @@ def result_dict(result: TrainResult) -> dict:
 
 def read_result(model_dir: str) -> dict:
     """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or damaged."""
-    return read_json_object(os.path.join(model_dir, FILE_NAME))
-
-
-def read_json_object(path: str) -> dict:
-    """Reads a JSON object; an empty dict where the file is missing or damaged."""
-    if not tf.io.gfile.exists(path):
-        return {}
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            values = json.loads(file.read())
-    except ValueError:
+        return load_result(model_dir)
+    except ConfigError:
         return {}
-    return values if isinstance(values, dict) else {}
+
+
+def load_result(model_dir: str) -> dict:
+    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or damaged."""
+    path = os.path.join(model_dir, FILE_NAME)
+    values = json_files.read_json(path)
+    for field in dataclasses.fields(TrainResult):
+        if field.name not in ("status", "scores"):
+            json_files.expect(values, field.name, _kinds(field.type), path, default=None)
+    json_files.expect(values, "best_step", (int, type(None)), path, default=None)
+    if json_files.expect(values, "status", str, path) not in EXIT_CODES:
+        raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")
+    for name in ("fresh_variables", "predictions"):
+        for item in values.get(name, ()):
+            json_files.check_kind(item, str, f"{path}: {name}")
+    return values
+
+
+def _kinds(annotation) -> tuple[type, ...]:
+    """Returns the JSON types of a field: float | None -> (float, NoneType), list[str] -> (list,)."""
+    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return tuple(typing.get_origin(part) or part for part in parts)
 
 
 def remove_result(model_dir: str) -> None:

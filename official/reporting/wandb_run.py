@@ -79,7 +79,7 @@ class WandbRun:
           status: as in result.json; anything else counts as a crash.
           result: what result.json holds; goes into the summary.
         """
-        summary = {name: value for name, value in plain_value(result or {}).items() if name != "config" and value is not None}
+        summary = {name: value for name, value in plain_value(result or {}).items() if name not in ("config", "examples") and value is not None}
         self._attempt(lambda run: run.summary.update(summary))
         self._attempt(lambda run: run.finish(exit_code=EXIT_CODES.get(status, 1)))
         self._run = None

@@ -13,9 +13,11 @@ from official.data.glue import submission
 from official.data.glue import tasks
 from official.data.reading import digest
 from official.data.tokenization import Tokenizer
-from official.data.vocabulary import load_vocabulary
+from official.data.vocabulary import load_for_text
+from official.io import label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
+from official.tasks import examples as examples_lib
 
 _SYNTHETIC_ROWS = 1000
 
@@ -36,6 +38,7 @@ class GlueTask:
         self.target_metric = self._task.main_metric
         self._bucketed = config.length_buckets == "always"
         self._rows, self._features = {}, {}  # {train, dev, test}
+        self.companions = {label_files.LABELS: label_files.content(self._task.labels).encode()}
 
     # -------------------------------------------------------------------------------------------------------------
     # Data
@@ -44,7 +47,8 @@ class GlueTask:
         config = self._config
         if config.use_synthetic_data:
             return []
-        vocabulary = load_vocabulary(config.vocab_file)
+        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        self.companions |= vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (("train", config.do_train), ("dev", config.do_eval), ("test", config.do_predict)):
             if not is_needed:
@@ -138,8 +142,18 @@ class GlueTask:
         labels = list(self._task.labels)
         return {"Confusion matrix": [["label", *(f"predicted {label}" for label in labels)], *([label, *row] for label, row in zip(labels, counts))]}
 
-    def majority_accuracy(self) -> float:
-        return metrics.baseline(self._task, self._rows["dev"].labels)[self.target_metric]
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        rows, predictions = self._rows["dev"], self._predictions(outputs)
+        if self._task.is_regression:
+            items = examples_lib.far_scores(rows.texts, predictions, rows.labels)
+            return examples_lib.group("Largest errors", "The rows of the evaluation set whose scores are missed by most.", items)
+        items = examples_lib.sure_mistakes(rows.texts, self._task.labels, outputs["logits"], rows.labels)
+        return examples_lib.group("Confident mistakes", "The wrong predictions that the model gives the highest probabilities.", items)
+
+    def constant_prediction(self) -> tuple[str, float]:
+        labels = self._rows["dev"].labels
+        name = f"{np.mean(labels):.2f}" if self._task.is_regression else self._task.labels[np.argmax(np.bincount(labels))]
+        return name, metrics.baseline(self._task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
         return [submission.write_predictions(self._task, self._predictions(outputs), folder)]

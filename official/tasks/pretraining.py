@@ -1,14 +1,23 @@
 """Masked-LM and next-sentence pre-training."""
 
+import os
+
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from official.config import encoder_options
+from official.config import ConfigError, encoder_options
 from official.data import reading
+from official.data import records
 from official.data import schema as schema_lib
 from official.data import synthetic
+from official.data.vocabulary import Vocabulary, load_for_text, load_vocabulary
+from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
+from official.tasks import examples as examples_lib
+
+_GUESSES = 3  # of a masked token, in the report
 
 
 class PretrainingTask:
@@ -26,13 +35,25 @@ class PretrainingTask:
         self._config = config
         self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
         self._train_files, self._eval_files = [], []
+        self.companions = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
             self._train_files = self._files("input_files")
         if self._config.do_eval:
             self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
-        return sorted({*self._train_files, *self._eval_files})
+        files = sorted({*self._train_files, *self._eval_files})
+        if self._config.vocab_file:
+            self.companions = self._kept_vocabulary(files)
+        return files
+
+    def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
+        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no flag says it."""
+        config, told = self._config, self._config.do_lower_case
+        if told is None and files:
+            told = records.lower_case_of(files[0])
+        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+        return vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
@@ -48,8 +69,10 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
         streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
+        name = f"record_counts-{host}.json" if host else "record_counts.json"  # a host counts the files that it reads
+        counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return reading.training_dataset(
-            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts)
+            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts, counts_path)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
@@ -87,11 +110,33 @@ class PretrainingTask:
     def data_digest(self) -> dict:
         return {name: reading.digest(files) for name, files in (("train", self._train_files), ("eval", self._eval_files)) if files}
 
-    def majority_accuracy(self) -> float:
+    def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
+        logits_BPV, logits_B2 = model(batch)
+        top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
+        shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
+        return {**shown, "top_ids": top.indices, "top_probabilities": top.values, "random_probability": tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]}
+
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        word = examples_lib.word_of(self._vocabulary())
+        rows = [{name: values[row] for name, values in outputs.items()} for row in range(len(outputs.get("input_ids", ())))]
+        return examples_lib.group(
+            "Masked tokens and predictions", "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong prediction, before the "
+            "token that was masked, in blue. Below: the masked tokens with the likeliest predictions and their probabilities.",
+            [examples_lib.masked_sequence(row, word) for row in rows[:examples_lib.MOST]])
+
+    def _vocabulary(self) -> Vocabulary | None:
+        """Returns the words of the records; None where they are not known."""
+        try:
+            return load_vocabulary(self._config.vocab_file) if self._config.vocab_file else None
+        except ConfigError as error:  # the run is over, and needed no words
+            logging.warning("The report names tokens by their numbers: %s", error)
+            return None
+
+    def constant_prediction(self) -> tuple[str, float]:
         counts = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
             new = np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts))
             new[:len(counts)] += counts
             counts = new
-        return float(counts.max() / max(counts.sum(), 1.0))
+        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
 

@@ -14,9 +14,11 @@ from official.data.squad import evaluation
 from official.data.squad import features as features_lib
 from official.data.squad import reading
 from official.data.reading import digest
-from official.data.vocabulary import load_vocabulary
+from official.data.vocabulary import load_for_text
+from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SpanModel
+from official.tasks import examples as examples_lib
 
 _SYNTHETIC_ROWS = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
@@ -40,6 +42,7 @@ class SquadTask:
         self._bucketed = config.length_buckets == "always"
         self._train = self._eval = self._gold = None
         self._train_features = self._eval_features = None
+        self.companions = {}
         self._answered = (None, None)  # the last outputs and their answers: scores, tables and files are made of the same ones
 
     # -------------------------------------------------------------------------------------------------------------
@@ -50,7 +53,8 @@ class SquadTask:
         if config.use_synthetic_data:
             return []
         self._windows.check()
-        vocabulary = load_vocabulary(config.vocab_file)
+        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        self.companions = vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
         if config.do_train:
             self._train = self._read("train_file", True)
             self._train_features = self._make_features(self._train, vocabulary)
@@ -157,16 +161,40 @@ class SquadTask:
         best = evaluation.best_thresholds(gold, answers.best_texts, answers.null_odds, lowest=min(answers.null_odds.values()) - 1)
         return {"exact_match": official.pop("exact")} | {name: value for name, value in official.items() if not name.endswith("total")} | best
 
+    def _scores(self, outputs: dict[str, np.ndarray]) -> evaluation.Scores:
+        score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
+        return score(self._gold.answers, self._answer(outputs).predictions)
+
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
-        predictions, gold = self._answer(outputs).predictions, self._gold
-        scores = (evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1)(gold.answers, predictions)
+        gold, scores = self._gold, self._scores(outputs)
         kinds = {"Score by question word": evaluation.by_question_word(gold.questions, scores),
                  "Score by length of the answer": evaluation.by_answer_length(gold.answers, scores)}
-        return {title: [["", "questions", "exact match", "F1"], *([name, values["count"], values["exact"] / 100, values["f1"] / 100] for name, values in table.items())]
+        return {title: [["", "questions", "exact match", "F1"],
+                        *([name, values["count"], values["exact"] / 100, values["f1"] / 100] for name, values in table.items())]
                 for title, table in kinds.items()}
 
-    def majority_accuracy(self) -> None:
-        return None  # there is no most frequent answer
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        answers, scores = self._answer(outputs), self._scores(outputs)
+        questions = {question.id: question for question in self._eval.questions}
+
+        def item(identity):
+            question, predicted = questions[identity], answers.predictions[identity]
+            probability = next((entry.probability for entry in answers.nbest[identity] if entry.text == predicted), 0.0)
+            return examples_lib.answered_question(question.text, self._eval.contexts[question.context], self._gold.answers[identity],
+                                                  predicted, probability, scores.f1[identity])
+
+        wrong = [identity for identity, value in scores.f1.items() if value < 0.5 and identity in questions]
+        right = [identity for identity, value in scores.exact.items() if value and identity in questions]
+        note = "Spread over the evaluation set. Blue: the accepted answer; struck out: what the model says; green: what both have."
+        return [*examples_lib.group("Wrong answers", note, list(map(item, examples_lib.evenly(wrong)))),
+                *examples_lib.group("Right answers", "Spread over the evaluation set.", list(map(item, examples_lib.evenly(right))))]
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        """Returns the score of never answering, where that is right for some questions."""
+        if not self._config.version_2_with_negative:
+            return None
+        gold = self._gold.answers
+        return "no answer", float(np.mean(list(evaluation.score_v2(gold, dict.fromkeys(gold, "")).f1.values())))
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
         return answers_lib.write_answers(self._answer(outputs), folder)

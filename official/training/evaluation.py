@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 
-def run(eval_step: Callable, batches: Iterable) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def run(eval_step: Callable, batches: Iterable, before_each: Callable[[], None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Evaluates all batches.
 
     Args:
       eval_step: see `step.make_eval_step`.
       batches: global batches.
+      before_each: called before a batch; what it raises comes through.
 
     Returns:
       (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [rows of the set, ...]}, without what filled the last batch).
     """
     totals, parts = 0.0, []
     for batch in batches:
+        before_each()
         sums, outputs = eval_step(batch)
         totals = totals + sums.numpy().astype(np.float64)
         parts.append({name: value.numpy() for name, value in outputs.items()})

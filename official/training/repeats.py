@@ -9,6 +9,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import ConfigError
+from official.reporting import report
 from official.reporting.result import TrainResult, write_result
 from official.training import runner
 
@@ -30,7 +31,7 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
         raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
     cache_dir = config.cache_dir or (os.path.join(config.model_dir, "features") if config.task == "squad" else None)  # of all runs
-    scores = {}
+    scores, folders = {}, {}
     for number in range(1, config.num_runs + 1):
         seed = config.seed + number - 1
         logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
@@ -38,13 +39,14 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         result = runner.run(own, make_task, command, started if number == 1 else None)
         if result.status in ("interrupted", "failed"):
             return result
-        scores[seed] = result.scores
+        scores[seed], folders[str(seed)] = result.scores, f"run-{number}"
         if result.signal and number < config.num_runs:  # it came while this run was finishing
             result.status, result.reason = "interrupted", f"{number} of {config.num_runs} runs done on {signal.Signals(result.signal).name}"
             return result
     _summarize(result, scores)
     result.config = json.loads(config_lib.to_json(config))
     write_result(config.model_dir, result)
+    report.write_repeats_report(config.model_dir, f"BERT {config.task}", result, folders)
     return result
 
 
@@ -52,7 +54,7 @@ def _summarize(result: TrainResult, scores: dict[int, dict[str, float]]) -> None
     """Sets the scores of all runs in place of those of the last one."""
     names = [name for name in next(iter(scores.values())) if name != "best_step"]
     result.tables = {"Runs": [["seed", *names], *([str(seed), *(values[name] for name in names)] for seed, values in scores.items())]}
-    result.scores = {}
+    result.scores, result.examples = {}, []
     for name in names:
         values = [run_scores[name] for run_scores in scores.values()]
         result.scores |= {name: statistics.fmean(values), f"{name}_std": statistics.stdev(values)}

@@ -3,6 +3,7 @@
 A replica's step is a line of stages: accumulate -> reduce across replicas -> find the factor that unscales and clips -> apply.
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import dynamic_loss_scale, initial_loss_scale
+from official.distribution import strategy as strategy_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers
 from official.optimization import schedules
@@ -57,6 +59,21 @@ def make_state(config, task, strategy) -> TrainState:
         loss_scale = LossScale(initial, dynamic_loss_scale(config)) if initial else None
         samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
     return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)
+
+
+@contextlib.contextmanager
+def restored(variables: list[tf.Variable]):
+    """Gives the variables their values back after its block, bit for bit.
+
+    Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new optimizer's are, nothing is kept.
+    """
+    kept = []
+    for variable in variables:
+        value = variable.read_value().numpy()
+        kept.append(value if np.atleast_1d(value).view(np.uint8).any() else None)
+    yield
+    for variable, value in zip(variables, kept):
+        variable.assign(tf.zeros(variable.shape, variable.dtype) if value is None else value)
 
 
 def make_replica_gradients(config, task, state):
@@ -173,7 +190,7 @@ def make_train_loop(config, task, state, strategy):
     @_graph()
     def train_loop(iterator, num_steps, totals):
         def one_more(index, totals):
-            sums, norm, skipped = run_step(next(iterator))
+            sums, norm, skipped = run_step(strategy_lib.next_batch(iterator, strategy))
             finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
             state.samples.assign_add(config.train_batch_size)
             return index + 1, {
@@ -204,6 +221,20 @@ def make_eval_step(task, state, strategy):
         return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
 
     return eval_step
+
+
+def make_example_step(task, state, strategy):
+    """Returns (batch with `rows`) -> (no sums, outputs of `task.example_outputs` over all replicas, with `rows`)."""
+
+    def replica_outputs(batch):
+        return gradients_lib.gather({**task.example_outputs(state.model, batch), "rows": batch["rows"]})
+
+    @_graph()
+    def example_step(batch):
+        outputs = strategy.run(replica_outputs, args=(batch,))
+        return tf.zeros([0]), {name: _first(strategy, value) for name, value in outputs.items()}
+
+    return example_step
 
 
 def make_finite_check(state):

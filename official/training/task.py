@@ -20,6 +20,8 @@ class Task(Protocol):
       keeps_best: whether the checkpoint of the best evaluation is kept, scored and predicted with. Such a task has `score`,
         `tables`, `predict_dataset` and `write_predictions`.
       predicts_evaluation_set: whether predictions are of the evaluation set, and not of a test set.
+      companions: {name: content} of what is kept in the run's folder, because its weights mean nothing without it: the vocabulary, whether
+        text is lower-cased, the names of labels. Known once `find_data` has found the data.
       train_samples: sequences of the training set, once `find_data` has found it; None where that says nothing about the steps.
     """
 
@@ -30,6 +32,7 @@ class Task(Protocol):
     local_epsilon: dict[str, float]
     keeps_best: bool
     predicts_evaluation_set: bool
+    companions: dict[str, bytes]
     train_samples: int | None
 
     def build_model(self) -> tf.keras.Model:
@@ -75,8 +78,18 @@ class Task(Protocol):
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
         """Writes the files of predictions, from the outputs of `predict_dataset`; returns their paths."""
 
-    def majority_accuracy(self) -> float | None:
-        """Returns the target metric, on the evaluation set, of always predicting the most frequent label; None where there is none."""
+    def example_outputs(self, model, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns {output: [B, ...]} of a few rows of the evaluation set, for `examples`; only of a task that does not keep its best."""
+
+    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+        """Returns groups of examples for the report, from the outputs of the evaluation set or of `example_outputs`.
+
+        A group is {"title", "note", "items"}, an item {"texts": lines of [text, kind] each, "facts": [[name, value], ...]}. Kinds: "" plain,
+        "strong" what is asked, "right" predicted and true, "wrong" predicted and not true, "gold" true and not predicted.
+        """
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        """Returns what to predict always, the most frequent of the evaluation set, and its target metric; None where there is none."""
 
     def data_digest(self) -> dict:
         """Returns what tells the data apart, per split; empty for data that is not read from files."""

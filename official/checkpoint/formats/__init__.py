@@ -9,7 +9,8 @@ A format module has
 A container module has
   locate(path) -> location | None              where the checkpoint is that a file, prefix or folder means; looks at names of files only
   read(location) -> Tensors                    lazily; raises reading.DamagedError for damaged files, also when a tensor is read
-  write(tensors, location, options, progress)  under temporary names, then renamed; progress(bytes) after each piece
+  write(tensors, location, options, progress)  into a folder of its own, which the caller publishes; progress(bytes) after each piece
+  LAST                                         ending of the file without which the others count for nothing
   target(output_dir, source) -> location       where a conversion of `source` goes
   files(location) -> [paths]                   the files of a checkpoint that are there
 """

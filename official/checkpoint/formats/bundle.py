@@ -9,6 +9,7 @@ from official.checkpoint import reading
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
 
+LAST = ".index"
 _SHARD_BYTES = 1 << 26
 # What the reader's bindings raise for damaged files.
 _DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
@@ -56,16 +57,15 @@ def files(prefix: str) -> list[str]:
 
 
 def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: None) -> None:
-    """Writes a bundle that TensorFlow's readers and the TF1 Saver read. The files appear at once, the index last.
+    """Writes a bundle that TensorFlow's readers and the TF1 Saver read.
 
     Args:
       tensors: {name: tensor}, read here one after the other.
-      prefix: of the files. Files of the same names are replaced.
+      prefix: of the files, in a folder that is there.
       options: not used here.
       progress: called with the bytes written since the last call.
     """
-    folder, name = os.path.split(prefix)
-    work = os.path.join(folder, f".writing-{name}-{os.getpid()}")
+    work = f"{prefix}.shards"
     tf.io.gfile.makedirs(work)
     try:
         shards = []
@@ -74,8 +74,7 @@ def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: Non
             _write_shard({key: tensors[key] for key in group}, shards[-1])
             progress(sum(tensors[key].nbytes for key in group))
         with tf.device("/cpu:0"):
-            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=os.path.join(work, name), delete_old_dirs=False)
-        _publish(work, folder, name)
+            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
     finally:
         tf.io.gfile.rmtree(work)
 
@@ -96,12 +95,3 @@ def _write_shard(tensors: Tensors, prefix: str) -> None:
     with tf.device("/cpu:0"):
         values = [tf.constant(tensor.read(), tf.as_dtype(tensor.dtype)) for tensor in tensors.values()]
         tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=values)
-
-
-def _publish(work: str, folder: str, name: str) -> None:
-    """Moves the finished files to their place; older ones of the same checkpoint go, so that nothing of it is left over."""
-    new = [file for file in tf.io.gfile.listdir(work) if file.startswith(f"{name}.")]
-    for old in files(os.path.join(folder, name)):
-        tf.io.gfile.remove(old)
-    for file in sorted(new, key=lambda file: file.endswith(".index")):
-        tf.io.gfile.rename(os.path.join(work, file), os.path.join(folder, file))

@@ -33,6 +33,7 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError, nearest_multiples
+from official.io.errors import shortened
 
 TITLE = "Graphcore TF1"
 
@@ -211,7 +212,7 @@ def unstack(tensors: Tensors, stacks: tuple[Stack, ...]) -> tuple[Tensors, Tenso
             rest[name] = tensor
         elif not tensor.shape or tensor.shape[-1] % len(names):
             raise ConfigError(f"{name} has the shape {list(tensor.shape)}: its last dimension must be a multiple of {len(names)}, "
-                              f"for {', '.join(names)}. Is the checkpoint damaged?")
+                              f"for {shortened(names)}. Is the checkpoint damaged?")
         else:
             parts |= {part: tensors_lib.part(tensor, -1, index, len(names)) for index, part in enumerate(names)}
     return rest, parts
@@ -262,10 +263,10 @@ def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     missing = sorted(set(range(numbers[-1] + 1)) - set(numbers))
     if missing:
         raise ConfigError(f"{name} is in blocks s0 to s{numbers[-1]}, of which are missing: "
-                          f"{', '.join(f's{number}' for number in missing)}. The checkpoint must have all of them.")
+                          f"{shortened([f's{number}' for number in missing])}. The checkpoint must have all of them.")
     flat = [f"s{number} {list(blocks[number].shape)}" for number in numbers if len(blocks[number].shape) != 2]
     if flat:
-        raise ConfigError(f"{name} is in blocks, of which some are not rows: {', '.join(flat)}. Is the checkpoint damaged?")
+        raise ConfigError(f"{name} is in blocks, of which some are not rows: {shortened(flat)}. Is the checkpoint damaged?")
     widths = {blocks[number].shape[1:] for number in numbers}
     if len(widths) > 1:
         raise ConfigError(f"{name} is in blocks of different widths {sorted(widths)}; they must be the same. Is the checkpoint damaged?")

@@ -3,17 +3,15 @@
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle files
 (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
 
-The activation. This project's `gelu` is the tanh form, as in Google's BERT. transformers calls that form `gelu_new`; its `gelu` is the
-exact one with erf. What is written here says `gelu_new`, so that transformers computes what this project computes. A folder that
-says `gelu` was trained with the exact form; its weights are read as they are, and hidden states, of size 6 at most, then differ by
-4e-3 at most (all-MiniLM-L6-v2, random tokens).
+The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that Google's BERT calls
+`gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with transformers' names, so that it computes
+there what it computes here.
 """
 
 import dataclasses
 import json
 import os
 import re
-import shutil
 import struct
 
 from absl import logging
@@ -25,15 +23,17 @@ from official.checkpoint import reading
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
+from official.config.model import activation_of, check_fixed_keys, check_other_keys, checked_size, is_hugging_face
+from official.io import json_files, label_files, vocabulary_files
+from official.io.errors import shortened
 
-WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", "vocab.txt"
+WEIGHTS, INDEX, CONFIG, VOCABULARY = "model.safetensors", "model.safetensors.index.json", "config.json", vocabulary_files.VOCABULARY
+LAST = WEIGHTS
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, VOCABULARY))))
+_OF_VOCABULARY = (VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
+_FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, (INDEX, CONFIG, *_OF_VOCABULARY))))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
-
-# What config.json may say, and what it means where it does not say it.
-_FIXED = {"model_type": "bert", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
 
 _DTYPES = {
     "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -41,8 +41,8 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# transformers' names of the tanh form, besides `gelu`, which is its exact form.
-_TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast")
+# This project's activation -> transformers' name.
+_WRITTEN_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
 
 # A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was pre-trained with.
 _ARCHITECTURES = {
@@ -101,17 +101,17 @@ def _read_parts(folder: str) -> Tensors:
         tensors |= {name: tensor for name, tensor in found.items() if parts.get(name, part) == part}
     missing = sorted(set(parts) - set(tensors))
     if missing:
-        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {', '.join(missing)}")
+        raise reading.DamagedError(f"{INDEX} lists tensors that are not in their files: {shortened(missing)}")
     return tensors
 
 
 def _weight_map(folder: str) -> dict[str, str]:
     """Returns {name of tensor: file in the folder}."""
+    path = os.path.join(folder, INDEX)
     try:
-        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
-            parts = dict(json.load(file)["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise reading.DamagedError(f"{INDEX} cannot be read ({type(error).__name__}: {error})") from None
+        parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
+    except ConfigError as error:
+        raise reading.DamagedError(f"{INDEX} cannot be read ({error})") from None
     outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
     if outside:
         raise reading.DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
@@ -165,12 +165,12 @@ def files(location: str) -> list[str]:
 
 
 def write(tensors: Tensors, folder: str, options: Options | None = None, progress=lambda size: None) -> None:
-    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives one, vocab.txt.
+    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives a vocabulary, that.
 
     Args:
       tensors: {Hugging Face's name: tensor}, read here one after the other.
-      folder: made where it is not there. Files of the same names are replaced, older parts removed.
-      options: num_attention_heads, hidden_act, vocab_file.
+      folder: made where it is not there.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
       progress: called with the bytes written since the last call.
 
     Raises:
@@ -179,19 +179,12 @@ def write(tensors: Tensors, folder: str, options: Options | None = None, progres
     options = options or Options()
     config = make_config(tensors, options)
     _check_vocabulary(options.vocab_file, config["vocab_size"])
-    work = os.path.join(folder, f".writing-{os.getpid()}")
-    os.makedirs(work, exist_ok=True)
-    try:
-        _write_weights(tensors, os.path.join(work, WEIGHTS), progress)
-        with open(os.path.join(work, CONFIG), "w", encoding="utf-8") as file:
-            file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        if options.vocab_file:
-            shutil.copyfile(options.vocab_file, os.path.join(work, VOCABULARY))
-        _publish(work, folder)
-    finally:
-        shutil.rmtree(work)
-        if not os.listdir(folder):
-            os.rmdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    _write_weights(tensors, os.path.join(folder, WEIGHTS), progress)
+    beside = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(), **_vocabulary(options, config["max_position_embeddings"])}
+    for name, content in beside.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
 
 
 def _write_weights(tensors: Tensors, path: str, progress) -> None:
@@ -218,14 +211,8 @@ def _header(tensors: Tensors) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _publish(work: str, folder: str) -> None:
-    """Moves the finished files to their place, the weights last, and removes what is left of older ones."""
-    new = sorted(os.listdir(work), key=lambda name: name == WEIGHTS)
-    for name in new:
-        os.replace(os.path.join(work, name), os.path.join(folder, name))
-    for path in files(folder):
-        if os.path.basename(path) not in (*new, VOCABULARY):
-            os.remove(path)
+def _vocabulary(options: Options, positions: int) -> dict[str, bytes]:
+    return vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions) if options.vocab_file else {}
 
 
 def make_config(tensors: Tensors, options: Options) -> dict:
@@ -249,15 +236,28 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-        "hidden_act": _written_activation(options.hidden_act), "layer_norm_eps": 1e-12, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
+        "hidden_act": _written_activation(options.hidden_act),
+        "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps, "initializer_range": 0.02, "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1, "pad_token_id": 0, "position_embedding_type": "absolute", "tie_word_embeddings": True,
-        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes),
+        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name, **_labels(shapes, options),
     }
+
+
+def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
+    if "classifier.weight" not in shapes:
+        return {}
+    return label_files.to_hugging_face(options.labels, options.problem_type, shapes["classifier.weight"][0])
+
+
+def labels_of(location: str) -> dict:
+    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file, gives."""
+    path = os.path.join(_folder(location), CONFIG)
+    return label_files.of_hugging_face(json_files.read_json(path) if os.path.isfile(path) else {})
 
 
 def _written_activation(hidden_act: str | None) -> str:
     """Returns transformers' name of this project's activation."""
-    return "gelu_new" if hidden_act in (None, "gelu") else hidden_act
+    return _WRITTEN_ACTIVATIONS.get(hidden_act or BertConfig.hidden_act, hidden_act)
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:
@@ -273,32 +273,27 @@ def _number_of_heads(hidden: int, options: Options) -> int:
     return heads
 
 
-def _labels(shapes: dict[str, tuple[int, ...]]) -> dict:
-    """Returns the names of a classifier's classes; transformers takes their number from them, and two where there are none."""
-    if "classifier.weight" not in shapes:
-        return {}
-    classes = [f"LABEL_{number}" for number in range(shapes["classifier.weight"][0])]
-    return {"id2label": {str(number): name for number, name in enumerate(classes)},
-            "label2id": {name: number for number, name in enumerate(classes)}}
-
-
 def _check_vocabulary(path: str | None, rows: int) -> None:
     if path is None:
         return
-    try:
-        with open(path, "rb") as file:
-            words = sum(1 for _ in file)
-    except OSError as error:
-        raise ConfigError(f"--vocab_file={path}: {error.strerror or error}.") from None
+    words = len(vocabulary_files.read(path).words)
     if words > rows:
         raise ConfigError(f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the vocabulary of this model, or "
                           f"--vocab_size={words}.")
 
 
 def vocabulary_beside(location: str) -> str | None:
-    """Returns the vocab.txt that lies with a checkpoint (folder, prefix or file); None where there is none."""
-    path = os.path.join(_folder(location), VOCABULARY)
-    return path if os.path.isfile(path) else None
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file); None where there is none."""
+    path = vocabulary_files.find(_folder(location))
+    if path is None:
+        return None
+    try:
+        file = vocabulary_files.read(path)
+        vocabulary_files.check_each(file.words, path)
+        return file.path
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
 
 
 def sizes(location: str) -> dict:
@@ -308,35 +303,23 @@ def sizes(location: str) -> dict:
       location: folder, or .safetensors file in one.
 
     Returns:
-      The keys of BertConfig that are there, and layer_norm_eps and position_embedding_type. hidden_act is `gelu` for all forms of it
-      (see above). Empty where there is no config.json.
+      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name (see above), and
+      transformers' default where the file says none. Empty where there is no config.json.
 
     Raises:
-      ConfigError: where config.json is not JSON or another model's, which layer_norm_eps and position_embedding_type tell too.
+      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
     """
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
-    values = read_config(path)
-    for key, allowed in _FIXED.items():
-        if values.get(key, allowed) != allowed:
-            raise ConfigError(f"{path}: {key}={values[key]!r} is not supported, only {allowed!r}.")
-    if values.get("hidden_act") in _TANH_GELUS:
-        values["hidden_act"] = "gelu"
-    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "layer_norm_eps", "position_embedding_type")
+    values = json_files.read_json(path)
+    (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
+    if activation_of(values) is not None:
+        values["hidden_act"] = activation_of(values)
+    if "layer_norm_eps" in values:
+        checked_size("layer_norm_eps", values["layer_norm_eps"], path)
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
-
-
-def read_config(path: str) -> dict:
-    """Reads a JSON object. Raises ConfigError where it is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({_one_line(error)}).") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a JSON object, got a {type(values).__name__}.")
-    return values
 
 
 def _folder(location: str) -> str:

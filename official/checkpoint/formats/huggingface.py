@@ -18,6 +18,7 @@ from official.config import ConfigError
 
 TITLE = "Hugging Face"
 PREFIX = "bert."
+ACTIVATION = "gelu_erf"  # what transformers takes where no config.json says it
 
 _WEIGHTS = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",

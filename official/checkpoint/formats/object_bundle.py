@@ -14,12 +14,13 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official.checkpoint import reading
 from official.checkpoint.formats import bundle, garden, tensors as tensors_lib
 from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.io.errors import shortened
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
 _SAVE_COUNTER = "save_counter"
 
-files, target = bundle.files, bundle.target
+files, target, LAST = bundle.files, bundle.target, bundle.LAST
 
 
 def locate(path: str) -> str | None:
@@ -48,7 +49,7 @@ def read(prefix: str) -> Tensors:
     names = _names(_parse(by_key.pop(_GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise reading.DamagedError(f"its graph of objects has variables that the file has not: {', '.join(missing)}")
+        raise reading.DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
@@ -110,7 +111,7 @@ def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: Non
 
     Args:
       tensors: {full name of the variable: tensor}, read here one after the other.
-      prefix: of the files. Files of the same names are replaced, all at once, the index last.
+      prefix: of the files, in a folder that is there.
       options: not used here.
       progress: called with the bytes written since the last call.
     """

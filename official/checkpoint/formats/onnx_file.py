@@ -15,7 +15,9 @@ import numpy as np
 from official.checkpoint import reading
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
+from official.io.errors import shortened
 
+LAST = ".onnx"
 _MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
 _IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
 _DTYPES = {
@@ -87,7 +89,7 @@ def read(location: str) -> Tensors:
     names = [name for name, _ in found]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {', '.join(doubled)}")
+        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
     return dict(sorted(found))
 
 
@@ -228,7 +230,7 @@ def write(tensors: Tensors, location: str, options=None, progress=lambda size: N
 
     Args:
       tensors: {name: tensor}, read here one after the other.
-      location: of the .onnx file, replaced if there. From 2 GB on the values are in `LOCATION.data` beside it.
+      location: of the .onnx file. From 2 GB on the values are in `LOCATION.data` beside it.
       options: not used here.
       progress: called with the bytes written since the last call.
 
@@ -236,26 +238,13 @@ def write(tensors: Tensors, location: str, options=None, progress=lambda size: N
       ConfigError: without the onnx package, and for a type that is not in ONNX.
     """
     onnx = _library()
-    folder, name = os.path.split(location)
-    os.makedirs(folder or ".", exist_ok=True)
     external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
-    work = os.path.join(folder, f".writing-{os.getpid()}-{name}")
-    data = _data_path(work) if external else None
-    try:
-        _write_files(onnx, dict(sorted(tensors.items())), work, data, os.path.basename(_data_path(location)), progress)
-        if external:
-            os.replace(data, _data_path(location))
-        os.replace(work, location)
-        if not external and os.path.exists(_data_path(location)):
-            os.remove(_data_path(location))  # of an older model
-    finally:
-        for path in files(work):
-            os.remove(path)
+    _write_files(onnx, dict(sorted(tensors.items())), location, _data_path(location) if external else None, progress)
 
 
-def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, data_name: str, progress) -> None:
+def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, progress) -> None:
     """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
-    heads = _heads(onnx, tensors, data_name if data_path else None)
+    heads = _heads(onnx, tensors, os.path.basename(data_path) if data_path else None)
     graph = onnx.GraphProto(name="bert").SerializeToString()
     length = len(graph) + sum(map(len, heads)) + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
     model = onnx.ModelProto(ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)])

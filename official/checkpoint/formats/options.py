@@ -17,9 +17,14 @@ class Options:
       fused_qkv: graphcore: one kernel [H, 3H] for query, key and value.
       num_attention_heads: garden: splits the attention kernels; None: hidden size / 64, or as a config file says.
       baseline: research: BERT and not GroupBERT.
-      hidden_act: huggingface: activation that config.json names, by this project's name; None: gelu.
+      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file says, else the usual one
+        of the source's format. The config file beside the result says it.
+      layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else 1e-12.
       hf_prefix: huggingface: names begin with `bert.`, as in models with heads.
-      vocab_file: huggingface: vocabulary that is put into the folder.
+      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of them.
+      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words look.
+      labels: names of a classifier's classes, in their order; None: not known.
+      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None: not known.
     """
 
     vocab_size: int | None = None
@@ -33,5 +38,9 @@ class Options:
     num_attention_heads: int | None = None
     baseline: bool = False
     hidden_act: str | None = None
+    layer_norm_eps: float | None = None
     hf_prefix: bool | None = None
     vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: str | None = None

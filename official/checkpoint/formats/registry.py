@@ -5,13 +5,16 @@ import math
 import re
 from types import ModuleType
 
+import numpy as np
+
 from official.checkpoint import reading
 from official.checkpoint.formats import (
     bundle, canonical, garden, google, graphcore, hf_folder, huggingface, keras, object_bundle, onnx_file, popart, research, table)
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
-from official.checkpoint.formats.tensors import Tensors
-from official.config import ConfigError, suggest
+from official.checkpoint.formats.tensors import Tensors, is_float, listed
+from official.config import BertConfig, ConfigError, suggest
+from official.io.errors import describe_names, shortened
 
 # {name: (names of tensors, kind of files)}
 FORMATS: dict[str, tuple[ModuleType, ModuleType]] = {
@@ -47,19 +50,31 @@ class Checkpoint:
 
         Raises:
           ConfigError: listing all names that the format does not have, or all tensors that an encoder, or a head that is
-            there in part, needs and that are missing or of the wrong shape.
+            there in part, needs and that are missing or of the wrong shape; also for weights that are no floating-point numbers.
         """
         mapped = FORMATS[self.format][0].to_canonical(self.tensors, options)
         if mapped.unmatched:
-            raise ConfigError(f"{self.location} is no {self.title} checkpoint of BERT: unknown names {', '.join(sorted(mapped.unmatched))}.")
+            unknown = sorted(mapped.unmatched)
+            raise ConfigError(f"{self.location} is no {self.title} checkpoint of BERT: unknown names {shortened(unknown)}.", {"unknown": unknown})
+        check_types(mapped.tensors, self)
         problems = encoder_problems(mapped.tensors)
         if problems:
-            raise ConfigError(f"{self.location} ({self.title}) is not a whole encoder. {'. '.join(problems)}.")
+            raise ConfigError(f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.", problems)
         return mapped
 
     @property
     def title(self) -> str:
         return FORMATS[self.format][0].TITLE
+
+    @property
+    def heads(self) -> int | None:
+        """The number of attention heads that shapes tell; None where they do not."""
+        return getattr(FORMATS[self.format][0], "heads_of", lambda tensors: None)(self.tensors)
+
+    @property
+    def usual_activation(self) -> str:
+        """The activation that models of this format have where no configuration says it."""
+        return getattr(FORMATS[self.format][0], "ACTIVATION", BertConfig.hidden_act)
 
 
 def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Checkpoint:
@@ -101,8 +116,8 @@ def _kind_of_bundle(tensors: Tensors, location: str) -> str:
         if any(re.fullmatch(pattern, tensor) for tensor in tensors):
             return name
     names = sorted(tensors)
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    raise ConfigError(f"{location} is no BERT checkpoint of a known format; its tensors: {shown or 'none'}.")
+    shown = shortened(names) if names else "none"
+    raise ConfigError(f"{location} is no BERT checkpoint of a known format; its tensors: {shown}.", {"tensors": names})
 
 
 def get_format(name: str) -> tuple[ModuleType, ModuleType]:
@@ -111,14 +126,38 @@ def get_format(name: str) -> tuple[ModuleType, ModuleType]:
     return FORMATS[name]
 
 
+def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
+    """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something else than floats."""
+    wrong = [f"{name} ({tensor.dtype.name})" for name, tensor in _read_from(mapped, checkpoint).items() if not is_float(tensor)]
+    if wrong:
+        raise ConfigError(f"{checkpoint.location}: weights must be floating-point numbers; these are not: {listed(wrong)}. "
+                          "Save the model unquantized where it comes from.")
+
+
+def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
+    """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one holds NaN or infinity."""
+    bad = [name for name, tensor in _read_from(mapped, checkpoint).items() if not np.isfinite(tensor.read()).all()]
+    if bad:
+        raise ConfigError(f"{checkpoint.location} holds NaN or infinite numbers in {listed(bad)}. Give a checkpoint from before.")
+
+
+def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
+    """Returns the file's own tensors behind canonical weights and slots; one that is not known by its name there stands for itself."""
+    found = {}
+    for name, tensor in mapped.items():
+        if name not in canonical.COUNTERS:
+            found |= {source: checkpoint.tensors.get(source, tensor) for source in tensor.sources or (name,)}
+    return found
+
+
 def size_of(tensors: Tensors) -> dict:
     """Returns {tensors, parameters, bytes}: how many tensors, numbers and bytes."""
     return {"tensors": len(tensors), "parameters": sum(math.prod(tensor.shape) for tensor in tensors.values()),
             "bytes": sum(tensor.nbytes for tensor in tensors.values())}
 
 
-def encoder_problems(tensors: Tensors) -> list[str]:
-    """Returns what is missing or of the wrong shape, one phrase each: in the encoder, and in heads that are there in part.
+def encoder_problems(tensors: Tensors) -> dict[str, list[str]]:
+    """Returns what is missing or of the wrong shape, {what is wrong: names}: in the encoder, and in heads that are there in part.
 
     Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions are checked.
     """
@@ -127,13 +166,12 @@ def encoder_problems(tensors: Tensors) -> list[str]:
     expected = _expected_shapes(shapes, layers)
     gone = [name for name in canonical.EMBEDDINGS if name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != canonical.rank_of(name)]
-    problems = [f"Missing: {', '.join(gone)}"] if gone else []
-    problems += [] if layers else ["No layer"]
+    problems = {"Missing": gone} if gone else {}
+    problems |= {} if layers else {"No layer": []}
     if bent:
-        described = (f"{name} {list(shapes[name])} must have {canonical.rank_of(name)}" for name in sorted(bent))
-        problems.append(f"of another number of dimensions: {', '.join(described)}")
+        problems["of another number of dimensions"] = [f"{name} {list(shapes[name])} must have {canonical.rank_of(name)}" for name in sorted(bent)]
     compared = {name: shape for name, shape in expected.items() if name not in gone and name not in bent}
-    return problems + reading.compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
+    return problems | reading.compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
 def _expected_shapes(shapes: dict[str, tuple], layers: int) -> dict[str, tuple[int, ...]]:

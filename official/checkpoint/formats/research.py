@@ -25,6 +25,7 @@ from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
 from official.checkpoint.formats.tensors import Tensors
 from official.config import ConfigError
+from official.io.errors import shortened
 
 TITLE = "Graphcore's GroupBERT research"
 
@@ -187,7 +188,7 @@ def _strip_scope(tensors: Tensors) -> Tensors:
     """Removes the scope from names. Raises ConfigError where a name is there with and without it."""
     twice = sorted(name for name in tensors if _SCOPE + name in tensors)
     if twice:
-        raise ConfigError(f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted: {', '.join(twice)}.")
+        raise ConfigError(f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted: {shortened(twice)}.")
     return {name.removeprefix(_SCOPE): tensor for name, tensor in tensors.items()}
 
 

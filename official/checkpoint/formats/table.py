@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.formats.tensors import Tensors
 
 
 @dataclasses.dataclass(frozen=True)

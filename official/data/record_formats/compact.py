@@ -79,6 +79,11 @@ def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
     return tuple(shape), list(features[_EXAMPLES].bytes_list.value)
 
 
+def count_examples(serialized_B: tf.Tensor) -> tf.Tensor:
+    found = tf.io.parse_example(serialized_B, {_EXAMPLES: tf.io.RaggedFeature(tf.string)})
+    return tf.cast(found[_EXAMPLES].row_lengths(), tf.int32)
+
+
 def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:
     """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length

@@ -19,7 +19,7 @@ from official.data.schema import Feature
 
 EXAMPLES_PER_RECORD = 1
 VOCABULARY_LIMIT = wire.LIMIT
-split, join, unpack, sizes_of = plain.split, plain.join, plain.unpack, plain.sizes_of
+count_examples, split, join, unpack, sizes_of = plain.count_examples, plain.split, plain.join, plain.unpack, plain.sizes_of
 
 
 def encode(examples: Examples, pad_position_value: int | None = None) -> list[bytes]:

@@ -13,7 +13,7 @@ from absl import logging
 
 from official.config import ConfigError
 from official.data import workers
-from official.io import writing
+from official.io import json_files, writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
@@ -63,6 +63,7 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
         "version": _VERSION,
         "flags": dataclasses.asdict(rules) | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
         "vocabulary_sha256": vocabulary.sha256,
+        "do_lower_case": vocabulary.do_lower_case,
         "input_sha256": data.sha256,
         "questions": len(data.questions),
         "skipped_questions": data.skipped_questions,
@@ -73,11 +74,10 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
 def _load(folder: str, wanted: dict) -> Features | None:
     """Returns the features, or None where the folder has no whole ones or is of something else."""
     try:
-        with open(os.path.join(folder, MANIFEST), encoding="utf-8") as file:
-            manifest = json.load(file)
+        manifest = json_files.read_json_or_empty(os.path.join(folder, MANIFEST))
         with open(os.path.join(folder, FEATURES), "rb") as file:
             content = file.read()
-    except (OSError, ValueError):
+    except OSError:
         return None
     is_whole = manifest == wanted | {"features_sha256": hashlib.sha256(content).hexdigest()}
     return _read(io.BytesIO(content)) if is_whole else None

@@ -1,19 +1,17 @@
 """SQuAD files, v1.1 and v2.0 -> contexts and questions; what cannot be used of them is counted and named."""
 
 import dataclasses
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 
 from official.config import ConfigError
-from official.io import files
+from official.io import json_files
+from official.io.json_files import expect
 
 SPACES = " \t\r\n\u202f"  # between words; other white space belongs to a word, which the tokenizer splits later
 WORD = re.compile(f"[^{SPACES}]+")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can spell one, UTF-8 cannot
-_KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     _check_questions(questions, f"--{flag}={path}", version_2_with_negative)
     skipped = {question.id: reason for question in questions
                if for_training and (reason := _reason_to_skip(question, contexts[question.context]))}
-    return SquadData(path=path, sha256=sha256, version=str(root.get("version", "")), for_training=for_training,
+    return SquadData(path=path, sha256=sha256, version=_version(root, path), for_training=for_training,
                      version_2_with_negative=version_2_with_negative, titles=titles, contexts=contexts,
                      questions=[question for question in questions if question.id not in skipped], skipped_questions=skipped,
                      empty_questions=[question.id for question in questions if question.is_empty and question.id not in skipped])
@@ -93,13 +91,13 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
 def read_gold_answers(path: str) -> GoldAnswers:
     """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's JSON."""
     root, _ = _load(path, path)
-    gold = GoldAnswers(version=str(root.get("version", "")), answers={}, questions={})
+    gold = GoldAnswers(version=_version(root, path), answers={}, questions={})
     for paragraph in _paragraphs(root, path):
         for where, values in paragraph.questions():
             identity = _text(values, "id", where)
             if identity in gold.answers:
                 raise ConfigError(f"{where}: question id {identity} stands in the file twice.")
-            answers = _field(values, "answers", list, where)
+            answers = expect(values, "answers", list, where)
             gold.answers[identity] = [_text(answer, "text", f"{where}.answers[{number}]") for number, answer in enumerate(answers)]
             gold.questions[identity] = _text(values, "question", where, default="")
     return gold
@@ -111,12 +109,12 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
     Raises:
       ConfigError: for another file; `expected` tells what was, e.g. "texts".
     """
-    values, _ = load_json(path, path)
+    values = json_files.read_json(path, kind=(dict, list))
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected an object from question ids to {expected}, got {_kind_of(values)}.")
-    wrong = next((identity for identity, value in values.items() if type(value) not in kinds), None)
+        raise ConfigError(f"{path}: expected an object from question ids to {expected}, got {json_files.kind_of(values)}.")
+    wrong = next((identity for identity, value in values.items() if not json_files.is_of_kind(value, kinds)), None)
     if wrong is not None:
-        raise ConfigError(f"{path}: question {wrong} has {_kind_of(values[wrong])}. Expected an object from question ids to {expected}.")
+        raise ConfigError(f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from question ids to {expected}.")
     return values
 
 
@@ -132,59 +130,32 @@ class _Paragraph:
 
     def questions(self) -> Iterator[tuple[str, dict]]:
         """Yields (place in the file, JSON value)."""
-        for number, values in enumerate(_field(self.values, "qas", list, self.where)):
+        for number, values in enumerate(expect(self.values, "qas", list, self.where)):
             yield f"{self.where}.qas[{number}]", values
 
 
-def load_json(path: str, source: str) -> tuple[object, str]:
-    """Returns the JSON value of a file and the sha256 of its bytes. Raises ConfigError that begins with `source`."""
-    try:
-        with files.open_binary(path) as file:
-            content = file.read()
-        return json.loads(content.decode("utf-8-sig")), hashlib.sha256(content).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"{source}: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}). Expected a JSON file.") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{source}: not a JSON file, line {error.lineno} column {error.colno}: {error.msg}.") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: not a SQuAD file: its JSON is nested too deeply.") from None
-
-
 def _load(path: str, source: str) -> tuple[dict, str]:
-    root, sha256 = load_json(path, source)
-    _field(root, "data", list, source)
+    root, sha256 = json_files.read_json_digest(path, source, (dict, list))
+    expect(root, "data", list, source)
     return root, sha256
+
+
+def _version(root: dict, source: str) -> str:
+    return str(expect(root, "version", (str, int, float), source, default=""))
 
 
 def _paragraphs(root: dict, source: str) -> Iterator[_Paragraph]:
     for number, article in enumerate(root["data"]):
         where = f"{source}: data[{number}]"
-        for inner, values in enumerate(_field(article, "paragraphs", list, where)):
+        for inner, values in enumerate(expect(article, "paragraphs", list, where)):
             yield _Paragraph(article, values, f"{where}.paragraphs[{inner}]")
-
-
-def _field(values, key: str, kind: type, where: str):
-    """Returns values[key]. Raises ConfigError where `values` is no object, or has no such key with a value of that kind."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where}: expected an object with \"{key}\", got {_kind_of(values)}. Expected SQuAD's JSON.")
-    if key not in values:
-        raise ConfigError(f"{where} has no \"{key}\". Expected SQuAD's JSON.")
-    if type(values[key]) is not kind:  # not isinstance: true is no whole number
-        raise ConfigError(f"{where}: \"{key}\" is {_kind_of(values[key])}, expected {_KINDS[kind]}.")
-    return values[key]
-
-
-def _kind_of(value) -> str:
-    return _KINDS.get(type(value), "null" if value is None else "a number")
 
 
 def _text(values, key: str, where: str, default: str | None = None) -> str:
     """Returns a text; half characters become U+FFFD, so that offsets stay and it can be written."""
     if default is not None and isinstance(values, dict) and key not in values:
         return default
-    text = _field(values, key, str, where)
+    text = expect(values, key, str, where)
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
@@ -194,13 +165,13 @@ def _text(values, key: str, where: str, default: str | None = None) -> str:
 
 def _question(values, where: str, context: int, for_training: bool) -> Question:
     identity = _text(values, "id", where)
-    answers = _field(values, "answers", list, where) if for_training or "answers" in values else []
+    answers = expect(values, "answers", list, where) if for_training or "answers" in values else []
     places = [f"{where}.answers[{number}]" for number in range(len(answers))]
     return Question(
         id=identity, text=_text(values, "question", where), context=context,
         answers=tuple(_text(answer, "text", place) for place, answer in zip(places, answers)),
-        answer_starts=tuple(_field(answer, "answer_start", int, place) for place, answer in zip(places, answers)) if for_training else (),
-        is_impossible="is_impossible" in values and _field(values, "is_impossible", bool, where))
+        answer_starts=tuple(expect(answer, "answer_start", int, place) for place, answer in zip(places, answers)) if for_training else (),
+        is_impossible="is_impossible" in values and expect(values, "is_impossible", bool, where))
 
 
 def _check_questions(questions: list[Question], source: str, version_2_with_negative: bool) -> None:

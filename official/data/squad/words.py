@@ -95,7 +95,7 @@ class _Pieces:
     @classmethod
     def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> "_Pieces":
         """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once, the others word by word."""
-        sizes = _sizes_of(vocabulary)[ids]
+        sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
         starts = ragged.offsets(lengths)
         ends = np.cumsum(sizes) - np.repeat(ragged.offsets(sizes)[starts[:-1]], lengths)
         begins = ends - sizes
@@ -103,7 +103,7 @@ class _Pieces:
         for number, word in enumerate(words):
             if totals[number] != len(word) or not word.isascii():
                 piece = slice(starts[number], starts[number + 1])
-                begins[piece], ends[piece] = align(word, [vocabulary.words[id_] for id_ in ids[piece]])
+                begins[piece], ends[piece] = align(word, [vocabulary.words[id_] for id_ in ids[piece]], lower)
         return cls(ids, lengths, begins, ends)
 
 
@@ -115,13 +115,13 @@ def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
     return sizes
 
 
-def align(word: str, pieces: list[str]) -> tuple[list[int], list[int]]:
+def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[list[int], list[int]]:
     """Returns the first character in a word of each of its pieces, and the character behind its last one.
 
     Lower-casing and stripping accents change a word's length, and [UNK] stands for a stretch of any length. Where the pieces
     do not follow from the word by the rules known here, each gets the whole word.
     """
-    tokens = _normalized_tokens(word)
+    tokens = _normalized_tokens(word, do_lower_case)
     begins, ends, token, used = [], [], -1, 0
     for piece in pieces:
         if not piece.startswith(CONTINUATION) or piece == CONTINUATION:
@@ -137,7 +137,7 @@ def align(word: str, pieces: list[str]) -> tuple[list[int], list[int]]:
     return begins, ends
 
 
-def _normalized_tokens(word: str) -> list[list[list[int]]]:
+def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
     """Splits a word as BERT's tokenizer does before word pieces.
 
     Returns:
@@ -146,7 +146,7 @@ def _normalized_tokens(word: str) -> list[list[list[int]]]:
     """
     tokens, is_open = [], False
     for place, character in enumerate(word):
-        kind, size = _normalize(character)
+        kind, size = _normalize(character, do_lower_case)
         if kind == "accent" and tokens and tokens[-1][-1][1] == place:
             tokens[-1][-1][1] = place + 1
         elif kind == "letter":
@@ -161,14 +161,15 @@ def _normalized_tokens(word: str) -> list[list[list[int]]]:
 
 
 @functools.cache
-def _normalize(character: str) -> tuple[str, int]:
-    """Returns what the tokenizer makes of a character: its kind, and its length lower-cased and without accents."""
+def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
+    """Returns what the tokenizer makes of a character: its kind, and its length, where so asked lower-cased and without accents."""
     if unicodedata.category(character) in ("Cc", "Cf") or character == "\ufffd":
         return "dropped", 0
     if character.isspace():
         return "space", 0
-    decomposed = unicodedata.normalize("NFD", character.lower())
-    text = "".join(part for part in decomposed if unicodedata.category(part) != "Mn")
+    text = character
+    if do_lower_case:
+        text = "".join(part for part in unicodedata.normalize("NFD", character.lower()) if unicodedata.category(part) != "Mn")
     if not text:
         return "accent", 0
     if _is_ideograph(character) or any(map(_is_punctuation, text)):

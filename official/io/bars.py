@@ -1,0 +1,11 @@
+"""Progress bars that an error takes off the terminal, so that its line is the last one."""
+
+import tqdm
+
+
+class Bar(tqdm.tqdm):
+    """tqdm's bar, to be used in a `with`: where the block fails, nothing of it stays."""
+
+    def __exit__(self, kind, error, trace):
+        self.leave = self.leave and error is None
+        self.close()

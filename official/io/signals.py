@@ -1,0 +1,203 @@
+"""Ctrl-C and SIGTERM, from the first moment of a process to its last: one line, and exit code 130 or 143.
+
+What a signal does is a matter of where it hits: it ends the process at once (from `watch` on: while modules
+are loaded), becomes an exception (`raising`: where there are files to clean up), or is noted (`noting`:
+where there is something to save). A second one always ends it at once.
+
+Python runs signal handlers between two of its own instructions, and a call into TensorFlow can take minutes.
+So the interpreter's C handler writes the signal's number to a pipe as well, and a thread reads it there.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+GRACE_SECS = 5.0  # for what is cut; a batch system kills 15 or 30 seconds later
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has cut what was being done. `signal` is its number."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+@dataclasses.dataclass(eq=False)
+class _Section:
+    """What a signal does in a part of the program.
+
+    Attributes:
+      raises: it becomes an exception in the main thread.
+      secs: the process ends so many seconds after it, if it is in this section still; None: never.
+      note: called with its number, in another thread.
+      raised: the number of the signal that has become an exception.
+    """
+
+    raises: bool = False
+    secs: float | None = None
+    note: Callable[[int], None] = lambda number: None
+    raised: int | None = None
+
+
+@dataclasses.dataclass
+class _State:
+    """What this process does about signals now."""
+
+    section: _Section
+    received: int | None = None  # the first signal
+    raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
+    undo: Callable[[], None] | None = None  # None: nobody watches
+
+
+_state = _State(_Section(secs=0.0))
+
+
+def watch() -> None:
+    """From now on a signal ends this process with one line, unless a section says otherwise. Does nothing
+    outside of the main thread."""
+    if _state.undo or threading.current_thread() is not threading.main_thread():
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous_fd = signal.set_wakeup_fd(writer)
+    previous = {number: signal.signal(number, _in_main_thread) for number in NUMBERS}
+
+    def undo():
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_fd)
+        os.close(writer)  # ends the thread
+        _state.received = _state.raised_in = _state.undo = None
+
+    _state.undo = undo
+    threading.Thread(target=_listen, args=(reader,), daemon=True).start()
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[None]:
+    """Watches for a block, where nobody does yet."""
+    if _state.undo:
+        yield
+        return
+    watch()
+    try:
+        yield
+    finally:
+        if _state.undo:
+            _state.undo()
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+    """In its block a signal raises Interrupted, and whatever that becomes on the way through other people's
+    code is Interrupted again after it.
+
+    Where it gets lost, or the main thread is in one call for longer than `GRACE_SECS`, the process ends.
+    """
+    with _entered(_Section(raises=True, secs=GRACE_SECS, note=_state.section.note)) as section:
+        if _state.received is not None:
+            raise Interrupted(_state.received)
+        try:
+            yield
+        except Exception as error:
+            if section.raised is None:
+                raise
+            raise Interrupted(section.raised) from error
+
+
+def noting(note: Callable[[int], None]) -> contextlib.AbstractContextManager:
+    """In its block a signal is only noted: `note` is called with its number, in another thread."""
+    return _entered(_Section(note=note))
+
+
+def expendable() -> contextlib.AbstractContextManager:
+    """Within `noting`: a block that loses nothing if the process ends in it, which it does `GRACE_SECS` after
+    a signal."""
+    return _entered(_Section(secs=GRACE_SECS, note=_state.section.note))
+
+
+@contextlib.contextmanager
+def _entered(section: _Section) -> Iterator[_Section]:
+    previous, _state.section = _state.section, section
+    try:
+        yield section
+    finally:
+        _state.section = previous
+
+
+def _in_main_thread(number: int, frame: FrameType | None) -> None:
+    section = _state.section
+    if not section.raises or section.raised is not None:
+        return
+    section.raised, _state.raised_in = number, section
+    # There is nothing to clean up then, and extension modules turn exceptions into tracebacks and worse.
+    if _is_importing(frame):
+        _end(number)
+    raise Interrupted(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _listen(reader: int) -> None:
+    while data := os.read(reader, 1):
+        if data[0] not in NUMBERS:
+            continue
+        if _state.received is not None:
+            os._exit(128 + data[0])  # pylint: disable=protected-access  # files are whole at any moment
+        section, _state.received = _state.raised_in or _state.section, data[0]
+        section.note(data[0])
+        if section.secs is not None:
+            threading.Thread(target=_end_if_still_in, args=(section, data[0]), daemon=True).start()
+    os.close(reader)
+
+
+def _end_if_still_in(section: _Section, number: int) -> None:
+    time.sleep(section.secs)
+    if _state.section is section:
+        _end(number)
+
+
+def _end(number: int) -> None:
+    """Ends this process from any thread, whatever the others are at."""
+    os.write(2, _line(number).encode())
+    os._exit(128 + number)  # pylint: disable=protected-access
+
+
+def _line(number: int) -> str:
+    return f"{os.path.basename(sys.argv[0])}: {'interrupted' if number == signal.SIGINT else 'terminated'}.\n"
+
+
+def report(error: KeyboardInterrupt) -> int:
+    """Prints the line that a signal ends with. Returns the exit code."""
+    number = getattr(error, "signal", signal.SIGINT)
+    sys.stderr.write(_line(number))
+    return 128 + number
+
+
+def _forget() -> None:
+    """In a forked process: its signals are its own, and not its parent's, whose pipe it shares."""
+    if _state.undo:
+        signal.set_wakeup_fd(-1)
+        for number, handler in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGTERM, signal.SIG_DFL),
+        ):
+            signal.signal(number, handler)
+        _state.section, _state.received, _state.raised_in, _state.undo = _Section(secs=0.0), None, None, None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,267 @@
+"""One chart as HTML: curves in an SVG that stretches to the width it gets, the text beside it in the page's
+own size.
+
+The drawing has no text: stretched text is too small on a phone and too wide on a screen. Numbers at the axes
+  and the names of the
+curves are HTML, put in place in percent.
+"""
+
+import dataclasses
+import html
+import math
+from collections.abc import Sequence
+
+from official.reporting.names import format_count, format_power
+
+_WIDTH, _HEIGHT = 1000, 400  # of the drawing's own units
+_MOST_POINTS = 240  # of a line; a faint line has twice as many
+_CUT = 3.0  # a vertical axis ends at this times what most of the values reach
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A line of a chart.
+
+    Attributes:
+      name: in the legend; empty for none.
+      points: (x, y), sorted; None and what is not finite interrupt the line.
+      color: as CSS takes it.
+      value: what the legend says behind the name.
+      kind: line, faint (raw values behind a line), dots (a line with its points) or dashed.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+    color: str
+    value: str = ""
+    kind: str = "line"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """What a chart shows. `levels` are (name, value, colour) of horizontal lines, `marks` are (name, x,
+    colour) of vertical ones."""
+
+    title: str
+    unit: str
+    curves: list[Curve]
+    levels: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
+    marks: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
+    x_name: str = "step"
+    x_last: float | None = None  # unset: that of the last point
+    digits: int = 3  # of the levels
+    may_cut: bool = False  # whether a few huge values may lie above the axis
+
+
+def draw(chart: Chart) -> str:
+    """Returns the chart as HTML; an empty text where it has no finite value."""
+    values = [y for curve in chart.curves for _, y in curve.points if _is_finite(y)]
+    if not values:
+        return ""
+    last = chart.x_last or max((x for curve in chart.curves for x, _ in curve.points), default=1) or 1
+    low, high, cut = vertical_range(values, [value for _, value, _ in chart.levels], chart.may_cut)
+    drawing = _Drawing(last, low, high)
+    ticks, steps = nice_ticks(low, high, 4), nice_ticks(0, last, 4, whole=True)
+    body = "".join(
+        [
+            drawing.grid(ticks),
+            *(drawing.level(value, color) for _, value, color in chart.levels),
+            *(drawing.mark(x, color) for _, x, color in chart.marks),
+            *map(drawing.curve, chart.curves),
+        ]
+    )
+    unit = " \u00b7 ".join(
+        filter(
+            None,
+            [chart.unit, f"cut at {tick_text(high, ticks)}, highest {_short(max(values))}" if cut else ""],
+        )
+    )
+    return (
+        f'<figure class="chart"><figcaption><b>{html.escape(chart.title)}</b> '
+        f'<span>{html.escape(unit)}</span></figcaption>{_legend(chart)}<div class="plot">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" preserveAspectRatio="none" role="img" '
+        f'aria-label="{html.escape(_describe(chart))}">{body}</svg>{_labels(drawing, ticks, steps)}'
+        f'<span class="x-name">{html.escape(chart.x_name)}</span></div></figure>'
+    )
+
+
+def _is_finite(value) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _short(value: float) -> str:
+    return format_power(value) if value and not 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Axes
+
+
+def vertical_range(
+    values: list[float], levels: list[float] = (), may_cut: bool = False
+) -> tuple[float, float, bool]:
+    """Returns the ends of the vertical axis, and whether some values lie above it: a few huge ones may
+    flatten all others.
+
+    0 belongs to the axis where it costs less than 60 % of the height.
+    """
+    ordered = sorted(values)
+    most = ordered[int(0.9 * (len(ordered) - 1))]
+    low, high = min([ordered[0], *levels]), max([ordered[-1], *levels])
+    cut = may_cut and 0 < _CUT * most < ordered[-1] and len(values) > 5
+    if cut:
+        high = max([_CUT * most, *levels])
+    if 0 < low < 0.6 * high:
+        low = 0.0
+    if high == low:
+        low, high = (0.0, high * 1.25) if high > 0 else (low - 1, low + 1)
+    margin = 0.04 * (high - low)
+    return (low if low == 0 else low - margin), high + margin, cut
+
+
+def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
+    """Returns about `count` round numbers from low to high."""
+    rough = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= 0.9 * rough)
+    if whole:
+        step = max(1.0, math.ceil(step))
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_text(value: float, ticks: Sequence[float]) -> str:
+    """Returns a number of the vertical axis, with as many digits as tell the ticks apart."""
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(value) or 1
+    if step < 0.001 or abs(value) >= 1e6:
+        return format_power(value) if value else "0"
+    if step >= 1 and abs(value) >= 1e4:
+        return format_count(value)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if round(step * 10**digits, 6) % 1:  # 2.5 and the like
+        digits += 1
+    return f"{value:,.{digits}f}"
+
+
+def _labels(drawing: "_Drawing", ticks: list[float], steps: list[float]) -> str:
+    rows = [
+        f'<span class="y" style="top:{drawing.down(tick) / _HEIGHT:.2%}">{tick_text(tick, ticks)}</span>'
+        for tick in ticks
+    ]
+    columns = [
+        f'<span class="x" style="left:{drawing.right(step) / _WIDTH:.2%}">{format_count(step)}</span>'
+        for step in steps
+    ]
+    return "".join(rows + columns)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+class _Drawing:
+    """Turns numbers into SVG. Lines keep their width however the drawing is stretched: `vector-effect`, in
+    the page's style."""
+
+    def __init__(self, last: float, low: float, high: float):
+        self._last, self._low, self._high = last, low, high
+
+    def right(self, x: float) -> float:
+        return _WIDTH * x / self._last
+
+    def down(self, y: float) -> float:
+        return _HEIGHT * (self._high - y) / (self._high - self._low)
+
+    def _at(self, x: float, y: float) -> str:
+        return f"{self.right(x):.1f} {max(self.down(y), -2):.1f}".replace(".0", "")
+
+    def grid(self, ticks: list[float]) -> str:
+        return f'<path class="grid" d="{"".join(f"M0 {self.down(tick):.1f}H{_WIDTH}" for tick in ticks)}"/>'
+
+    def level(self, value: float, color: str) -> str:
+        return f'<path class="dashed" stroke="{color}" d="M0 {self.down(value):.1f}H{_WIDTH}"/>'
+
+    def mark(self, x: float, color: str) -> str:
+        return f'<path class="dashed" stroke="{color}" d="M{self.right(x):.1f} 0V{_HEIGHT}"/>'
+
+    def curve(self, curve: Curve) -> str:
+        points = thinned(curve.points, 2 * _MOST_POINTS if curve.kind == "faint" else _MOST_POINTS)
+        path = "".join(("M" if start else "L") + self._at(x, y) for x, y, start in _strokes(points))
+        kind = "line" if curve.kind == "dots" else curve.kind
+        line = f'<path class="{kind}" stroke="{curve.color}" d="{path}"/>' if path else ""
+        lone = [
+            (x, y)
+            for (x, y), after, before in _neighbours(points)
+            if _is_finite(y) and (curve.kind == "dots" or not (after or before))
+        ]
+        dots = "".join(f"M{self._at(x, y)}h.01" for x, y in lone)
+        return line + (
+            f'<path class="dots" stroke="{curve.color}" d="{dots}"/>'
+            if dots and curve.kind != "faint"
+            else ""
+        )
+
+
+def _strokes(points: Sequence[tuple[float, float | None]]):
+    """Yields (x, y, whether a line starts there) of the finite points."""
+    starts = True
+    for x, y in points:
+        if _is_finite(y):
+            yield x, y, starts
+        starts = not _is_finite(y)
+
+
+def _neighbours(points: Sequence[tuple[float, float | None]]):
+    """Yields (point, whether the next one is finite, whether the one before is): one alone is no line and
+    needs a dot."""
+    finite = [_is_finite(y) for _, y in points]
+    yield from zip(points, finite[1:] + [False], [False] + finite[:-1])
+
+
+def thinned(points: Sequence[tuple[float, float | None]], most: int) -> list[tuple[float, float | None]]:
+    """Returns at most about `most` points: of each stretch the lowest and the highest, so that no spike is
+    lost; gaps stay."""
+    if len(points) <= most:
+        return list(points)
+    size, kept = math.ceil(2 * len(points) / most), []
+    for first in range(0, len(points), size):
+        stretch = range(first, min(first + size, len(points)))
+        known = [at for at in stretch if _is_finite(points[at][1])]
+        gap = [at for at in stretch if not _is_finite(points[at][1])][:1]
+        ends = [choose(known, key=lambda at: points[at][1]) for choose in (min, max)] if known else []
+        kept += [points[at] for at in sorted({*ends, *gap})]
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def legend_value(value: float, digits: int) -> str:
+    """Returns a value of a curve, huge ones as powers of ten."""
+    return f"{value:.{digits}f}" if abs(value) < 1e4 else format_power(value)
+
+
+def _legend(chart: Chart) -> str:
+    entries = [
+        ("dashed" if curve.kind == "dashed" else "", curve.color, curve.name, curve.value)
+        for curve in chart.curves
+        if curve.name
+    ]
+    entries += [("dashed", color, name, f"{value:.{chart.digits}f}") for name, value, color in chart.levels]
+    entries += [("dashed", color, name, "") for name, _, color in chart.marks if name]
+    shown = [
+        f'<span><i class="key {kind}" style="border-color:{color}"></i>{html.escape(name)} '
+        f"<b>{html.escape(value)}</b></span>"
+        for kind, color, name, value in entries
+    ]
+    return f'<div class="legend">{"".join(shown)}</div>'
+
+
+def _describe(chart: Chart) -> str:
+    """Returns the chart in words, for those who do not see it."""
+    ends = [f"{curve.name} {curve.value}".strip() for curve in chart.curves if curve.name]
+    ends += [f"{name} {value:.{chart.digits}f}" for name, value, _ in chart.levels] + [
+        name for name, _, _ in chart.marks if name
+    ]
+    return f"{chart.title} over the {chart.x_name}: {', '.join(ends)}"

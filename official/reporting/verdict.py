@@ -1,0 +1,281 @@
+"""What a run's curves say, as a person would: did it work, how well, and what to do next. No TensorFlow."""
+
+import dataclasses
+import re
+
+from official.reporting.curves import Trend, curve, divergence, over_fitting, trend
+from official.reporting.names import format_number, metric_name
+
+# How much better than a constant prediction counts as better at all, and as clearly better; scores are
+# fractions.
+_BETTER, _CLEARLY_BETTER = 0.005, 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The judgement of a run.
+
+    Attributes:
+      headline: a few words.
+      sentence: what that rests on, with the numbers.
+      advice: what to do next; empty where there is nothing to say.
+      tone: good, fair or bad.
+    """
+
+    headline: str
+    sentence: str
+    advice: str
+    tone: str
+
+
+def judge(metrics: list[dict], result) -> Verdict:
+    """Judges a run.
+
+    Args:
+      metrics: lines of metrics.jsonl.
+      result: the `TrainResult`.
+    """
+    losses = curve(metrics, "train", "loss")
+    trained = result.config.get("do_train", True)
+    if result.peer_lost:
+        return _lost_peer(result)
+    if result.status == "failed":
+        return _failed(losses, result)
+    if result.status == "interrupted":
+        return _interrupted(losses, result)
+    lost = divergence(losses) if trained else None
+    if lost is not None and result.status != "success":
+        return _diverged(losses, lost, result)
+    constant, score = _constant(result), score_of(result)[0]
+    if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
+        return _no_better(constant, score, trend(losses), result)
+    if not trained:
+        return Verdict(
+            _evaluated_headline(result),
+            _score_sentence(result),
+            "",
+            "bad" if result.status == "aborted" else "good",
+        )
+    return _ended(metrics, losses, result)
+
+
+def planned_steps(config: dict) -> int | None:
+    """Returns the steps that a run was to do, from its saved configuration; None where that does not say."""
+    steps, epochs = config.get("num_steps_per_epoch"), config.get("num_train_epochs")
+    return config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
+
+
+def constant_name(result) -> str:
+    """Returns what `majority_accuracy` is the score of always predicting: “the”."""
+    names = {
+        "mlm_accuracy": "the most frequent token",
+        "pearson": "the mean score",
+        "spearman": "the mean score",
+    }
+    name = result.majority_prediction
+    return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
+
+
+def _constant(result) -> tuple[str, float] | None:
+    return None if result.majority_accuracy is None else (constant_name(result), result.majority_accuracy)
+
+
+def _lost_peer(result) -> Verdict:
+    where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
+    advice = f"Start all processes again with the same command: they go on {where}."
+    return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
+
+
+def _failed(losses, result) -> Verdict:
+    found = re.search(r"step (\d+)", result.reason)
+    step = int(found[1]) if found else result.step
+    where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
+    return Verdict(
+        f"Diverged at step {step:,}",
+        _sentence(result.reason) + _lowest(losses),
+        f"Lower --learning_rate, lengthen --warmup_steps or set --clip_norm.{where} with the same command.",
+        "bad",
+    )
+
+
+def _diverged(losses, step: int, result) -> Verdict:
+    values = [value for _, value in losses if value is not None]
+    return Verdict(
+        f"Diverged at step {step:,}",
+        f"The training loss rose to {values[-1]:.3g}, far above its minimum, and did not come back."
+        + _lowest(losses)
+        + " "
+        + _score_sentence(result),
+        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir.",
+        "bad",
+    )
+
+
+def _lowest(losses) -> str:
+    points = [(value, step) for step, value in losses if value is not None]
+    return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
+
+
+def _interrupted(losses, result) -> Verdict:
+    planned, change = planned_steps(result.config), trend(losses)
+    of = f" of {planned:,}" if planned else ""
+    saved = f" The state is in {_base(result.checkpoint)}." if result.checkpoint else ""
+    return Verdict(
+        f"Interrupted at step {result.step:,}{of}",
+        _sentence(result.reason) + saved + (f" {change.describe()}" if change else ""),
+        "Run the same command again: it goes on where it stopped.",
+        "fair",
+    )
+
+
+def _no_better(constant: tuple[str, float], score: float, change: Trend | None, result) -> Verdict:
+    name, value = constant
+    headline = f"{'No' if score < value + _BETTER else 'Hardly'} better than always predicting {name}"
+    sentence = (
+        f"{metric_name(result.target_metric)} is {_number(score)} on the evaluation set; "
+        f"always predicting {name} scores {_number(value)}." + (f" {change.describe()}" if change else "")
+    )
+    advice = "Try another --learning_rate first, up and down by a factor of 3."
+    if change and change.falls:
+        advice = "It may only need more steps: raise --num_train_epochs."
+    advice += " Then check the labels and the vocabulary of the data."
+    return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
+
+
+def _evaluated_headline(result) -> str:
+    return {"success": "Target reached", "aborted": "Target not reached"}.get(
+        result.status, _sentence(result.reason).rstrip(".")
+    )
+
+
+def _ended(metrics: list[dict], losses, result) -> Verdict:
+    change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
+    headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(
+        result.status, ("All steps done", "good")
+    )
+    parts, advice = (
+        [_score_sentence(result)],
+        _advice_of_success(result) if result.status == "success" else "",
+    )
+    if worse:
+        parts.append(worse)
+        if result.status == "finished" and rising is not None:
+            headline, tone = f"Over-fitted after step {rising:,}", "fair"
+        kept = " The weights of the best evaluation were kept." if "best_step" in result.scores else ""
+        advice = advice or f"Train for fewer steps or on more data; a lower --learning_rate helps, too.{kept}"
+    elif change:
+        parts.append(change.describe())
+        if result.status == "finished" and change.falls:
+            headline = "All steps done, still falling"
+        advice = advice or _advice_of_trend(change, result)
+    return Verdict(headline, " ".join(filter(None, parts)), advice, tone)
+
+
+def _over_fitted(metrics: list[dict], losses, result) -> tuple[str, int | None]:
+    """Returns what to say of evaluations that get worse, and the step of the best one where the score says
+    so, too."""
+    name = result.target_metric
+    loss = over_fitting(curve(metrics, "eval", "loss"), losses)
+    score = over_fitting(curve(metrics, "eval", name), losses, rises=True)
+    if not (loss or score):
+        return "", None
+    step, best, last = loss or score
+    from_to = f"from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on."
+    if score and not loss:
+        return f"Over-fitted: {metric_name(name)} fell {from_to}", step
+    better = [value for at, value in curve(metrics, "eval", name) if at > step and value is not None]
+    at_best = dict(curve(metrics, "eval", name)).get(step)
+    rose = f"the evaluation loss rose {from_to}"
+    if better and at_best is not None and better[-1] > at_best:
+        return f"Over-confident: {rose[:-1]}, though {metric_name(name)} still rose.", None
+    return f"Over-fitted: {rose}", step
+
+
+def _advice_of_success(result) -> str:
+    return (
+        f"Fine-tune it: --init_checkpoint={result.checkpoint}"
+        if result.checkpoint and result.config.get("task") == "pretrain"
+        else ""
+    )
+
+
+def _advice_of_trend(change: Trend, result) -> str:
+    epochs = result.config.get("num_train_epochs")
+    if change.falls:
+        longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
+        new = "in a new --model_dir, so that the learning rate decays over all of them."
+        return f"More steps would help: train with {longer} {new}"
+    if result.status == "aborted":
+        return (
+            "More steps of the same will hardly do: try another --learning_rate, a larger model or more data."
+        )
+    return ""
+
+
+def score_of(result) -> tuple[float | None, int]:
+    """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
+    else of the last one."""
+    score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
+    return (
+        (score, step) if score is not None and isinstance(step, int) else (result.eval_accuracy, result.step)
+    )
+
+
+def _score_sentence(result) -> str:
+    """Returns the score beside what it is compared with."""
+    score, step = score_of(result)
+    if score is None:
+        return "" if result.eval_loss is None else f"Evaluation loss {result.eval_loss:.3f} nats."
+    compared = []
+    if result.target is not None:
+        compared.append(f"the target is {_number(result.target)}")
+    if constant := _constant(result):
+        compared.append(f"always predicting {constant[0]} scores {_number(constant[1])}")
+    return (
+        f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}"
+        + "".join(f"; {text}" for text in compared)
+        + "."
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else format_number(value)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
+
+
+def _base(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def judge_repeats(result, count: int) -> Verdict:
+    """Judges the same run from several seeds.
+
+    Args:
+      result: the `TrainResult` of all, with {metric: mean} and {metric_std: standard deviation} as scores.
+      count: how many runs.
+    """
+    name = result.target_metric
+    mean, deviation = result.scores.get(name), result.scores.get(f"{name}_std")
+    if mean is None or deviation is None:
+        return Verdict(f"{count} runs done", "", "", "good")
+    both = f"{_number(mean)} \u00b1 {_number(deviation)}"
+    sentence = f"{metric_name(name)} {both}, mean and standard deviation over {count} seeds."
+    constant = _constant(result)
+    if constant:
+        sentence += f" Always predicting {constant[0]} scores {_number(constant[1])}."
+        if mean - deviation < constant[1] + _CLEARLY_BETTER:
+            return Verdict(
+                f"Hardly better than always predicting {constant[0]}",
+                sentence,
+                "Try another --learning_rate, or more epochs.",
+                "bad",
+            )
+    return Verdict(
+        f"{count} runs done",
+        sentence,
+        "Compare recipes over several seeds: differences smaller than the deviation are noise.",
+        "good",
+    )

@@ -1,0 +1,218 @@
+"""Examples for the report: a few sequences, questions and sentences with what the model makes of them.
+
+A group is {"title", "note", "items"}. An item is {"texts": lines, "facts": [[name, value], ...]}; a line is a
+list of [text, kind].
+Kinds: "" plain, "strong" what is asked, "right" predicted and true, "wrong" predicted and not true, "gold"
+  true and not predicted.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from official.data.vocabulary import CONTINUATION, Vocabulary
+
+MOST = 6  # items of a group
+_MOST_TOKENS = 160  # of a sequence that are shown
+_MOST_FACTS = 6  # masked tokens of a sequence whose predictions are listed
+_LONG_WORD = 20  # characters
+_AROUND = 140  # characters of a passage on either side of an answer
+_MORE = "\u2026"
+
+
+def group(title: str, note: str, items: list[dict]) -> list[dict]:
+    """Returns a list of the one group, or of none where it would be empty."""
+    return [{"title": title, "note": note, "items": items}] if items else []
+
+
+def evenly(items: Sequence, count: int = MOST) -> list:
+    """Returns at most `count` items, spread over all of them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[number * len(items) // count] for number in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Pre-training
+
+
+def word_of(vocabulary: Vocabulary | None) -> Callable[[int], str]:
+    """Returns id -> word piece; without a vocabulary, or beyond its end, an id stands for itself."""
+    words = vocabulary.words if vocabulary else ()
+    return lambda number: words[number] if number < len(words) else f"#{number}"
+
+
+def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> dict:
+    """Returns the item of one sequence.
+
+    Args:
+      row: input_ids and input_mask [L], masked_lm_positions, masked_lm_ids and masked_lm_weights [P],
+        next_sentence_labels [1], and of the
+        model: top_ids and top_probabilities [P, K], best first, and random_probability [], that the second
+          segment is a random one.
+      word: of `word_of`.
+    """
+    is_masked = row["masked_lm_weights"] > 0
+    truths = dict(
+        zip(row["masked_lm_positions"][is_masked].tolist(), row["masked_lm_ids"][is_masked].tolist())
+    )
+    guesses = dict(zip(truths, row["top_ids"][is_masked, 0].tolist()))
+    lines, length = [[]], int(row["input_mask"].sum())
+    for position, token in enumerate(row["input_ids"][: min(length, _MOST_TOKENS)].tolist()):
+        text = word(token)
+        if position not in truths and text == "[SEP]":
+            lines.append([])
+        elif position in truths or text != "[CLS]":
+            _append(lines[-1], _pieces(truths.get(position, token), guesses.get(position), word))
+    if length > _MOST_TOKENS:
+        lines[-1].append([f" {_MORE}", ""])
+    return {"texts": [line for line in lines if line], "facts": _masked_facts(row, is_masked, word)}
+
+
+def _pieces(truth: int, guess: int | None, word: Callable[[int], str]) -> list[list[str]]:
+    if guess is None or guess == truth:
+        return [[word(truth), "" if guess is None else "right"]]
+    return [[word(guess), "wrong"], [word(truth), "gold"]]
+
+
+def _append(line: list[list[str]], pieces: list[list[str]]) -> None:
+    """Adds word pieces to a line: the end of a word follows without a space and its ##, except behind a wrong
+    guess."""
+    joined = bool(line) and pieces[0][0].startswith(CONTINUATION)
+    for number, (text, kind) in enumerate(pieces):
+        is_end = joined and number == 0  # of the word before it
+        space = "" if not line or is_end else " "
+        text = text.removeprefix(CONTINUATION) if is_end else text
+        if line and line[-1][1] == kind == "":
+            line[-1][0] += space + text
+        else:
+            if space:
+                _append_space(line)
+            line.append([text, kind])
+
+
+def _append_space(line: list[list[str]]) -> None:
+    if line[-1][1] == "":
+        line[-1][0] += " "
+    else:
+        line.append([" ", ""])
+
+
+def _masked_facts(
+    row: dict[str, np.ndarray], is_masked: np.ndarray, word: Callable[[int], str]
+) -> list[list[str]]:
+    facts = []
+    for number in np.flatnonzero(is_masked)[:_MOST_FACTS]:
+        best = zip(row["top_ids"][number].tolist(), row["top_probabilities"][number].tolist())
+        facts.append(
+            [
+                word(int(row["masked_lm_ids"][number])),
+                " \u00b7 ".join(f"{word(token)} {probability:.2f}" for token, probability in best),
+            ]
+        )
+    hidden = int(is_masked.sum()) - len(facts)
+    if hidden > 0:
+        facts.append([_MORE, f"{hidden} more masked"])
+    is_random, probability = bool(row["next_sentence_labels"][0]), float(row["random_probability"])
+    names = ("follows the first", "random")
+    sure = max(probability, 1 - probability)
+    predicted = f"{names[probability > 0.5]} ({sure:.2f})"
+    facts.append(["second segment", f"{names[is_random]}; predicted: {predicted}"])
+    return facts
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Questions
+
+
+def answered_question(
+    question: str, context: str, gold: Sequence[str], predicted: str, probability: float, f1: float
+) -> dict:
+    """Returns the item of one question; texts that stand in the context several times are marked where they
+    stand first."""
+    answers = list(dict.fromkeys(gold))
+    facts = [
+        ["predicted", f"{predicted or 'no answer'} \u00b7 probability {probability:.2f}"],
+        ["accepted", " / ".join(answers) or "no answer"],
+        ["F1", f"{f1:.2f}"],
+    ]
+    return {"texts": [[[question.strip(), "strong"]], passage(context, answers, predicted)], "facts": facts}
+
+
+def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[str]]:
+    """Returns the line of what stands around the answers: the true one that fits the prediction best, and the
+    predicted one."""
+    gold = _span(context, predicted if predicted in answers else next(iter(answers), ""))
+    spans = {"gold": gold, "wrong": gold if predicted in answers else _span(context, predicted)}
+    windows = [_window(context, *span) for span in spans.values()]
+    cuts = sorted({0, len(context), *(at for span in (*spans.values(), *windows) for at in span)})
+    line = []
+    for begin, end in zip(cuts, cuts[1:]):
+        inside = {kind for kind, (first, last) in spans.items() if first <= begin and end <= last}
+        kind = "right" if len(inside) == 2 else next(iter(inside), "")
+        near = any(first <= begin and end <= last for first, last in windows)
+        text = context[begin:end] if near else f" {_MORE} "
+        if line and line[-1][1] == kind:
+            line[-1][0] += text
+        else:
+            line.append([text, kind])
+    return line
+
+
+def _window(context: str, begin: int, end: int) -> tuple[int, int]:
+    """Returns what is shown around a stretch: whole words, unless they are very long."""
+    first, last = max(0, begin - _AROUND), min(len(context), end + _AROUND)
+    before, behind = (
+        context.rfind(" ", max(0, first - _LONG_WORD), first),
+        context.find(" ", last, last + _LONG_WORD),
+    )
+    return before + 1 if before >= 0 else first, last if behind < 0 else behind
+
+
+def _span(context: str, text: str) -> tuple[int, int]:
+    """Returns where a text stands; the start of the context for one that does not."""
+    begin = max(context.find(text), 0)
+    return (begin, begin + len(text)) if text and text in context else (0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sentences
+
+
+def sure_mistakes(
+    texts: Sequence[Sequence[str]], labels: Sequence[str], logits_NC: np.ndarray, truths_N: np.ndarray
+) -> list[dict]:
+    """Returns the items of the wrong rows with the highest probabilities, the surest first.
+
+    Args:
+      texts: one list of N texts, or two for pairs.
+      labels: the names of the classes.
+    """
+    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
+    probabilities_NC = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+    predicted_N = logits_NC.argmax(axis=1)
+    wrong = np.flatnonzero(predicted_N != truths_N)
+    order = wrong[np.argsort(-probabilities_NC[wrong, predicted_N[wrong]], kind="stable")]
+
+    def name(row, label):
+        return f"{labels[label]} \u00b7 probability {probabilities_NC[row, label]:.2f}"
+
+    return [
+        {
+            "texts": [[[column[row], ""]] for column in texts],
+            "facts": [["predicted", name(row, predicted_N[row])], ["label", name(row, truths_N[row])]],
+        }
+        for row in order[:MOST].tolist()
+    ]
+
+
+def far_scores(texts: Sequence[Sequence[str]], predictions_N: np.ndarray, truths_N: np.ndarray) -> list[dict]:
+    """Returns the items of the rows whose predicted scores are farthest from the true ones."""
+    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MOST].tolist()
+    return [
+        {
+            "texts": [[[column[row], ""]] for column in texts],
+            "facts": [["predicted", f"{predictions_N[row]:.2f}"], ["score", f"{truths_N[row]:.2f}"]],
+        }
+        for row in order
+    ]

@@ -1,0 +1,140 @@
+"""What a line of the metrics sums up, however many calls of the devices, and processes, its steps take; and
+how long a call may be."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from official.training import step as step_lib
+
+# Of a call of the devices: so often somebody looks for signals and losses that are not finite.
+CALL_SECS = 5.0
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, metric, gradient or weight is NaN or infinite. The message names step and metric."""
+
+
+@dataclasses.dataclass
+class Interval:
+    """The steps since the last line of the metrics.
+
+    Attributes:
+      first_step: the updates done before it.
+      totals: what the training loop has summed up in it, see `step.no_totals`.
+      steps, secs: of them, those that this process has done, and how long they took.
+    """
+
+    first_step: int
+    totals: dict[str, tf.Tensor]
+    steps: int = 0
+    secs: float = 0.0
+
+    def add(self, totals: dict[str, tf.Tensor], steps: int, secs: float) -> None:
+        """Notes what a call has returned, which has gone on from `totals`."""
+        self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """Returns the totals as NumPy has them."""
+        return {name: value.numpy() for name, value in self.totals.items()}
+
+    @property
+    def bad_step(self) -> int | None:
+        """Returns the first step with a number that is not finite; None where all are."""
+        step = int(self.totals["bad_step"])
+        return step if step >= 0 else None
+
+    def values(self, task, state, batch_size: int) -> dict:
+        """Returns the line of the metrics as far as the interval is done. `batch_size`: sequences of a step."""
+        totals, skipped = self.numbers(), int(self.totals["skipped"])
+        return {
+            **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
+            "learning_rate": float(state.schedule(state.step - 1)),
+            "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
+            "loss_scale": float(state.loss_scale.scale.numpy()) if state.loss_scale else 1.0,
+            "skipped_steps": skipped,
+            "sequences_per_sec": self.steps * batch_size / self.secs,
+        }
+
+    def non_finite(self, task, values: dict) -> NonFiniteError:
+        """Returns the error of an interval with a `bad_step`."""
+        names = [name for name in task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
+        return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
+
+    def check_skipped(self, state) -> None:
+        """Raises NonFiniteError where loss scaling has skipped all steps of the interval, which is over, and
+        will go on to."""
+        steps = state.step - self.first_step
+        if int(self.totals["skipped"]) < steps:
+            return
+        scale = float(state.loss_scale.scale.numpy())
+        if not state.loss_scale.dynamic or scale <= 1.0:
+            raise NonFiniteError(
+                f"gradient norm not finite in any of the {steps} steps before step {state.step}, "
+                f"with loss_scale {scale:g}"
+            )
+
+    def to_json(self) -> str:
+        """Returns what a later process goes on from, to the last bit."""
+        return (
+            json.dumps(
+                {
+                    "first_step": self.first_step,
+                    **{name: value.tolist() for name, value in self.numbers().items()},
+                }
+            )
+            + "\n"
+        )
+
+
+def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:
+    """Returns the interval that a run goes on with.
+
+    Args:
+      saved: what `to_json` wrote with the checkpoint of `step`; empty where an interval ended there.
+      step: updates done.
+      nothing: see `step.no_totals`; totals of another form are those of another task, and begin anew.
+    """
+    try:
+        totals = {
+            name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype))
+            for name, value in nothing.items()
+        }
+        first_step = saved["first_step"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Interval(step, nothing)
+    fits = all(totals[name].shape == value.shape for name, value in nothing.items())
+    return (
+        Interval(first_step, totals)
+        if fits and type(first_step) is int and 0 <= first_step < step
+        else Interval(step, nothing)
+    )
+
+
+class Pace:
+    """How many steps take about `CALL_SECS`, by what the last call took.
+
+    The first call is one step: it compiles, and people wait for it. So it takes longer than a step will, and
+    what follows is not too long.
+    """
+
+    def __init__(self):
+        self._secs_per_step: float | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no step was done yet."""
+        return self._secs_per_step is None
+
+    def steps(self, left: int) -> int:
+        """Returns the steps of the next call, of `left` ones."""
+        if self._secs_per_step is None:
+            return min(1, left)
+        return max(1, min(left, int(CALL_SECS / max(self._secs_per_step, 1e-9))))
+
+    def note(self, steps: int, secs: float) -> None:
+        """Notes how long a call took, in all processes the same."""
+        self._secs_per_step = secs / steps

@@ -1,0 +1,60 @@
+"""The script that kills and interrupts runs: its counts, and a few of its kills."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import kill_runs
+
+
+def hits(name: str, *outcomes: tuple[int, float]) -> dict:
+    return {
+        "hits": [
+            {"moment": "training", "signal": name, "exit_code": code, "secs": secs} for code, secs in outcomes
+        ],
+        "runs": [[]],
+    }
+
+
+def test_what_is_not_as_it_must_be_is_counted():
+    fine = {"kills": hits("SIGKILL", (-9, 0.1)), "signals": hits("SIGTERM", (143, 3.0))}
+    summary = kill_runs.summarize({"squad": fine, "glue": fine})
+    assert (
+        summary["kills"],
+        summary["signals"],
+        summary["moments"]["training"],
+        summary["longest_secs"],
+    ) == (2, 2, 4, 3.0)
+    assert not (summary["wrong_exit_codes"] or summary["late"] or summary["runs_that_differ"])
+    bad = {
+        "kills": {**hits("SIGKILL", (0, 0.1)), "runs": [["metrics.jsonl"]]},
+        "signals": hits("SIGINT", (143, 16.0)),
+    }
+    summary = kill_runs.summarize({"squad": fine, "glue": bad})
+    assert (summary["wrong_exit_codes"], summary["late"], summary["runs_that_differ"]) == (2, 1, 1)
+
+
+@pytest.mark.slow
+def test_some_kills_and_signals(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "scripts/kill_runs.py",
+            "--kills=1",
+            "--signals=2",
+            f"--output={tmp_path}/kills.json",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "kills.json").read_text())
+    assert (report["kills"], report["signals"]) == (2, 2)
