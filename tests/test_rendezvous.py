@@ -26,12 +26,12 @@ def free_hosts(count: int) -> list[str]:
 
 
 def meet(members: list[tuple[list[str], int]], timeout_secs: float = 30) -> list:
-    """Lets (hosts, rank) meet, each in a thread of its own. Returns what each has raised, or None."""
+    """Lets (hosts, rank) meet, each in a thread of its own, the first for `timeout_secs`. Returns what each has raised, or None."""
     ends = [None] * len(members)
 
     def run(number, hosts, rank):
         try:
-            rendezvous.meet(Cluster(tuple(hosts), rank), timeout_secs)
+            rendezvous.meet(Cluster(tuple(hosts), rank), timeout_secs if number == 0 else 30)
         except (ConfigError, PeerError) as error:
             ends[number] = error
 

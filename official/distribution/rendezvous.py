@@ -99,7 +99,7 @@ class _Wait:
         """Says who is missing where a line is due, and returns whether it was. Raises PeerError when time is up."""
         now = time.monotonic()
         if now >= self._started + self._timeout_secs:
-            raise PeerError(f"{self.describe(missing)} did not come within --peer_timeout_secs={self._timeout_secs:g}. Start all processes again.")
+            raise PeerError(f"Not there after --peer_timeout_secs={self._timeout_secs:g}: {self.describe(missing)}. Start all processes again.")
         if now < self._next_line:
             return False
         self._next_line = now + _SECS_BETWEEN_LINES
