@@ -58,15 +58,19 @@ def main() -> None:
 
 
 def show(manifest: dict) -> None:
+    """Prints what was counted, the sum of it last."""
     from official.data import read_counts
     for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
         if manifest[name]:
             print(f"{name}: {manifest[name]:,}")
-    undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out" if manifest["undecodable_bytes"] else ""
-    if undecodable:
+    undecodable = ""
+    if manifest["undecodable_bytes"]:
         print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
-    print("{instances:,} examples in {files} files from {input_files:,} text file{plural}: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, "
-          "{unknown_share:.2%} of them [UNK]".format(**manifest | {"files": len(manifest["files"]), "plural": "s" * (manifest["input_files"] != 1)}) + undecodable + ".")
+        undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out"
+    text_files = f"{manifest['input_files']:,} text file" + "s" * (manifest["input_files"] != 1)
+    made = "{instances:,} examples in {files} files".format(**manifest | {"files": len(manifest["files"])})
+    read = "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them [UNK]".format(**manifest)
+    print(f"{made} from {text_files}: {read}{undecodable}.")
 
 
 if __name__ == "__main__":

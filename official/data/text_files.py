@@ -112,9 +112,9 @@ def open_text(path: str) -> Iterator[TextFile]:
     """Opens a text file, decompressed by what it holds and not by its name.
 
     Raises:
-      ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a compressed one that is truncated or
-        damaged. What such a file lacks cannot be counted, and training on an unknown part of the text is worse than a job
-        that stops, and goes on when the file has been fetched again or left out.
+      ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a compressed one
+        that is truncated or damaged. What such a file lacks cannot be counted, and training on an unknown part of the text is
+        worse than a job that stops.
     """
     with files.naming(path), files.open_binary(path) as file:
         unpack = _find_compression(path, file.read(_MAGIC_BYTES))

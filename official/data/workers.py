@@ -70,7 +70,8 @@ def _run_in_processes(tasks: list[tuple], workers: int, bar: Bar, preload: str) 
     # Only this process holds the end that is written to: the others read its end when this process does, whatever ended it.
     read_end, write_end = context.Pipe(duplex=False)
     try:
-        with write_end, read_end, ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(counters, read_end)) as pool:
+        with write_end, read_end, ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_begin, initargs=(counters, read_end)) as pool:
             futures = [pool.submit(*task) for task in tasks]
             try:
                 _watch(futures, counters, bar)
@@ -94,7 +95,7 @@ def _watch(futures: list, counters, bar: Bar) -> None:
 
 
 def _begin(counters, read_end: Connection) -> None:
-    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the process that began the job."""
+    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the one that began the job."""
     global _counters
     _counters = counters
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -103,7 +104,9 @@ def _begin(counters, read_end: Connection) -> None:
 
 
 def _die_with(read_end: Connection) -> None:
-    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server, and lives on as long as its children."""
+    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server, and lives on as long as
+    its children.
+    """
     with contextlib.suppress(EOFError, OSError):
         read_end.recv_bytes()
     os._exit(1)  # pylint: disable=protected-access
