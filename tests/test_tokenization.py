@@ -173,7 +173,7 @@ def test_characters_of_the_first_blocks_and_a_sample_of_all(tokenizer):
 
 
 def test_cased_characters_of_the_first_blocks_and_a_sample_of_all(cased_tokenizer):
-    assert_equals_the_rules(cased_tokenizer, CASED, surrounded([*range(0x3000), *range(0x3000, 0x110000, 211)]))
+    assert_equals_the_rules(cased_tokenizer, CASED, surrounded([*range(0x700), *range(0x700, 0x110000, 311)]))
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_made_texts(tokenizer, texts):
     assert_equals_the_rules(tokenizer, VOCABULARY, texts)
 
 
-@THOROUGH
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(texts=st.lists(ANY_TEXT | NASTY_TEXT | ASCII_TEXT | MIXED_TEXT, max_size=12))
 def test_made_texts_cased(cased_tokenizer, texts):
     assert_equals_the_rules(cased_tokenizer, CASED, texts)
