@@ -15,11 +15,19 @@ from official.io import errors
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("message", ["short.", "x" * 5_000, "many words " * 100, "line\nbreak\r\x1b[2J\udce9", "\udce9" * 400, "٣" * 400])
+@pytest.mark.parametrize(
+    "message",
+    ["short.", "x" * 5_000, "many words " * 100, "line\nbreak\r\x1b[2J\udce9", "\udce9" * 400, "٣" * 400],
+)
 def test_one_short_line(capsys, message):
     errors.report_error("train.py", message)
     shown = capsys.readouterr().err
-    assert shown.startswith("train.py: ") and shown.count("\n") == 1 and shown.endswith("\n") and len(shown) <= 300
+    assert (
+        shown.startswith("train.py: ")
+        and shown.count("\n") == 1
+        and shown.endswith("\n")
+        and len(shown) <= 300
+    )
     assert shown[:-1].isprintable()
 
 
@@ -35,7 +43,10 @@ def test_many_names():
     assert errors.shortened(["a", "b"]) == "a, b"
     text = errors.describe_names({"missing": names, "unexpected": ["x"], "No layer": []})
     assert text == f"missing: {names[0]} and 23 more. unexpected: x. No layer"
-    assert ConfigError(text, {"missing": names}).is_shortened and not ConfigError(text, {"unexpected": ["x"]}).is_shortened
+    assert (
+        ConfigError(text, {"missing": names}).is_shortened
+        and not ConfigError(text, {"unexpected": ["x"]}).is_shortened
+    )
 
 
 BAR = """
@@ -76,4 +87,6 @@ def test_bars_go_before_the_error():
     assert done.returncode == 2 and "working" in text
     *_, bars, error = text.rstrip("\n").rpartition("\r")
     assert error == "tool.py: x.json: not a JSON file." and text.endswith(error + "\n")
-    assert bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()  # the last that was drawn is blank
+    assert (
+        bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
+    )  # the last that was drawn is blank

@@ -13,20 +13,41 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from fuzzing import commands, damage, processes  # pylint: disable=wrong-import-position
 
 # Commands that need no run: the workspace is there at once.
-QUICK = [name for name, command in commands.COMMANDS.items()
-         if not any(part.startswith(("runs", "formats", "records", "cache", "unfinished")) for part in command.parts) and command.script != "train.py"]
+QUICK = [
+    name
+    for name, command in commands.COMMANDS.items()
+    if not any(
+        part.startswith(("runs", "formats", "records", "cache", "unfinished")) for part in command.parts
+    )
+    and command.script != "train.py"
+]
 
 
 def fuzz(tmp_path, cases: int, seed: int, *flags: str) -> dict:
-    done = subprocess.run([sys.executable, "scripts/fuzz.py", f"--cases={cases}", f"--seed={seed}", f"--output={tmp_path}/fuzz.json", *flags],
-                          cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "scripts/fuzz.py",
+            f"--cases={cases}",
+            f"--seed={seed}",
+            f"--output={tmp_path}/fuzz.json",
+            *flags,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3000,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((tmp_path / "fuzz.json").read_text())
 
 
 def test_some_random_damage_ends_in_order(tmp_path):
     report = fuzz(tmp_path, 2 * len(QUICK), 5, f"--commands={','.join(QUICK)}")
-    assert sum(count for counts in report["by_command"].values() for count in counts.values()) == 2 * len(QUICK)
+    assert sum(count for counts in report["by_command"].values() for count in counts.values()) == 2 * len(
+        QUICK
+    )
     assert set(report["by_command"]) == set(QUICK) and not report["failures"]
 
 
@@ -39,9 +60,21 @@ def test_much_random_damage_to_every_command_ends_in_order(tmp_path, seed):
 
 def test_every_command_that_takes_files_is_there():
     """A script that is not damaged fetches from the network, or is no command."""
-    left_out = {"download_glue_data.py", "command_line.py", "fine_tuned.py", "loaded_model.py", "fuzz.py", "kill_runs.py", "kill_runs_parts.py"}
-    scripts = {path.name for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).glob("*.py")
-               if "__main__" in path.read_text(encoding="utf-8")}
+    left_out = {
+        "download_glue_data.py",
+        "command_line.py",
+        "fine_tuned.py",
+        "loaded_model.py",
+        "fuzz.py",
+        "kill_runs.py",
+        "kill_runs_parts.py",
+    }
+    scripts = {
+        path.name
+        for folder in ("scripts", "checkpoints_tools")
+        for path in (ROOT / folder).glob("*.py")
+        if "__main__" in path.read_text(encoding="utf-8")
+    }
     damaged = {command.script.rpartition("/")[2] for command in commands.COMMANDS.values()}
     assert scripts - left_out <= damaged and "train.py" in damaged
 
@@ -49,17 +82,47 @@ def test_every_command_that_takes_files_is_there():
 LINE = "ask.py: --context=x: No such file or directory.\n"
 
 
-@pytest.mark.parametrize("code, expected, output, errors, wrong", [
-    (0, "any", "done\n", "", None), (2, "refused", "", LINE, None), (2, "any", "", "12:00:00 a log line\n" + LINE, None),
-    (None, "any", "", "", "hang"), (-11, "any", "", "", "exit code -11"), (1, "any", "", "x\n", "exit code 1"), (0, "any", "", "\n", "nothing said"),
-    (1, "any", "", "Traceback (most recent call last):\n", "traceback"), (2, "any", "", "WARNING: All log messages before absl::\n" + LINE, "noise: All log messages before absl"),
-    (0, "refused", "done\n", "", "silent acceptance"), (0, "named", "done\n", "", "silent acceptance"), (0, "named", "2 damaged lines\n", "", None),
-    (3, "refused", "failed: loss\n", "", None), (2, "any", "", LINE + LINE, "2 error lines"), (2, "any", "", LINE + "bar 3/9", "the error is not the last line"),
-    (2, "any", "", "bar 3/9\r       \r" + LINE, None), (2, "any", "", "bar that is longer than the whole of the line of the error\r" + LINE, "a bar is left behind the error"),
-    (2, "any", "", f"ask.py: {'x' * 300}\n", "an error of 308 characters"),
-])
+@pytest.mark.parametrize(
+    "code, expected, output, errors, wrong",
+    [
+        (0, "any", "done\n", "", None),
+        (2, "refused", "", LINE, None),
+        (2, "any", "", "12:00:00 a log line\n" + LINE, None),
+        (None, "any", "", "", "hang"),
+        (-11, "any", "", "", "exit code -11"),
+        (1, "any", "", "x\n", "exit code 1"),
+        (0, "any", "", "\n", "nothing said"),
+        (1, "any", "", "Traceback (most recent call last):\n", "traceback"),
+        (
+            2,
+            "any",
+            "",
+            "WARNING: All log messages before absl::\n" + LINE,
+            "noise: All log messages before absl",
+        ),
+        (0, "refused", "done\n", "", "silent acceptance"),
+        (0, "named", "done\n", "", "silent acceptance"),
+        (0, "named", "2 damaged lines\n", "", None),
+        (3, "refused", "failed: loss\n", "", None),
+        (2, "any", "", LINE + LINE, "2 error lines"),
+        (2, "any", "", LINE + "bar 3/9", "the error is not the last line"),
+        (2, "any", "", "bar 3/9\r       \r" + LINE, None),
+        (
+            2,
+            "any",
+            "",
+            "bar that is longer than the whole of the line of the error\r" + LINE,
+            "a bar is left behind the error",
+        ),
+        (2, "any", "", f"ask.py: {'x' * 300}\n", "an error of 308 characters"),
+    ],
+)
 def test_judgement(code, expected, output, errors, wrong):
-    assert processes.judge("scripts/ask.py", code, (0, 3), expected, output, errors) == wrong or wrong and "error lines" in wrong
+    assert (
+        processes.judge("scripts/ask.py", code, (0, 3), expected, output, errors) == wrong
+        or wrong
+        and "error lines" in wrong
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -67,7 +130,13 @@ def test_damaged_json_is_never_what_it_was(tmp_path, seed):
     values = {"a": 1, "b": {"c": [1.5, 2.5]}, "d": "text"}
     path = tmp_path / "x.json"
     path.write_text(json.dumps(values))
-    what, expected = damage.damage_json(random.Random(seed), str(path), checked=[("a",), ("b", "c", "*"), ("d",)], required=[("d",)], ranges={("a",): (-1,)})
+    what, expected = damage.damage_json(
+        random.Random(seed),
+        str(path),
+        checked=[("a",), ("b", "c", "*"), ("d",)],
+        required=[("d",)],
+        ranges={("a",): (-1,)},
+    )
     assert expected == damage.REFUSED and what.startswith("JSON ")
     try:
         assert json.loads(path.read_bytes().decode(), parse_constant=lambda name: 1 / 0) != values

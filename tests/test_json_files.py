@@ -10,19 +10,22 @@ from official.reporting import comparison, metrics, result
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("content, message", [
-    (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
-    (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", "nested too deeply"),
-    (b'{"a": ' + b"9" * 5_000 + b"}", "9999999999999999999999999.. is too large a number"),
-    (b'{"a": 9223372036854775808}', "is too large a number"),
-    (b'{"a": 1e999}', "1e999 is too large a number"),
-    (b'{"a": NaN}', "NaN is no JSON number"),
-    (b'{"a": "caf\xe9"}', "byte 10 is not UTF-8"),
-    (b'{"a":\n 1,}', "line 2 column 4"),
-    (b"[]", "expected an object, got a list"),
-    (b"null", "expected an object, got null"),
-    (b"", "not a JSON file"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", "nested too deeply"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "9999999999999999999999999.. is too large a number"),
+        (b'{"a": 9223372036854775808}', "is too large a number"),
+        (b'{"a": 1e999}', "1e999 is too large a number"),
+        (b'{"a": NaN}', "NaN is no JSON number"),
+        (b'{"a": "caf\xe9"}', "byte 10 is not UTF-8"),
+        (b'{"a":\n 1,}', "line 2 column 4"),
+        (b"[]", "expected an object, got a list"),
+        (b"null", "expected an object, got null"),
+        (b"", "not a JSON file"),
+    ],
+)
 def test_what_is_no_object(tmp_path, content, message):
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(ConfigError, match=message) as error:
@@ -39,14 +42,17 @@ def test_what_is_json(tmp_path):
         json_files.read_json(str(tmp_path / "y.json"))
 
 
-@pytest.mark.parametrize("values, kind, message", [
-    ({"a": True}, int, '"a" is true or false, expected a whole number'),
-    ({"a": 1.0}, int, '"a" is a number, expected a whole number'),
-    ({"a": None}, str, '"a" is null, expected a text'),
-    ({"a": "1"}, (float, type(None)), '"a" is a text, expected a number or null'),
-    ({}, str, 'has no "a"'),
-    ([], str, 'expected an object with "a", got a list'),
-])
+@pytest.mark.parametrize(
+    "values, kind, message",
+    [
+        ({"a": True}, int, '"a" is true or false, expected a whole number'),
+        ({"a": 1.0}, int, '"a" is a number, expected a whole number'),
+        ({"a": None}, str, '"a" is null, expected a text'),
+        ({"a": "1"}, (float, type(None)), '"a" is a text, expected a number or null'),
+        ({}, str, 'has no "a"'),
+        ([], str, 'expected an object with "a", got a list'),
+    ],
+)
 def test_types_of_fields(values, kind, message):
     with pytest.raises(ConfigError, match=message):
         json_files.expect(values, "a", kind, "x.json")
@@ -58,23 +64,46 @@ def test_fields_of_the_right_type():
 
 
 def test_every_reader_is_this_one():
-    """json.load and json.loads are for what this process has made, or another part of this program has told it."""
-    allowed = {"official/io/json_files.py", "official/reporting/report.py", "official/training/runner.py", "official/training/repeats.py",
-               "official/training/plan.py", "official/data/unfinished.py", "official/data/documents.py", "scripts/measure_memory.py",
-               "scripts/benchmark_peers.py", "scripts/peers/worker.py", "scripts/fuzzing/server.py", "scripts/fuzzing/processes.py",
-               "scripts/fuzzing/damage.py"}
-    paths = [path for folder in ("official", "scripts", "checkpoints_tools", "tf2_bert") for path in (ROOT / folder).rglob("*.py")]
-    readers = {str(path.relative_to(ROOT)) for path in paths if "json.load" in path.read_text(encoding="utf-8")}
+    """json.load and json.loads are for what this program has made, or another part of it has said."""
+    allowed = {
+        "official/io/json_files.py",
+        "official/reporting/report.py",
+        "official/training/runner.py",
+        "official/training/repeats.py",
+        "official/data/unfinished.py",
+        "scripts/kill_runs.py",
+        "scripts/measure_memory.py",
+        "scripts/benchmark_peers.py",
+        "scripts/peers/worker.py",
+        "scripts/fuzzing/server.py",
+        "scripts/fuzzing/processes.py",
+        "scripts/fuzzing/damage.py",
+    }
+    paths = [
+        path
+        for folder in ("official", "scripts", "checkpoints_tools", "tf2_bert")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    readers = {
+        str(path.relative_to(ROOT)) for path in paths if "json.load" in path.read_text(encoding="utf-8")
+    }
     assert readers <= allowed
 
 
 RESULT = {"status": "finished", "reason": "all steps done", "step": 4, "samples": 16, "config": {"seed": 1}}
 
 
-@pytest.mark.parametrize("changed, message", [
-    ({"status": "done"}, "status='done' is not one of"), ({"status": 3}, '"status" is a whole number'), ({"step": "4"}, '"step" is a text'),
-    ({"config": []}, '"config" is a list'), ({"best_step": "x"}, '"best_step" is a text'), ({"fresh_variables": [1]}, "fresh_variables: expected a text"),
-])
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"status": "done"}, "status='done' is not one of"),
+        ({"status": 3}, '"status" is a whole number'),
+        ({"step": "4"}, '"step" is a text'),
+        ({"config": []}, '"config" is a list'),
+        ({"best_step": "x"}, '"best_step" is a text'),
+        ({"fresh_variables": [1]}, "fresh_variables: expected a text"),
+    ],
+)
 def test_a_result_is_checked(tmp_path, changed, message):
     (tmp_path / "result.json").write_text(json.dumps({**RESULT, **changed}))
     with pytest.raises(ConfigError, match=message):
@@ -86,15 +115,27 @@ def test_a_result_is_checked(tmp_path, changed, message):
 
 def test_damaged_lines_of_metrics_are_counted(tmp_path):
     good = '{"split": "eval", "step": 4, "samples": 16, "loss": 1.5, "mlm_accuracy": 0.5}\n'
-    bad = ['{"split": "train", "step": 1, "loss": "low"}\n', '{"split": "train", "step": -1}\n', "[" * 200_000 + "\n", '{"split": "eval", "step": 1, "loss": NaN}\n']
+    bad = [
+        '{"split": "train", "step": 1, "loss": "low"}\n',
+        '{"split": "train", "step": -1}\n',
+        "[" * 200_000 + "\n",
+        '{"split": "eval", "step": 1, "loss": NaN}\n',
+    ]
     (tmp_path / "metrics.jsonl").write_text(good + "".join(bad) + good + '{"split": "tr')
     records, damaged = metrics.read_metrics_counted(str(tmp_path))
     assert len(records) == 2 and damaged == 4
-    run, = comparison.read_runs([str(tmp_path)])
+    (run,) = comparison.read_runs([str(tmp_path)])
     assert "4 damaged lines" in run.notes[0]
 
 
-@pytest.mark.parametrize("content, message", [("[]", "expected an object"), ('{"seed": "x"}', "seed='x', expected"), ('{"model": 3}', '"model" is a whole number')])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[]", "expected an object"),
+        ('{"seed": "x"}', "seed='x', expected"),
+        ('{"model": 3}', '"model" is a whole number'),
+    ],
+)
 def test_compared_settings_are_checked(tmp_path, content, message):
     (tmp_path / "metrics.jsonl").write_text('{"split": "eval", "step": 4, "samples": 16, "loss": 1.5}\n')
     (tmp_path / "config.json").write_text(content)

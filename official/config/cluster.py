@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import os
 import re
 
 from official.io.errors import ConfigError
+from official.io.json_files import parse_json
 
 _JOBS = ("chief", "worker")  # in the order of their ranks
 
@@ -48,11 +48,11 @@ def read_cluster(config, environment: Mapping[str, str] = os.environ) -> Cluster
 
 def _read_tf_config(text: str) -> Cluster:
     try:
-        values = json.loads(text)
+        values = parse_json(text, "TF_CONFIG")
         jobs, task = values["cluster"], values["task"]
         kind, index = task["type"], int(task["index"])
         lists = {job: list(jobs.get(job, ())) for job in _JOBS}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError('TF_CONFIG is not of the form {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}. '
                           "Correct it, or use --worker_hosts and --task_index.") from None
     if kind not in _JOBS:

@@ -17,7 +17,6 @@ of all splits are therefore those of the file, however it is split.
 import dataclasses
 import html
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -27,6 +26,7 @@ from official.config import ConfigError
 from official.data import json_array, sentences, text_files, text_kinds
 from official.data.read_counts import FileCounts, Owners, ReadCounts
 from official.data.text_files import Split
+from official.io import json_files
 
 SENTENCE_SPLITTING = ("auto", "always", "never")
 _MOST_LINE_BYTES = 1 << 20
@@ -250,8 +250,8 @@ def _array_items(text, split: Split, counts: ReadCounts) -> _Items:
 def _parse_page(line: str) -> tuple[str, str] | None:
     """Returns title and text of a line of JSON, or None where it has no text."""
     try:
-        return _page_of(json.loads(line))
-    except (ValueError, RecursionError):
+        return _page_of(json_files.parse_json(line, "a line"))
+    except ConfigError:
         return None
 
 

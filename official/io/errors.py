@@ -26,7 +26,10 @@ class ConfigError(ValueError):
 
 
 def report_error(program: str, message: str) -> None:
-    """Prints an error as the last line on stderr: one line below 300 characters, below progress bars, which are cleared."""
+    """Prints an error as the last line on stderr: one line below 300 characters.
+
+    Progress bars are cleared before.
+    """
     _clear_bars()
     stream = sys.stderr
     if stream is None:  # closed
@@ -38,13 +41,19 @@ def report_error(program: str, message: str) -> None:
 
 
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """Returns a text of `most` characters at most: its beginning, which says what is wrong, and its end, which says what to do."""
+    """Returns a text of `most` characters at most: its beginning and its end.
+
+    The beginning of a message says what is wrong, and its end what to do.
+    """
     end = most // 3
-    return text if len(text) <= most else f"{text[:most - end - 4]} .. {text[-end:]}"
+    return text if len(text) <= most else f"{text[: most - end - 4]} .. {text[-end:]}"
 
 
 def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
-    """Returns names with commas between them: as many as have room in `most` characters, one at least, and how many more there are."""
+    """Returns names with commas between them, and how many more there are.
+
+    As many have room as fit into `most` characters, one at least.
+    """
     shown = list(names[:1])
     for name in names[1:]:
         if len(", ".join([*shown, name])) > most:
@@ -55,8 +64,14 @@ def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
 
 
 def describe_names(problems: dict[str, list[str]]) -> str:
-    """Returns {title: names} as a message has it: "missing: a, b and 7 more. unexpected: c"; a title without names stands alone."""
-    return ". ".join(f"{title}: {shortened(names, _MOST_OF_NAMES // len(problems))}" if names else title for title, names in problems.items())
+    """Returns {title: names} as a message has it: "missing: a, b and 7 more. unexpected: c".
+
+    A title without names stands alone.
+    """
+    return ". ".join(
+        f"{title}: {shortened(names, _MOST_OF_NAMES // len(problems))}" if names else title
+        for title, names in problems.items()
+    )
 
 
 def _clear_bars() -> None:

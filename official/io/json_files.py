@@ -1,4 +1,4 @@
-"""The one reader of JSON. What is not strict JSON, or not of the wanted types, ends in one line that names file and key."""
+"""The one reader of JSON. What is not JSON, or not of the wanted types, ends in one line that names file and key."""
 
 import hashlib
 import json
@@ -7,7 +7,15 @@ import math
 from official.io.errors import ConfigError
 from official.io.files import open_binary
 
-_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 _DEEPEST = 64  # the files that are read have about ten levels
 _LARGEST = 2**63  # whole numbers beyond it are no number of anything here
 _REQUIRED = object()
@@ -37,7 +45,7 @@ def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[object,
 
 
 def read_json_or_empty(path: str) -> dict:
-    """Reads an object that only saves work (a cache, what an earlier process left): {} where it is missing or damaged."""
+    """Reads an object that only saves work, as a cache does: {} where it is missing or damaged."""
     try:
         return read_json(path)
     except ConfigError:
@@ -60,7 +68,9 @@ def parse_json(content: bytes | str, source: str, kind: Kind = dict):
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not a JSON file (byte {error.start} is not UTF-8).") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{source}: not a JSON file, line {error.lineno} column {error.colno}: {error.msg}.") from None
+        raise ConfigError(
+            f"{source}: not a JSON file, line {error.lineno} column {error.colno}: {error.msg}."
+        ) from None
     except ValueError as error:
         raise ConfigError(f"{source}: not a JSON file ({error}).") from None
     except RecursionError:
@@ -71,7 +81,7 @@ def parse_json(content: bytes | str, source: str, kind: Kind = dict):
 
 
 def check_kind(value, kind: Kind, source: str):
-    """Returns the value where it is of one of the kinds: true is no number, and a whole number is one. Raises ConfigError."""
+    """Returns the value where it is of one of the kinds (see `is_of_kind`). Raises ConfigError where it is not."""
     if not is_of_kind(value, kind):
         raise ConfigError(f"{source}: expected {_named(kind)}, got {kind_of(value)}.")
     return value
@@ -102,7 +112,7 @@ def expect(values, key: str, kind: Kind, source: str, default=_REQUIRED):
 
 
 def is_of_kind(value, kind: Kind) -> bool:
-    """Tells whether a JSON value is of one of the types: true is no number, and a whole number is a number."""
+    """Tells whether a value is of one of the types: true is no number, and a whole number is a number."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return type(value) in kinds or type(value) is int and float in kinds
 
@@ -119,8 +129,13 @@ def _named(kind: Kind) -> str:
 def _is_too_deep(values) -> bool:
     level = [values]
     for _ in range(_DEEPEST + 1):
-        level = [inner for outer in level if isinstance(outer, (dict, list))
-                 for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, (dict, list))]
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return False
     return True
@@ -131,7 +146,9 @@ def _refuse(constant: str):
 
 
 def _whole_number(digits: str) -> int:
-    number = int(digits) if len(digits) < 25 else _LARGEST  # Python refuses thousands of digits in words of its own
+    number = (
+        int(digits) if len(digits) < 25 else _LARGEST
+    )  # Python refuses thousands of digits in words of its own
     if not -_LARGEST < number < _LARGEST:
         raise ValueError(f"{digits[:25]}{'..' * (len(digits) > 25)} is too large a number")
     return number

@@ -1,1 +1,1 @@
-"""The parts of scripts/fuzz.py: what is damaged, how, by which commands it is read, and whether they end in order."""
+"""The parts of scripts/fuzz.py: what is damaged, how, which commands read it, and whether they end in order."""

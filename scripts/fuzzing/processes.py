@@ -10,17 +10,29 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LIMIT_SECS = 240  # a case takes seconds; what takes longer hangs
 _MOST_CHARACTERS = 300  # of an error line
 # What libraries print, and tracebacks: nothing that tells a user what to do.
-_NOISE = re.compile(r"Traceback|ERROR:tensorflow|WARNING:tensorflow|All log messages before absl|^[EWIF]\d{4} \d\d:|: [EWF] \w+/|\w+Warning: |"
-                    r"Exception ignored|dumped|<class '", re.MULTILINE)
-_NAMED = re.compile(r"damaged|skipped|left out|malformed|undecodable|not in the context|empty|nanswered|issing prediction|not finite|non-finite|NaN")
+_NOISE = re.compile(
+    r"Traceback|ERROR:tensorflow|WARNING:tensorflow|All log messages before absl|"
+    r"^[EWIF]\d{4} \d\d:|: [EWF] \w+/|\w+Warning: |"
+    r"Exception ignored|dumped|<class '",
+    re.MULTILINE,
+)
+_NAMED = re.compile(
+    r"damaged|skipped|left out|malformed|undecodable|not in the context|"
+    r"empty|nanswered|issing prediction|not finite|non-finite|NaN"
+)
 
 
 class Server:
     """The process that forks cases; `submit` some, and take as many answers."""
 
     def __init__(self):
-        self._process = subprocess.Popen([sys.executable, os.path.join(ROOT, "scripts", "fuzzing", "server.py")], cwd=ROOT,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, os.path.join(ROOT, "scripts", "fuzzing", "server.py")],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         if not self._process.stdout.readline():
             raise RuntimeError("the server of the cases did not start; its message is above")
 
@@ -31,15 +43,23 @@ class Server:
         self._process.stdin.close()
         self._process.wait()
 
-    def submit(self, number: int, script: str, arguments: tuple[str, ...], folder: str, output: str | None = None) -> None:
+    def submit(
+        self, number: int, script: str, arguments: tuple[str, ...], folder: str, output: str | None = None
+    ) -> None:
         """Starts a command in a folder; its output goes to the same folder or to another one."""
-        request = {"number": number, "script": os.path.join(ROOT, script), "arguments": list(arguments), "folder": folder,
-                   "output": output or folder, "limit_secs": LIMIT_SECS}
+        request = {
+            "number": number,
+            "script": os.path.join(ROOT, script),
+            "arguments": list(arguments),
+            "folder": folder,
+            "output": output or folder,
+            "limit_secs": LIMIT_SECS,
+        }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
 
     def next_answer(self) -> tuple[int, int | None, float]:
-        """Waits for the next command that ends. Returns (number, exit code or None where it hung, seconds)."""
+        """Waits for the next command that ends. Returns (number, exit code, None where it hung, and seconds)."""
         answer = json.loads(self._process.stdout.readline())
         return answer["number"], answer["code"], answer["secs"]
 
@@ -50,7 +70,9 @@ def text_of(path: str) -> str:
         return file.read()
 
 
-def judge(script: str, code: int | None, codes: tuple[int, ...], expected: str, output: str, errors: str) -> str | None:
+def judge(
+    script: str, code: int | None, codes: tuple[int, ...], expected: str, output: str, errors: str
+) -> str | None:
     """Returns what is wrong with how a case ended, or None.
 
     Args:
@@ -79,7 +101,7 @@ def judge(script: str, code: int | None, codes: tuple[int, ...], expected: str, 
 
 
 def _judge_error(program: str, errors: str) -> str | None:
-    """Returns what is wrong with the error of a command: it is one line, the last one, and nothing is drawn over it."""
+    """Returns what is wrong with an error: it is one short line, the last one, and nothing is drawn over it."""
     lines = [_shown(line) for line in errors.rstrip("\n").split("\n")]
     complaints = [line for line in lines if line.startswith(f"{program}: ")]
     if len(complaints) != 1:
@@ -94,8 +116,8 @@ def _judge_error(program: str, errors: str) -> str | None:
 
 
 def _shown(line: str) -> str:
-    """Returns a line as a terminal shows it: what follows a carriage return is written over what was there."""
+    """Returns a line as a terminal shows it: what follows a carriage return overwrites what was there."""
     shown = ""
     for part in line.split("\r"):
-        shown = part + shown[len(part):]
+        shown = part + shown[len(part) :]
     return shown.rstrip()

@@ -1,8 +1,9 @@
-"""Runs command lines in processes that are forked from this one, which has loaded the libraries and run nothing.
+"""Runs command lines in processes forked from this one, which has loaded the libraries and run nothing.
 
-Reads a JSON object a line from stdin, {number, script, arguments, folder, output, limit_secs}, and answers each with {number, code, secs}, in
-the order in which they end. A command works in its folder; its stdin is FOLDER/stdin where that is there, its output goes to
-OUTPUT/stdout, and its stderr, a terminal, to OUTPUT/stderr. `code` is that of the process, negative for a signal, None for one that was killed after its time.
+Reads a JSON object a line from stdin, {number, script, arguments, folder, output, limit_secs}, and answers each with
+{number, code, secs}, in the order in which they end. A command works in its folder; its stdin is FOLDER/stdin where
+that is there, its output goes to OUTPUT/stdout, and its stderr, a terminal, to OUTPUT/stderr. `code` is that of the
+process, negative for a signal, None for one that was killed after its time.
 """
 
 import atexit
@@ -28,18 +29,40 @@ sys.path[:0] = [ROOT, os.path.join(ROOT, "scripts")]
 
 # What commands load; the names of this project come first, since they set what TensorFlow reads.
 PRELOADED = (
-    "official", "command_line", "official.tasks", "official.training.repeats", "official.training.plan", "official.training.step_benchmark",
-    "official.checkpoint.convert", "official.data.creation", "official.data.preparation", "official.data.inspection",
-    "official.data.squad.evaluation", "official.data.squad.plots", "official.data.glue.submission", "official.data.glue.metrics",
-    "official.reporting.comparison", "official.reporting.convergence", "checkpoints_tools.verification", "tensorflow_text", "mlperf_logging.mllog",
-    "mlperf_logging.rcp_checker.rcp_checker", "mlperf_logging.result_summarizer.result_summarizer",
-    "matplotlib.figure", "matplotlib.backends.backend_agg", "sklearn.metrics", "scipy.stats", "onnx", "safetensors")
+    "official",
+    "command_line",
+    "official.tasks",
+    "official.training.repeats",
+    "official.training.plan",
+    "official.training.step_benchmark",
+    "official.checkpoint.convert",
+    "official.data.creation",
+    "official.data.preparation",
+    "official.data.inspection",
+    "official.data.squad.evaluation",
+    "official.data.squad.plots",
+    "official.data.glue.submission",
+    "official.data.glue.metrics",
+    "official.reporting.comparison",
+    "official.reporting.convergence",
+    "checkpoints_tools.verification",
+    "tensorflow_text",
+    "mlperf_logging.mllog",
+    "mlperf_logging.rcp_checker.rcp_checker",
+    "mlperf_logging.result_summarizer.result_summarizer",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "sklearn.metrics",
+    "scipy.stats",
+    "onnx",
+    "safetensors",
+)
 _MEMORY_BYTES = 16 << 30  # of address space: what takes more is an error, and not the end of the machine
 _ROWS, _COLUMNS = 24, 100  # of the terminal
 
 
 class _Running:
-    """A command that runs: its process, the end of its terminal that this process reads, and the file that this goes to."""
+    """A command that runs: its process, our end of its terminal, and the file that this is copied to."""
 
     def __init__(self, request: dict, pid: int, terminal: int):
         self.request, self.pid, self.terminal = request, pid, terminal
@@ -71,11 +94,20 @@ class _Running:
         os.close(self.terminal)
         self.file.close()
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        print(json.dumps({"number": self.request["number"], "code": code, "secs": round(time.monotonic() - self.started, 2)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "number": self.request["number"],
+                    "code": code,
+                    "secs": round(time.monotonic() - self.started, 2),
+                }
+            ),
+            flush=True,
+        )
 
 
 def serve() -> dict | None:
-    """Forks for every request. Returns the request in the forked process, and None in this one when there are no more."""
+    """Forks for every request. Returns it in the forked process, and None here when there are no more."""
     running, pending, is_open = [], b"", True
     while is_open or running:
         waiting = [one.terminal for one in running] + ([0] if is_open else [])
@@ -122,7 +154,7 @@ def _start(request: dict) -> _Running | None:
 
 
 def become(request: dict) -> int:
-    """Runs the command as Python would run its file, up to the end of what lives as long as it. Returns the exit code."""
+    """Runs the command as Python would run its file, with the end of all its objects. Returns the exit code."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
@@ -136,7 +168,7 @@ def become(request: dict) -> int:
     except BaseException:  # pylint: disable=broad-except  # finding any is what this is for
         traceback.print_exc()
         code = 1
-    gc.collect()  # what ends with the objects of the command alone: Python's own end takes seconds with all libraries loaded
+    gc.collect()  # the command's objects alone: Python's own end takes seconds with all libraries loaded
     threading._shutdown()  # pylint: disable=protected-access
     atexit._run_exitfuncs()  # pylint: disable=protected-access
     sys.stdout.flush()

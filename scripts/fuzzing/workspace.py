@@ -1,4 +1,4 @@
-"""The workspace that the cases copy from: a tiny model, text, records, questions, rows, runs, and its checkpoint in every format."""
+"""What the cases copy from: a tiny model, text, records, questions, rows, runs, a checkpoint in every format."""
 
 import contextlib
 import json
@@ -9,31 +9,94 @@ import string
 import sys
 from unittest import mock
 
-from fuzzing import commands, processes
+from fuzzing import definitions, processes
 
-_SIZES = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, max_position_embeddings=32)
+_SIZES = dict(
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+)
 _LETTERS = string.ascii_lowercase
-_WORDS = ("one", "two", "three", "was", "first", "here", "there", "who", "where", "is", "the", "sea", "##s", "old", "and", "stone")
+_WORDS = (
+    "one",
+    "two",
+    "three",
+    "was",
+    "first",
+    "here",
+    "there",
+    "who",
+    "where",
+    "is",
+    "the",
+    "sea",
+    "##s",
+    "old",
+    "and",
+    "stone",
+)
 
 
 def write_files(folder: str) -> None:
     """Writes what needs no model."""
     rng = random.Random(1)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS if letter != "s"), *_WORDS, ".", "?"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *_LETTERS,
+        *(f"##{letter}" for letter in _LETTERS if letter != "s"),
+        *_WORDS,
+        ".",
+        "?",
+    ]
     _write(folder, "vocab.txt", "".join(f"{word}\n" for word in words))
-    _write(folder, "bert.json", json.dumps({"vocab_size": len(words), **_SIZES, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}))
-    _write(folder, "text/plain.txt", "\n\n".join("\n".join(_sentence(rng) for _ in range(4)) for _ in range(5)) + "\n")
-    _write(folder, "text/wiki.json", "".join(json.dumps({"title": f"t{number}", "text": "\n".join(_sentence(rng) for _ in range(4))}) + "\n"
-                                             for number in range(4)))
+    _write(
+        folder,
+        "bert.json",
+        json.dumps({"vocab_size": len(words), **_SIZES, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}),
+    )
+    _write(
+        folder,
+        "text/plain.txt",
+        "\n\n".join("\n".join(_sentence(rng) for _ in range(4)) for _ in range(5)) + "\n",
+    )
+    _write(
+        folder,
+        "text/wiki.json",
+        "".join(
+            json.dumps({"title": f"t{number}", "text": "\n".join(_sentence(rng) for _ in range(4))}) + "\n"
+            for number in range(4)
+        ),
+    )
     _write(folder, "context.txt", " ".join(_sentence(rng) for _ in range(4)) + "\n")
     for part, articles in (("train", 3), ("dev", 2)):
         _write(folder, f"squad/{part}.json", json.dumps(_squad(rng, part, articles)))
-    _write(folder, "predictions.json", json.dumps({f"dev-{number}": rng.choice(("one", "the sea", "")) for number in range(4)}))
+    _write(
+        folder,
+        "predictions.json",
+        json.dumps({f"dev-{number}": rng.choice(("one", "the sea", "")) for number in range(4)}),
+    )
     _write(folder, "na.json", json.dumps({f"dev-{number}": rng.random() for number in range(4)}))
     for split, count in (("train", 12), ("dev", 6), ("test", 5)):
         _write(folder, f"glue/RTE/{split}.tsv", _rows(rng, split, count))
-    _write(folder, "submission/RTE.tsv", "index\tprediction\n" + "".join(f"{number}\t{rng.choice(_LABELS)}\n" for number in range(5)))
-    _write(folder, "run.flags", "".join(f"{flag}\n" for flag in (*commands.PRETRAINING, "--model_dir=new", "--distribution_strategy=one_device")))
+    _write(
+        folder,
+        "submission/RTE.tsv",
+        "index\tprediction\n" + "".join(f"{number}\t{rng.choice(_LABELS)}\n" for number in range(5)),
+    )
+    _write(
+        folder,
+        "run.flags",
+        "".join(
+            f"{flag}\n"
+            for flag in (*definitions.PRETRAINING, "--model_dir=new", "--distribution_strategy=one_device")
+        ),
+    )
 
 
 _LABELS = ("entailment", "not_entailment")
@@ -47,7 +110,9 @@ def _write(folder: str, name: str, text: str) -> None:
 
 
 def _sentence(rng: random.Random) -> str:
-    return " ".join(rng.choice(_WORDS).removeprefix("##") for _ in range(rng.randrange(4, 9))).capitalize() + "."
+    return (
+        " ".join(rng.choice(_WORDS).removeprefix("##") for _ in range(rng.randrange(4, 9))).capitalize() + "."
+    )
 
 
 def _squad(rng: random.Random, part: str, articles: int) -> dict:
@@ -57,8 +122,14 @@ def _squad(rng: random.Random, part: str, articles: int) -> dict:
         questions = []
         for number in (2 * article, 2 * article + 1):
             answer = rng.choice(context.split())
-            questions.append({"id": f"{part}-{number}", "question": f"Who was {rng.choice(_WORDS)}?", "is_impossible": False,
-                              "answers": [{"text": answer, "answer_start": context.index(answer)}]})
+            questions.append(
+                {
+                    "id": f"{part}-{number}",
+                    "question": f"Who was {rng.choice(_WORDS)}?",
+                    "is_impossible": False,
+                    "answers": [{"text": answer, "answer_start": context.index(answer)}],
+                }
+            )
         paragraphs.append({"title": f"t{article}", "paragraphs": [{"context": context, "qas": questions}]})
     return {"version": "1.1", "data": paragraphs}
 
@@ -67,12 +138,14 @@ def _rows(rng: random.Random, split: str, count: int) -> str:
     labels = [] if split == "test" else ["label"]
     lines = ["\t".join(["index", "sentence1", "sentence2", *labels])]
     for number in range(count):
-        lines.append("\t".join([str(number), _sentence(rng), _sentence(rng), *[rng.choice(_LABELS)] * len(labels)]))
+        lines.append(
+            "\t".join([str(number), _sentence(rng), _sentence(rng), *[rng.choice(_LABELS)] * len(labels)])
+        )
     return "\n".join(lines) + "\n"
 
 
 def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
-    """Writes the files, and makes by the project's own commands the parts of `wanted`: records, unfinished, cache, runs/.., formats/..
+    """Writes the files, and makes the other parts of `wanted` by the project's own commands.
 
     Raises:
       RuntimeError: where a command fails on what is not damaged.
@@ -85,13 +158,23 @@ def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
         wanted = wanted | {"records"}
     creation = "scripts/create_pretraining_data.py"
     rounds = [
-        {"records": (creation, (*commands.CREATION, "--output_dir=records")),
-         "runs/squad": ("train.py", (*commands.SQUAD, "--model_dir=runs/squad", "--cache_dir=cache")),
-         "runs/rte": ("train.py", (*commands.GLUE, "--model_dir=runs/rte"))},
-        {"runs/pretrain": ("train.py", (*commands.PRETRAINING, "--model_dir=runs/pretrain")),
-         "runs/again": ("train.py", (*commands.PRETRAINING, "--model_dir=runs/again", "--seed=2"))},
-        {f"formats/{name}": ("checkpoints_tools/convert_ckpt.py", (action, "runs/pretrain", f"--output_dir=formats/{name}"))
-         for name, action in commands.ACTIONS.items()}]
+        {
+            "records": (creation, (*definitions.CREATION, "--output_dir=records")),
+            "runs/squad": ("train.py", (*definitions.SQUAD, "--model_dir=runs/squad", "--cache_dir=cache")),
+            "runs/rte": ("train.py", (*definitions.GLUE, "--model_dir=runs/rte")),
+        },
+        {
+            "runs/pretrain": ("train.py", (*definitions.PRETRAINING, "--model_dir=runs/pretrain")),
+            "runs/again": ("train.py", (*definitions.PRETRAINING, "--model_dir=runs/again", "--seed=2")),
+        },
+        {
+            f"formats/{name}": (
+                "checkpoints_tools/convert_ckpt.py",
+                (action, "runs/pretrain", f"--output_dir=formats/{name}"),
+            )
+            for name, action in definitions.ACTIONS.items()
+        },
+    ]
     if "cache" in wanted:
         wanted = wanted | {"runs/squad"}
     for these in rounds:
@@ -103,7 +186,9 @@ def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
 def _run_all(server: "processes.Server", these: dict[str, tuple], folder: str) -> None:
     cases = {}
     for number, (name, (script, arguments)) in enumerate(these.items()):
-        case = os.path.join(folder, ".made", str(number))  # its terminal and output; the command itself works in the folder
+        case = os.path.join(
+            folder, ".made", str(number)
+        )  # its terminal and output; the command itself works in the folder
         os.makedirs(case)
         cases[number] = name, case
         server.submit(number, script, arguments, folder, output=case)
@@ -111,7 +196,9 @@ def _run_all(server: "processes.Server", these: dict[str, tuple], folder: str) -
         number, code, _ = server.next_answer()
         name, case = cases[number]
         if code != 0:
-            raise RuntimeError(f"{name} ended with {code}:\n{processes.text_of(os.path.join(case, 'stderr'))[-2000:]}")
+            raise RuntimeError(
+                f"{name} ended with {code}:\n{processes.text_of(os.path.join(case, 'stderr'))[-2000:]}"
+            )
     shutil.rmtree(os.path.join(folder, ".made"), ignore_errors=True)
 
 
@@ -123,8 +210,13 @@ def _interrupt_creation(folder: str) -> None:
     here = os.getcwd()
     os.chdir(folder)
     try:
-        with mock.patch.object(sys, "argv", ["create_pretraining_data.py", *commands.CREATION, "--output_dir=unfinished"]), \
-                mock.patch.object(creation, "_manifest", side_effect=KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
+        with (
+            mock.patch.object(
+                sys, "argv", ["create_pretraining_data.py", *definitions.CREATION, "--output_dir=unfinished"]
+            ),
+            mock.patch.object(creation, "_manifest", side_effect=KeyboardInterrupt),
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             create_pretraining_data.main()
     finally:
         os.chdir(here)

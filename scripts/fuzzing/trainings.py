@@ -1,0 +1,140 @@
+"""The runs of train.py that are damaged."""
+
+from fuzzing import json_schemas
+from fuzzing.definitions import (
+    Command,
+    Target,
+    of_bytes,
+    of_checkpoint,
+    BERT,
+    CHECKPOINTS,
+    GLUE,
+    PRETRAINING,
+    SQUAD,
+    TRAIN_NUMBERS,
+    WORDS_OF_MODEL,
+)
+
+
+def trainings() -> list[Command]:
+    model = ("bert.json", "vocab.txt")
+    metrics = Target("runs/pretrain/metrics.jsonl", "json_lines")
+    return [
+        Command(
+            "pretrain",
+            "train.py",
+            (*PRETRAINING, "--model_dir=new"),
+            (*model, "records"),
+            (
+                BERT,
+                WORDS_OF_MODEL,
+                Target("records/part-0000*", "records"),
+                *of_bytes("bert.json", "records/part-0000*"),
+            ),
+            TRAIN_NUMBERS,
+            codes=(0, 3),
+        ),
+        Command(
+            "pretrain resumed",
+            "train.py",
+            (*PRETRAINING, "--model_dir=runs/pretrain", "--num_steps_per_epoch=12"),
+            (*model, "records", "runs/pretrain"),
+            (
+                metrics,
+                *of_bytes(
+                    "runs/pretrain/ckpt-*",
+                    "runs/pretrain/config.json",
+                    "runs/pretrain/result.json",
+                    "runs/pretrain/metrics.jsonl",
+                    "runs/pretrain/mllog.txt",
+                    "runs/pretrain/checkpoint",
+                ),
+            ),
+            codes=(0, 3),
+        ),
+        Command(
+            "pretrain initialised",
+            "train.py",
+            (*PRETRAINING, "--model_dir=new", "--init_checkpoint=runs/pretrain/ckpt-8"),
+            (*model, "records", "runs/pretrain"),
+            (of_checkpoint("keras"), *of_bytes("runs/pretrain/ckpt-*")),
+            codes=(0, 3),
+        ),
+        Command(
+            "plan",
+            "train.py",
+            ("--config=runs/pretrain/config.json", "--model_dir=new", "--plan"),
+            (*model, "records", "runs/pretrain"),
+            (
+                Target("runs/pretrain/config.json", "json", json_schemas.CONFIG),
+                *of_bytes("runs/pretrain/config.json"),
+            ),
+            TRAIN_NUMBERS,
+        ),
+        Command(
+            "flagfile",
+            "train.py",
+            ("--flagfile=run.flags", "--plan"),
+            (*model, "run.flags"),
+            of_bytes("run.flags"),
+            TRAIN_NUMBERS,
+        ),
+        Command(
+            "squad",
+            "train.py",
+            (*SQUAD, "--model_dir=new", "--cache_dir=cache"),
+            (*model, "squad", "cache"),
+            (
+                Target("squad/train.json", "json", json_schemas.SQUAD),
+                Target("squad/dev.json", "json", json_schemas.TO_ANSWER),
+                BERT,
+                WORDS_OF_MODEL,
+                *of_bytes("cache/*/*", "squad/train.json"),
+            ),
+            TRAIN_NUMBERS,
+            codes=(0, 3),
+        ),
+        Command(
+            "squad predicted",
+            "train.py",
+            (*SQUAD, "--model_dir=runs/squad", "--do_train=false", "--do_predict"),
+            (*model, "squad", "runs/squad"),
+            (
+                Target("squad/dev.json", "json", json_schemas.TO_ANSWER),
+                *of_bytes("runs/squad/ckpt-*", "runs/squad/result.json"),
+            ),
+            codes=(0,),
+        ),
+        Command(
+            "glue",
+            "train.py",
+            (*GLUE, "--model_dir=new"),
+            (*model, "glue"),
+            (
+                Target("glue/RTE/train.tsv", "table", {"label": 3}),
+                Target("glue/RTE/dev.tsv", "table", {"label": 3}),
+                WORDS_OF_MODEL,
+                *of_bytes("glue/RTE/*"),
+            ),
+            TRAIN_NUMBERS,
+            codes=(0, 3),
+        ),
+        Command(
+            "glue predicted",
+            "train.py",
+            (*GLUE, "--model_dir=runs/rte", "--do_train=false", "--do_predict"),
+            (*model, "glue", "runs/rte"),
+            (Target("glue/RTE/test.tsv", "table"), *of_bytes("runs/rte/ckpt-*", "runs/rte/metrics.jsonl")),
+            codes=(0,),
+        ),
+    ] + [
+        Command(
+            f"{name} initialised",
+            "train.py",
+            (*PRETRAINING, "--model_dir=new", f"--init_checkpoint={CHECKPOINTS[name]}"),
+            (*model, "records", f"formats/{name}"),
+            (of_checkpoint(name),),
+            codes=(0, 3),
+        )
+        for name in ("google", "garden", "huggingface")
+    ]
