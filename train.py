@@ -24,6 +24,7 @@ from absl import logging
 
 from official import flags
 from official.config import ConfigError
+from official.io import quiet
 from official.io.errors import PeerError, report_error
 
 
@@ -40,12 +41,15 @@ def main(argv: list[str]) -> int:
 
         configure_logging(config.verbosity)
         if config.plan:
-            print(plan.run(config, TASKS[config.task]))
+            text = plan.run(config, TASKS[config.task])
+            with quiet.telling():
+                print(text)
             return 0
         with signals.raising():  # while starting and reporting; between the two, the run saves first
             result = repeats.run(config, TASKS[config.task], command=argv, started=official.STARTED)
     except flags.HelpRequested as text:
-        print(text)
+        with quiet.telling():
+            print(text)
         return 0
     except ConfigError as error:
         for title, names in error.details.items():
@@ -57,12 +61,19 @@ def main(argv: list[str]) -> int:
         return 4
     except KeyboardInterrupt as error:
         return signals.report(error)
+    with quiet.telling():
+        _tell(result, config, argv)
+    return result.exit_code
+
+
+def _tell(result, config, argv: list[str]) -> None:
+    """Prints how a run ended."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
-    print(f"{result.status}: {result.reason}. {f'Report: {config.model_dir}/report.html' if config.num_runs == 1 else f'Result: {config.model_dir}/result.json'}")
+    what = "Report: {}/report.html" if config.num_runs == 1 else "Result: {}/result.json"
+    print(f"{result.status}: {result.reason}. {what.format(config.model_dir)}")
     if result.status == "interrupted":
         print(f"Go on with: {shlex.join([sys.executable, *argv])}")
-    return result.exit_code
 
 
 def _say_what_starts(config) -> None:

@@ -22,6 +22,7 @@ import itertools
 import json
 import math
 import re
+import signal
 from collections.abc import Callable
 
 from official.io import quiet
@@ -191,8 +192,9 @@ def write_file(path: str, data: str | bytes) -> None:
 def run(main: Callable[[], int | None]) -> None:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
     quiet.quieten_libraries()
+    code = 128 + signal.SIGPIPE  # where nobody reads what it prints
     try:
-        with signals.raising():  # an exception, so that files are cleaned up
+        with quiet.telling(), signals.raising():  # an exception, so that files are cleaned up
             code = main()
     except ConfigError as error:
         code = _fail(str(error), 2)

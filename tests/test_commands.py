@@ -1,6 +1,8 @@
 """What all commands have in common for the person who types them: help, misspelt flags, pictures, and no lines of libraries."""
 
 import logging
+import os
+import signal
 import subprocess
 import sys
 
@@ -115,3 +117,12 @@ def test_a_first_compiled_weight_is_silent():
             "tf.function(lambda x: x + 1, jit_compile=True)(1)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["train.py", "scripts/inspect_data.py"])
+def test_a_reader_that_has_gone_is_no_error(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-u", command, "--help"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == "" and done.returncode in (0, 128 + signal.SIGPIPE)

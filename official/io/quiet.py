@@ -18,6 +18,17 @@ def quieten_libraries() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
 
 
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """A block that prints. Where nobody reads it any more (`| head`), the rest of it is left out without a word."""
+    try:
+        yield
+        if sys.stdout:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed when the process ends
+
+
 @functools.cache
 def silence_compiler() -> None:
     """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back.
