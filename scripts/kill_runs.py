@@ -184,12 +184,13 @@ def hit(process: Process, moment: str, number: int, delay: float) -> dict | None
     except subprocess.TimeoutExpired:
         process.popen.kill()
         code = process.popen.wait()
+    last_line = (process.read_log().decode(errors="replace").strip().splitlines() or [""])[-1]
     return {
         "moment": moment,
         "signal": signal.Signals(number).name,
         "exit_code": code,
         "secs": round(time.monotonic() - sent, 2),
-        "last_line": (process.read_log().decode(errors="replace").strip().splitlines() or [""])[-1][:200],
+        "last_line": last_line.partition(" /")[0],  # without the paths of this machine
     }
 
 
