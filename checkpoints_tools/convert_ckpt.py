@@ -132,10 +132,10 @@ def main() -> int:
 
     source, target = _ACTIONS[flags.action]
     options = options_of(flags)
-    if flags.verify:
-        verification.check(flags.path, source, options)
     verify = verification.verify if flags.verify else None
     try:
+        if flags.verify:
+            verification.check(flags.path, source, options)
         report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
     except publication.MismatchError as error:
         report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")

@@ -44,6 +44,7 @@ def parse(monkeypatch, *arguments: str):
     parser = command_line.Parser("Does a thing.")
     parser.add_argument("--checkpoint", required=True, help="Where.")
     parser.add_argument("--max_length", type=int, default=3, help="How long.")
+    parser.add_argument("--share", type=float, default=0.5, help="How much.")
     parser.add_argument("texts", nargs="*", help="What.")
     return parser.parse()
 
@@ -59,6 +60,10 @@ def test_help_is_there_without_tensorflow():
     (["--checkpoint=x", "--lenght=3"], "unknown flag --lenght"),
     (["--max_length=3"], "the following arguments are required: --checkpoint. See --help."),
     (["--checkpoint=x", "--max-length=many"], "argument --max_length: 'many' is not a whole number"),
+    (["--checkpoint=x", f"--max-length={'9' * 5000}"], "is not a whole number of 64 bits"),
+    (["--checkpoint=x", "--share=nan"], "argument --share: 'nan' is not a finite number"),
+    (["--checkpoint=x", "--share=1e999"], "argument --share: '1e999' is not a finite number"),
+    (["--checkpoint=x", "--max-length=--"], "--max-length needs a value"),
     (["--checkpoint=x", "-v"], "unknown flag -v. See --help."),
 ])
 def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch, arguments, message):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from checkpoints_tools import verification
+from checkpoints_tools import convert_ckpt, verification
 from official.checkpoint import conversion_report, convert as convert_lib, initialize, publication
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import bundle, canonical, registry, tensors as tensors_lib
@@ -155,6 +155,21 @@ def test_a_source_that_is_not_whole_is_refused(tmp_path, change, message):
     with pytest.raises(ConfigError) as error:
         convert(changed(tmp_path, change), "graphcore", str(tmp_path / "out"))
     assert message in str(error.value) and not os.path.exists(tmp_path / "out")
+
+
+def test_all_names_are_in_the_report(tmp_path, monkeypatch):
+    tensors = random_checkpoint()
+    gone = sorted(name for name in tensors if "/layer_0/attention/" in name)
+    start = write({name: tensor for name, tensor in tensors.items() if name not in gone}, "google", tmp_path / "a")
+    arguments = ["convert_ckpt.py", "google2keras", start, f"--output_dir={tmp_path}/b"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(ConfigError, match=f"missing: {gone[0]}.* and .* more.*--report=FILE lists all names"):
+        convert_ckpt.main()
+    monkeypatch.setattr(sys, "argv", [*arguments, f"--report={tmp_path}/r.json"])
+    with pytest.raises(ConfigError, match=f"missing: {gone[0]}"):
+        convert_ckpt.main()
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["missing"] == gone and "more" in report["error"]
 
 
 def test_a_truncated_source_leaves_nothing_behind(tmp_path):

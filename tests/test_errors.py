@@ -1,6 +1,7 @@
 """How an error is shown: one line below 300 characters, the last one, with nothing drawn over it."""
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -13,6 +14,9 @@ import pytest
 from official.config import ConfigError
 from official.io import errors
 from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import fine_tuned  # pylint: disable=wrong-import-position
 
 
 @pytest.mark.parametrize(
@@ -90,3 +94,11 @@ def test_bars_go_before_the_error():
     assert (
         bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
     )  # the last that was drawn is blank
+
+
+@pytest.mark.parametrize("errors_of_stdin", ["strict", "surrogateescape"])  # the latter in the locales C and POSIX
+def test_typed_text_that_is_no_text(monkeypatch, errors_of_stdin):
+    typed = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), "utf-8", errors_of_stdin)
+    monkeypatch.setattr(sys, "stdin", typed)
+    with pytest.raises(ConfigError, match="the input is not UTF-8 text"):
+        list(fine_tuned.lines("> "))
