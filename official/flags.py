@@ -6,6 +6,7 @@ from absl import flags
 
 from official import config as config_lib
 from official.config import ConfigError
+from official.io.errors import check_arguments
 
 _CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
@@ -49,6 +50,7 @@ def parse(argv: list[str]):
       ConfigError: for an unknown flag, a bad value or settings that exclude each other.
       HelpRequested: for --help.
     """
+    check_arguments(argv)
     values = _define()
     try:
         rest = values(["train.py", *map(_with_underscores, values.read_flags_from_files(argv))])[1:]

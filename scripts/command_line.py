@@ -26,7 +26,7 @@ import signal
 from collections.abc import Callable
 
 from official.io import quiet
-from official.io.errors import ConfigError, report_error, suggest
+from official.io.errors import ConfigError, check_arguments, report_error, suggest
 from official.io.writing import check_output_file, naming_output, replace_file
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -55,6 +55,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self) -> argparse.Namespace:
         """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        check_arguments(sys.argv[1:])
         valueless = next((argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")), None)
         if valueless:  # argparse takes it for the end of the flags
             raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")

@@ -64,6 +64,7 @@ def test_help_is_there_without_tensorflow():
     (["--checkpoint=x", "--share=nan"], "argument --share: 'nan' is not a finite number"),
     (["--checkpoint=x", "--share=1e999"], "argument --share: '1e999' is not a finite number"),
     (["--checkpoint=x", "--max-length=--"], "--max-length needs a value"),
+    (["--checkpoint=caf\udce9"], r"--checkpoint=caf\udce9 is not UTF-8 text (character 17)"),
     (["--checkpoint=x", "-v"], "unknown flag -v. See --help."),
 ])
 def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch, arguments, message):

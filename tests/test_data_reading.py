@@ -305,3 +305,21 @@ def test_synthetic_records_fit_the_schema(schema):
     assert (np.diff(batch["masked_lm_positions"], axis=1) > 0).all()
     assert {name: value.dtype for name, value in batch.items() if name in schema} == {
         name: feature.dtype.as_numpy_dtype for name, feature in schema.items()}
+
+
+@pytest.mark.parametrize("name,value,message", [
+    ("segment_ids", 9, "segment_ids has values from 0 to 9, expected 0 to 1"), ("input_mask", -1, "input_mask has values from -1 to 1"),
+    ("input_ids", 2**32 + 5, "input_ids has values from"), ("masked_lm_weights", float("nan"), "masked_lm_weights has the value nan"),
+    ("masked_lm_weights", -1.0, "masked_lm_weights has the value -1.0"),
+])
+def test_values_out_of_range_are_no_records(schema, name, value, message):
+    """On any device: one of them would be trained on where nothing but the model's own operations looked at it."""
+    good = make_records(1, 0, schema)[0]
+    example = tf.train.Example.FromString(good)
+    feature = example.features.feature[name]
+    (feature.float_list if feature.HasField("float_list") else feature.int64_list).value[1] = value
+    bad = example.SerializeToString()
+    assert records.parse_batch(tf.constant([good]), schema, "plain")[name].shape[0] == 1
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        records.parse_batch(tf.constant([good, bad]), schema, "plain")
+    assert message in records.describe_mismatch(bad, schema, "plain")

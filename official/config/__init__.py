@@ -11,7 +11,7 @@ import ml_collections
 
 from official.config.checks import check_schedule, validate
 from official.config.derived import checkpoint_every_steps, dynamic_loss_scale, encoder_options, fill_in_steps, initial_loss_scale, schedule_steps, train_steps
-from official.io.errors import ConfigError, nearest_multiples, suggest
+from official.io.errors import ConfigError, check_arguments, nearest_multiples, suggest
 from official.io.json_files import read_json
 from official.config.eval_rules import apply_eval_rule
 from official.config.fields import FIELDS, SECTIONS, Field, Section
@@ -103,6 +103,8 @@ def _checked_value(field: Field, value, source: str):
         value = field.type(value)
     elif field.type is str and isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
+    if isinstance(value, str):
+        check_arguments([value])  # JSON can spell half characters
     if not isinstance(value, field.type):
         raise ConfigError(f"{received}, expected a value of type {field.type.__name__}.")
     if field.choices and value not in field.choices:

@@ -40,6 +40,16 @@ def report_error(program: str, message: str) -> None:
     print(cut(text.encode(encoding, "backslashreplace").decode(encoding)), file=stream, flush=True)
 
 
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an argument that is no UTF-8: no library would find the file that it names."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            what = repr(argument)[1:-1][:100]
+            raise ConfigError(f"{what} is not UTF-8 text (character {error.start + 1}). Rename the file, or set a locale of UTF-8.") from None
+
+
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
     """Returns a text of `most` characters at most: its beginning and its end.
 

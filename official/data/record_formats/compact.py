@@ -104,7 +104,7 @@ def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
     tokens_N1, first_N1, predicted_N1, random_N1, pad_N1 = tf.split(tf.cast(head_N5, tf.int32), _HEAD, axis=1)
     is_token_NL = tf.range(length) < tokens_N1
     ids_NL = tf.cast(ids_NL, tf.int32)
-    return {
+    values = {
         "input_ids": tf.cond(tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL),
         "input_mask": tf.cast(is_token_NL, tf.int32),
         "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= first_N1), tf.int32),
@@ -113,6 +113,7 @@ def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
         "masked_lm_weights": tf.cast(tf.range(predictions) < predicted_N1, tf.float32),
         "next_sentence_labels": random_N1,
     }
+    return schema_lib.in_range(values, schema)
 
 
 def describe_mismatch(record: bytes, schema: dict) -> str | None:
