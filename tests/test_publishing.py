@@ -72,6 +72,21 @@ def test_an_old_result_goes_as_a_whole(target, replaced):
     assert len(weights) == 1 and after[weights[0]] != before[weights[0]]
 
 
+def test_the_tokenizer_of_an_older_model_goes(tmp_path):
+    """It would be read before the new vocabulary. Where the result brings none, what is there stays."""
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "tokenizer.json").write_text("{}")
+    convert(start, "huggingface", str(tmp_path / "hf"), options=OPTIONS, overwrite=True)
+    assert "tokenizer.json" in contents(tmp_path / "hf")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(55))]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    with_words = Options(**{**vars(OPTIONS), "vocab_file": str(tmp_path / "vocab.txt")})
+    convert(start, "huggingface", str(tmp_path / "hf"), options=with_words, overwrite=True)
+    after = set(contents(tmp_path / "hf"))
+    assert {"vocab.txt", "tokenizer_config.json"} <= after and "tokenizer.json" not in after
+
+
 def test_a_result_whose_outputs_differ_is_not_published(replaced):
     second, folder, before = replaced("google")
     seen = []

@@ -112,7 +112,7 @@ def nested(question=None, **paragraph):
 
 @pytest.mark.parametrize("value, message", [
     ('{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),
-    (b'{"data": "\xff"}', r"not UTF-8 text \(byte 10\)"),
+    (b'{"data": "\xff"}', r"not a JSON file \(byte 10 is not UTF-8\)"),
     ("[" * 100_000, "nested too deeply"),
     ([], r'expected an object with "data", got a list'),
     ({}, 'has no "data"'),

@@ -99,7 +99,8 @@ def gather(tensors: dict):
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
-    return {name: context.all_gather(value, axis=0) for name, value in tensors.items()}
+    # A copy has the replica's device, which TensorFlow gathers to; what comes from a dataset has none.
+    return {name: context.all_gather(tf.identity(value), axis=0) for name, value in tensors.items()}
 
 
 def clip_factor(norm, max_norm: float):
