@@ -140,9 +140,7 @@ def make_case(number: int, seed: int, command: definitions.Command, base: str, f
         )
     if command.wrong_numbers and (not command.runs or rng.random() < 0.4):
         wrong = rng.choice(command.wrong_numbers)
-        return Case(
-            number, command, _with_flag(command.arguments, wrong), "wrong number", wrong, damage.REFUSED
-        )
+        return Case(number, command, (*command.arguments, wrong), "wrong number", wrong, damage.REFUSED)
     arguments = damage_arguments(rng, command)
     return Case(number, command, arguments, "flags", "", damage.REFUSED if not command.runs else damage.ANY)
 
@@ -155,11 +153,6 @@ def _path_of(rng: random.Random, folder: str, target: definitions.Target) -> str
     return rng.choice(
         sorted(found for found in glob.glob(path, include_hidden=True) if os.path.isfile(found))
     )
-
-
-def _with_flag(arguments: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    """Returns a command line with a flag before what follows the first flag that takes several values."""
-    return (*arguments, flag)
 
 
 def damage_arguments(rng: random.Random, command: definitions.Command) -> tuple[str, ...]:

@@ -104,6 +104,7 @@ def _read_settings(path: str) -> dict:
     model = json_files.expect(settings, "model", (dict, type(None)), path, default=None) or {}
     settings.pop("model", None)
     config_lib.check_settings(settings, path)
+    config_lib.checked_sizes(model, f"{path}: model")
     return settings | {f"model.{key}": value for key, value in model.items()}
 
 

@@ -2,15 +2,13 @@
 
 from fuzzing import readers, tools, trainings
 
-COMMANDS = {
-    command.name: command
-    for make in (
-        trainings.trainings,
-        tools.data,
-        tools.checkpoints,
-        readers.results,
-        readers.answers,
-        readers.benchmarks,
-    )
-    for command in make()
-}
+_TABLES = (
+    trainings.TRAININGS,
+    tools.DATA,
+    tools.checkpoints(),
+    readers.RESULTS,
+    readers.answers(),
+    readers.fill_masks(),
+    readers.BENCHMARKS,
+)
+COMMANDS = {command.name: command for table in _TABLES for command in table}

@@ -78,45 +78,30 @@ def damage_json(
       ranges: {value: others that are out of range};
       found: {value: others that are left out and named}; seen: what is expected otherwise.
     """
-    kinds = {
-        "nested": _nested,
-        "whole": _other_whole,
-        "constant": _constant,
-        "latin-1": _latin1,
-        "cut": _cut_json,
-        "digits": _digits,
-    }
-    chosen = rng.choice(
-        [
-            *kinds,
-            *["type"] * 4 * bool(checked),
-            *["missing"] * 3 * bool(required),
-            *["range"] * 4 * bool(ranges),
-            *["found"] * 4 * bool(found),
-        ]
-    )
+    changes = {"type": checked, "missing": required, "range": ranges or (), "found": found or ()}
+    weights = {"type": 4, "missing": 3, "range": 4, "found": 4}
+    possible = [name for name, places in changes.items() for _ in range(weights[name]) if places]
+    chosen = rng.choice([*_OF_WHOLE_FILES, *possible])
     text = read_bytes(path)
-    if chosen in kinds:
-        write_bytes(path, kinds[chosen](rng, text))
+    if chosen in _OF_WHOLE_FILES:
+        write_bytes(path, _OF_WHOLE_FILES[chosen](rng, text))
         return f"JSON {chosen}", seen
     values = json.loads(text)
-    place = rng.choice(
-        {
-            "type": list(checked),
-            "missing": list(required),
-            "range": list(ranges or ()),
-            "found": list(found or ()),
-        }[chosen]
-    )
-    holder, key = _find(rng, values, place)
-    if chosen == "missing":
-        del holder[key]
-    elif chosen == "type":
-        holder[key] = rng.choice(_WRONG[type(holder[key])])
-    else:
-        holder[key] = rng.choice((ranges if chosen == "range" else found)[place])
+    place = rng.choice(list(changes[chosen]))
+    _change(rng, values, place, chosen, dict(ranges or {}) | dict(found or {}))
     write_bytes(path, json.dumps(values).encode())
     return f"JSON {chosen} of {'.'.join(map(str, place))}", NAMED if chosen == "found" else seen
+
+
+def _change(rng: random.Random, values, place: Path, kind: str, others: dict[Path, tuple]) -> None:
+    """Takes a value away, or puts another one in its place."""
+    holder, key = _find(rng, values, place)
+    while kind in ("range", "found") and holder.get(key) in others[place]:  # it would stay what it is
+        holder, key = _find(rng, values, place)
+    if kind == "missing":
+        del holder[key]
+    else:
+        holder[key] = rng.choice(_WRONG[type(holder[key])] if kind == "type" else others[place])
 
 
 def _find(rng: random.Random, values, place: Path) -> tuple:
@@ -157,6 +142,16 @@ def _latin1(rng: random.Random, text: bytes) -> bytes:
 
 def _cut_json(rng: random.Random, text: bytes) -> bytes:
     return text[: rng.randrange(len(text.strip()))]
+
+
+_OF_WHOLE_FILES = {
+    "nested": _nested,
+    "whole": _other_whole,
+    "constant": _constant,
+    "latin-1": _latin1,
+    "cut": _cut_json,
+    "digits": _digits,
+}
 
 
 def damage_json_lines(rng: random.Random, path: str, mark: bytes = b"") -> Done:

@@ -78,7 +78,11 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def _is_whole(data: bytes) -> bool:
-    return sum(len(record) + 16 for record in _split(data + b"\0" * (-len(data) % 8))) == len(data)
+    """Says whether a part of a file ends where a record does."""
+    place = 0
+    while place + 8 <= len(data):
+        place += struct.unpack("<Q", data[place : place + 8])[0] + 16
+    return place == len(data)
 
 
 # -----------------------------------------------------------------------------------------------------------

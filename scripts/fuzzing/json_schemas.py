@@ -94,5 +94,5 @@ TO_ANSWER = {
 }
 CONFIG_SAVED = {
     "checked": CONFIG["checked"][:5],
-    "ranges": {place: values for place, values in CONFIG["ranges"].items() if len(place) == 1},
+    "ranges": {place: values for place, values in CONFIG["ranges"].items() if place != ("max_seq_length",)},
 }

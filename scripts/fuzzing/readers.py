@@ -13,119 +13,122 @@ from fuzzing.definitions import (
 )
 
 
-def results() -> list[Command]:
-    run, other = "runs/pretrain", "runs/again"
-    files = (
-        Target(f"{run}/metrics.jsonl", "json_lines"),
-        Target(f"{run}/config.json", "json", json_schemas.CONFIG_SAVED),
-        Target(f"{run}/result.json", "json", json_schemas.RESULT),
-        *of_bytes(f"{run}/metrics.jsonl", f"{run}/config.json", f"{run}/result.json", f"{run}/mllog.txt"),
-    )
-    answers = Target("predictions.json", "json", {"checked": [("?",)], "required": []})
+_RUN, _OTHER = "runs/pretrain", "runs/again"
+_FILES = (
+    Target(f"{_RUN}/metrics.jsonl", "json_lines"),
+    Target(f"{_RUN}/config.json", "json", json_schemas.CONFIG_SAVED),
+    Target(f"{_RUN}/result.json", "json", json_schemas.RESULT),
+    *of_bytes(f"{_RUN}/metrics.jsonl", f"{_RUN}/config.json", f"{_RUN}/result.json", f"{_RUN}/mllog.txt"),
+)
+_PREDICTIONS = Target("predictions.json", "json", {"checked": [("?",)], "required": []})
+RESULTS = [
+    Command(
+        "compare_runs",
+        "scripts/compare_runs.py",
+        (_RUN, _OTHER, "--output=curves.png", "--json=numbers.json"),
+        (_RUN, _OTHER),
+        _FILES,
+        ("target",),
+    ),
+    Command(
+        "compare_runs --mlperf",
+        "scripts/compare_runs.py",
+        (_RUN, _OTHER, "--mlperf"),
+        (_RUN, _OTHER),
+        of_bytes(f"{_RUN}/mllog.txt", f"{_OTHER}/mllog.txt"),
+        (),
+    ),
+    Command(
+        "record_result",
+        "scripts/record_result.py",
+        (f"--model_dir={_RUN}", "--output=kept"),
+        (_RUN,),
+        (
+            _FILES[0],
+            _FILES[2],
+            *of_bytes(f"{_RUN}/metrics.jsonl", f"{_RUN}/result.json", f"{_RUN}/command.txt"),
+        ),
+    ),
+    Command(
+        "evaluate_squad_v1",
+        "scripts/evaluate_squad_v1.py",
+        ("squad/dev.json", "predictions.json"),
+        ("squad", "predictions.json"),
+        (
+            Target("squad/dev.json", "json", json_schemas.GOLD),
+            _PREDICTIONS,
+            *of_bytes("squad/dev.json", "predictions.json"),
+        ),
+    ),
+    Command(
+        "evaluate_squad_v2",
+        "scripts/evaluate_squad_v2.py",
+        ("squad/dev.json", "predictions.json", "--na_prob_file=na.json", "--out_image_dir=pictures"),
+        ("squad", "predictions.json", "na.json"),
+        (
+            Target("squad/dev.json", "json", json_schemas.GOLD),
+            _PREDICTIONS,
+            Target("na.json", "json", {"checked": [("?",)], "required": [("?",)]}),
+            *of_bytes("na.json"),
+        ),
+        ("na_prob_thresh",),
+    ),
+    Command(
+        "make_glue_submission",
+        "scripts/make_glue_submission.py",
+        ("--predictions", "submission", "--data_dir=glue", "--allow_missing", "--output=all.zip"),
+        ("submission", "glue"),
+        (
+            Target("submission/RTE.tsv", "table", {"label": 1, "strict": True}),
+            *of_bytes("submission/RTE.tsv"),
+        ),
+    ),
+]
+
+
+def answers() -> list[Command]:
+    """Returns the commands that answer what is typed with a fine-tuned model."""
     return [
         Command(
-            "compare_runs",
-            "scripts/compare_runs.py",
-            (run, other, "--output=curves.png", "--json=numbers.json"),
-            (run, other),
-            files,
-            ("target",),
+            "ask",
+            "scripts/ask.py",
+            ("--checkpoint=runs/squad", "--context=context.txt"),
+            ("runs/squad", "context.txt"),
+            (*_fine_tuned("runs/squad"), Target("context.txt", "small_text")),
+            ("answers",),
+            typed="Who was first?\nWhere?\n",
         ),
         Command(
-            "compare_runs --mlperf",
-            "scripts/compare_runs.py",
-            (run, other, "--mlperf"),
-            (run, other),
-            of_bytes(f"{run}/mllog.txt", f"{other}/mllog.txt"),
-            (),
-        ),
-        Command(
-            "record_result",
-            "scripts/record_result.py",
-            (f"--model_dir={run}", "--output=kept"),
-            (run,),
-            (
-                files[0],
-                files[2],
-                *of_bytes(f"{run}/metrics.jsonl", f"{run}/result.json", f"{run}/command.txt"),
-            ),
-        ),
-        Command(
-            "evaluate_squad_v1",
-            "scripts/evaluate_squad_v1.py",
-            ("squad/dev.json", "predictions.json"),
-            ("squad", "predictions.json"),
-            (
-                Target("squad/dev.json", "json", json_schemas.GOLD),
-                answers,
-                *of_bytes("squad/dev.json", "predictions.json"),
-            ),
-        ),
-        Command(
-            "evaluate_squad_v2",
-            "scripts/evaluate_squad_v2.py",
-            ("squad/dev.json", "predictions.json", "--na_prob_file=na.json", "--out_image_dir=pictures"),
-            ("squad", "predictions.json", "na.json"),
-            (
-                Target("squad/dev.json", "json", json_schemas.GOLD),
-                answers,
-                Target("na.json", "json", {"checked": [("?",)], "required": [("?",)]}),
-                *of_bytes("na.json"),
-            ),
-            ("na_prob_thresh",),
-        ),
-        Command(
-            "make_glue_submission",
-            "scripts/make_glue_submission.py",
-            ("--predictions", "submission", "--data_dir=glue", "--allow_missing", "--output=all.zip"),
-            ("submission", "glue"),
-            (
-                Target("submission/RTE.tsv", "table", {"label": 1, "strict": True}),
-                *of_bytes("submission/RTE.tsv"),
-            ),
+            "classify",
+            "scripts/classify.py",
+            ("--checkpoint=runs/rte",),
+            ("runs/rte",),
+            _fine_tuned("runs/rte"),
+            typed="One is here.\tTwo is there.\n",
         ),
     ]
 
 
-def answers() -> list[Command]:
+def _fine_tuned(run: str) -> tuple[Target, ...]:
     settings = {
         "checked": [("vocab_file",), ("model",), ("max_seq_length",)],
         "ranges": json_schemas.CONFIG["ranges"],
     }
+    files = [f"{run}/{name}" for name in ("config.json", "result.json", "ckpt-*", "*.json", "vocab.txt")]
+    return (
+        Target(f"{run}/config.json", "json", settings),
+        Target(f"{run}/ckpt-*.index", "bytes"),
+        Target("stdin", "typed"),
+        Target(f"{run}/vocab.txt", "vocabulary", {"of_model": True}),
+        of_tokenizer(run),
+        *of_bytes(*files),
+    )
+
+
+def fill_masks() -> list[Command]:
+    """Returns fill_mask.py with a run and with a folder of Hugging Face's."""
     commands = []
-    for name, task, extra, parts in (
-        ("ask", "squad", ("--context=context.txt",), ("context.txt",)),
-        ("classify", "rte", (), ()),
-    ):
-        run = f"runs/{task}"
-        targets = (
-            Target(f"{run}/config.json", "json", settings),
-            Target(f"{run}/ckpt-*.index", "bytes"),
-            Target("stdin", "typed"),
-            Target(f"{run}/vocab.txt", "vocabulary", {"of_model": True}),
-            of_tokenizer(run),
-            *of_bytes(
-                f"{run}/config.json",
-                f"{run}/result.json",
-                f"{run}/ckpt-*",
-                f"{run}/*.json",
-                f"{run}/vocab.txt",
-            ),
-        )
-        targets += (Target("context.txt", "small_text"),) if parts else ()
-        typed = "Who was first?\nWhere?\n" if parts else "One is here.\tTwo is there.\n"
-        commands.append(
-            Command(
-                name,
-                f"scripts/{name}.py",
-                (f"--checkpoint={run}", *extra),
-                (run, *parts),
-                targets,
-                ("answers",) if parts else (),
-                typed=typed,
-            )
-        )
-    for name, folder, of_format in (
+    for name, folder, format_name in (
         ("fill_mask", "runs/pretrain", "keras"),
         ("fill_mask huggingface", "formats/huggingface", "huggingface"),
     ):
@@ -133,15 +136,16 @@ def answers() -> list[Command]:
             Target("stdin", "typed"),
             Target(f"{folder}/vocab.txt", "vocabulary"),
             of_tokenizer(folder),
-            of_checkpoint(of_format),
+            of_checkpoint(format_name),
             *of_bytes(f"{folder}/*.json", f"{folder}/vocab.txt"),
-            *((MODEL_BESIDE,) if of_format == "huggingface" else ()),
+            *((MODEL_BESIDE,) if format_name == "huggingface" else ()),
         )
+        arguments = (f"--checkpoint={folder}",)
         commands.append(
             Command(
                 name,
                 "scripts/fill_mask.py",
-                (f"--checkpoint={folder}",),
+                arguments,
                 (folder,),
                 targets,
                 ("top_k",),
@@ -151,88 +155,81 @@ def answers() -> list[Command]:
     return commands
 
 
-def benchmarks() -> list[Command]:
-    model, of_model = ("bert.json",), ("--bert_config_file=bert.json",)
-    return [
-        Command(
-            "benchmark_step",
-            "scripts/benchmark_step.py",
-            of_model,
-            model,
-            (BERT,),
-            ("rounds", "steps", "shapes", "dtypes", "num_gpus"),
-            runs=False,
-        ),
-        Command(
-            "benchmark_optimizer",
-            "scripts/benchmark_optimizer.py",
-            of_model,
-            model,
-            (BERT,),
-            ("rounds", "num_gpus"),
-            runs=False,
-        ),
-        Command(
-            "benchmark_peers",
-            "scripts/benchmark_peers.py",
-            (*of_model, "--peers=ours"),
-            model,
-            (BERT,),
-            ("rounds", "steps", "shapes", "dtypes", "peers"),
-            runs=False,
-        ),
-        Command(
-            "benchmark_conversion",
-            "scripts/benchmark_conversion.py",
-            of_model,
-            model,
-            (BERT,),
-            (),
-            runs=False,
-        ),
-        Command(
-            "benchmark_data",
-            "scripts/benchmark_data.py",
-            ("--input_files=text", "--vocab_file=vocab.txt"),
-            ("text", "vocab.txt"),
-            (WORDS,),
-            ("rounds",),
-            runs=False,
-        ),
-        Command(
-            "benchmark_features",
-            "scripts/benchmark_features.py",
-            ("--predict_file=squad/dev.json", "--vocab_file=vocab.txt", "--output=out.json"),
-            ("squad", "vocab.txt"),
-            (Target("squad/dev.json", "json", json_schemas.TO_ANSWER), WORDS),
-            ("rounds", "max_seq_length"),
-            runs=False,
-        ),
-        Command(
-            "profile_step",
-            "scripts/profile_step.py",
-            of_model,
-            model,
-            (BERT,),
-            ("shapes", "steps", "dtype"),
-            runs=False,
-        ),
-        Command(
-            "measure_memory",
-            "scripts/measure_memory.py",
-            ("--model=bert.json",),
-            model,
-            (),
-            ("steps", "cases", "one"),
-            runs=False,
-        ),
-        Command(
-            "compare_numerics",
-            "scripts/compare_numerics.py",
-            ("--model_dir=new",),
-            (),
-            (),
-            ("num_runs", "seed", "variants"),
-            runs=False,
-        ),
-    ]
+_MODEL, _OF_MODEL = ("bert.json",), ("--bert_config_file=bert.json",)
+BENCHMARKS = [
+    Command(
+        "benchmark_step",
+        "scripts/benchmark_step.py",
+        _OF_MODEL,
+        _MODEL,
+        (BERT,),
+        ("rounds", "steps", "shapes", "dtypes", "num_gpus"),
+        runs=False,
+    ),
+    Command(
+        "benchmark_optimizer",
+        "scripts/benchmark_optimizer.py",
+        _OF_MODEL,
+        _MODEL,
+        (BERT,),
+        ("rounds", "num_gpus"),
+        runs=False,
+    ),
+    Command(
+        "benchmark_peers",
+        "scripts/benchmark_peers.py",
+        (*_OF_MODEL, "--peers=ours"),
+        _MODEL,
+        (BERT,),
+        ("rounds", "steps", "shapes", "dtypes", "peers"),
+        runs=False,
+    ),
+    Command(
+        "benchmark_conversion", "scripts/benchmark_conversion.py", _OF_MODEL, _MODEL, (BERT,), (), runs=False
+    ),
+    Command(
+        "benchmark_data",
+        "scripts/benchmark_data.py",
+        ("--input_files=text", "--vocab_file=vocab.txt"),
+        ("text", "vocab.txt"),
+        (WORDS,),
+        ("rounds",),
+        runs=False,
+    ),
+    Command(
+        "benchmark_features",
+        "scripts/benchmark_features.py",
+        ("--predict_file=squad/dev.json", "--vocab_file=vocab.txt", "--output=out.json"),
+        ("squad", "vocab.txt"),
+        (Target("squad/dev.json", "json", json_schemas.TO_ANSWER), WORDS),
+        ("rounds", "max_seq_length"),
+        runs=False,
+    ),
+    Command(
+        "profile_step",
+        "scripts/profile_step.py",
+        _OF_MODEL,
+        _MODEL,
+        (BERT,),
+        ("shapes", "steps", "dtype"),
+        runs=False,
+    ),
+    Command(
+        "measure_memory",
+        "scripts/measure_memory.py",
+        ("--model=bert.json",),
+        _MODEL,
+        (),
+        ("steps", "cases", "one"),
+        runs=False,
+    ),
+    Command(
+        "compare_numerics",
+        "scripts/compare_numerics.py",
+        ("--model_dir=new",),
+        (),
+        (),
+        ("num_runs", "seed", "variants"),
+        runs=False,
+    ),
+]

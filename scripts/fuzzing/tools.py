@@ -14,87 +14,70 @@ from fuzzing.definitions import (
 )
 
 
-def data() -> list[Command]:
-    text = (
-        Target("text/plain.txt", "text"),
-        Target("text/wiki.json", "text"),
-        *of_bytes("text/plain.txt", "text/wiki.json"),
-    )
-    of_manifest = Target("records/manifest.json", "json", {"checked": [("flags",), ("flags", "vocab_file")]})
-    return [
-        Command(
-            "create_pretraining_data",
-            "scripts/create_pretraining_data.py",
-            (*CREATION, "--output_dir=made"),
-            ("text", "vocab.txt"),
-            (*text, WORDS),
-            (
-                "masked_lm_prob",
-                "short_seq_prob",
-                "dupe_factor",
-                "num_workers",
-                "max_seq_length",
-                "num_shards",
-            ),
+_TEXT = (
+    Target("text/plain.txt", "text"),
+    Target("text/wiki.json", "text"),
+    *of_bytes("text/plain.txt", "text/wiki.json"),
+)
+_OF_MANIFEST = Target("records/manifest.json", "json", {"checked": [("flags",), ("flags", "vocab_file")]})
+DATA = [
+    Command(
+        "create_pretraining_data",
+        "scripts/create_pretraining_data.py",
+        (*CREATION, "--output_dir=made"),
+        ("text", "vocab.txt"),
+        (*_TEXT, WORDS),
+        ("masked_lm_prob", "short_seq_prob", "dupe_factor", "num_workers", "max_seq_length", "num_shards"),
+    ),
+    Command(
+        "creation resumed",
+        "scripts/create_pretraining_data.py",
+        (*CREATION, "--output_dir=unfinished"),
+        ("text", "vocab.txt", "unfinished"),
+        of_bytes("unfinished/.unfinished/*"),
+    ),
+    Command(
+        "prepare_text",
+        "scripts/prepare_text.py",
+        ("--input_files=text", "--output_dir=made", "--eval_share=0.3"),
+        ("text",),
+        _TEXT,
+        ("eval_share", "min_sentences", "num_workers"),
+    ),
+    Command(
+        "build_vocab",
+        "scripts/build_vocab.py",
+        ("--input_files=text", "--output_file=words.txt", "--vocab_size=120"),
+        ("text",),
+        _TEXT,
+        ("vocab_size", "max_sentences"),
+    ),
+    Command(
+        "inspect_data",
+        "scripts/inspect_data.py",
+        ("records", "--report=report.json", "--picture=lengths.png"),
+        ("records", "vocab.txt"),
+        (
+            Target("records/part-0000*", "records"),
+            Target("records/part-0000*", "records"),
+            _OF_MANIFEST,
+            WORDS,
+            *of_bytes("records/*"),
         ),
-        Command(
-            "creation resumed",
-            "scripts/create_pretraining_data.py",
-            (*CREATION, "--output_dir=unfinished"),
-            ("text", "vocab.txt", "unfinished"),
-            of_bytes("unfinished/.unfinished/*"),
-        ),
-        Command(
-            "prepare_text",
-            "scripts/prepare_text.py",
-            ("--input_files=text", "--output_dir=made", "--eval_share=0.3"),
-            ("text",),
-            text,
-            ("eval_share", "min_sentences", "num_workers"),
-        ),
-        Command(
-            "build_vocab",
-            "scripts/build_vocab.py",
-            ("--input_files=text", "--output_file=words.txt", "--vocab_size=120"),
-            ("text",),
-            text,
-            ("vocab_size", "max_sentences"),
-        ),
-        Command(
-            "inspect_data",
-            "scripts/inspect_data.py",
-            ("records", "--report=report.json", "--picture=lengths.png"),
-            ("records", "vocab.txt"),
-            (
-                Target("records/part-0000*", "records"),
-                Target("records/part-0000*", "records"),
-                of_manifest,
-                WORDS,
-                *of_bytes("records/*"),
-            ),
-            ("examples",),
-        ),
-        Command(
-            "make_eval_set",
-            "scripts/make_eval_set.py",
-            ("--input_files=records/*.tfrecord", "--output_file=eval.tfrecord", "--num_samples=10"),
-            ("records",),
-            (
-                Target("records/part-0000*", "records", {"reads_values": False}),
-                *of_bytes("records/part-0000*"),
-            ),
-            ("num_samples",),
-        ),
-        Command(
-            "build_corpus",
-            "scripts/build_corpus.py",
-            ("--output_dir=made",),
-            (),
-            (),
-            ("eval_share",),
-            runs=False,
-        ),
-    ]
+        ("examples",),
+    ),
+    Command(
+        "make_eval_set",
+        "scripts/make_eval_set.py",
+        ("--input_files=records/*.tfrecord", "--output_file=eval.tfrecord", "--num_samples=10"),
+        ("records",),
+        (Target("records/part-0000*", "records", {"reads_values": False}), *of_bytes("records/part-0000*")),
+        ("num_samples",),
+    ),
+    Command(
+        "build_corpus", "scripts/build_corpus.py", ("--output_dir=made",), (), (), ("eval_share",), runs=False
+    ),
+]
 
 
 def checkpoints() -> list[Command]:

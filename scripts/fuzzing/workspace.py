@@ -73,6 +73,19 @@ def write_files(folder: str) -> None:
             for number in range(4)
         ),
     )
+    _write_questions(folder, rng)
+    _write(
+        folder,
+        "run.flags",
+        "".join(
+            f"{flag}\n"
+            for flag in (*definitions.PRETRAINING, "--model_dir=new", "--distribution_strategy=one_device")
+        ),
+    )
+
+
+def _write_questions(folder: str, rng: random.Random) -> None:
+    """Writes what fine-tuned models read, and what is scored of them."""
     _write(folder, "context.txt", " ".join(_sentence(rng) for _ in range(4)) + "\n")
     for part, articles in (("train", 3), ("dev", 2)):
         _write(folder, f"squad/{part}.json", json.dumps(_squad(rng, part, articles)))
@@ -88,14 +101,6 @@ def write_files(folder: str) -> None:
         folder,
         "submission/RTE.tsv",
         "index\tprediction\n" + "".join(f"{number}\t{rng.choice(_LABELS)}\n" for number in range(5)),
-    )
-    _write(
-        folder,
-        "run.flags",
-        "".join(
-            f"{flag}\n"
-            for flag in (*definitions.PRETRAINING, "--model_dir=new", "--distribution_strategy=one_device")
-        ),
     )
 
 
