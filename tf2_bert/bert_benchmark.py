@@ -159,12 +159,14 @@ def _non_default_flags(config) -> list[str]:
 
 
 def _configure_logging(verbosity: int) -> None:
-    """Logs as train.py does, unless the driver has handlers of its own: these get every line, and nothing else writes it again."""
+    """Logs as train.py does; handlers of the driver's own get every line, and where one of them writes to the screen, nothing else does."""
     root = standard_logging.getLogger()
     level, before = root.level, list(root.handlers)
     configure_logging(verbosity)  # takes absl's handler away
-    if kept := [handler for handler in before if handler in root.handlers]:
+    kept = [handler for handler in before if handler in root.handlers]
+    if any(getattr(handler, "stream", None) in (sys.stdout, sys.stderr) for handler in kept):
         root.handlers[:] = kept
+    if kept:
         root.setLevel(level)
 
 
