@@ -18,7 +18,7 @@ _NOISE = re.compile(
 )
 _NAMED = re.compile(
     r"damaged|skipped|left out|malformed|undecodable|not in the context|"
-    r"empty|nanswered|issing prediction|not finite|non-finite|NaN"
+    r"empty|nanswered|issing prediction|not finite|non-finite|NaN|added: "
 )
 
 
