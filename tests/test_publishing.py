@@ -11,7 +11,7 @@ from official.checkpoint.convert import convert
 from official.checkpoint.formats import hf_folder, onnx_file, registry
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
-from official.io import writing
+from official.io import signals, writing
 from tests.test_convert import OPTIONS, random_checkpoint, write
 from tests.test_format_huggingface import shard
 
@@ -160,19 +160,20 @@ def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path,
     assert after == (new if moves_before == 5 else old)
 
 
-def test_a_signal_waits_for_the_end_of_the_moves(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_the_moves(number, tmp_path, monkeypatch):
     files(tmp_path, **{"x.index": "old"})
     real = writing._move_all
 
     def move(moves):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(number)
         real(moves)
 
     monkeypatch.setattr(writing, "_move_all", move)
-    with pytest.raises(KeyboardInterrupt), writing.unpublished(str(tmp_path)) as work:
+    with signals.watching(), pytest.raises(signals.Interrupted) as error, signals.raising(), writing.unpublished(str(tmp_path)) as work:
         files(pathlib.Path(work), **{"x.index": "new"})
         writing.publish_all(work, str(tmp_path), ".index")
-    assert contents(tmp_path) == {"x.index": b"new"}
+    assert error.value.signal == number and contents(tmp_path) == {"x.index": b"new"}
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

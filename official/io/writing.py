@@ -160,7 +160,10 @@ def signals_held() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for number in received[:1]:
-            signal.raise_signal(number)
+            if callable(handlers[number]):
+                handlers[number](number, None)  # sent again, it would count as a second one
+            else:
+                signal.raise_signal(number)
 
 
 def _clean_up_after_killed_ones(folder: str) -> None:
