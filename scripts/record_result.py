@@ -42,6 +42,7 @@ def record(model_dir: str) -> dict:
 
     read(model_dir, "result.json")
     result, source = load_result(model_dir), f"{model_dir}/result.json: config"
+    result.pop("examples", None)  # text of others, which is not ours to keep
     config = expect(result, "config", dict, source)
     repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))
     folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)] if repeats > 1 else [model_dir]

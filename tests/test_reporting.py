@@ -317,6 +317,7 @@ def test_picture_of_a_run():
     loss, accuracy, rate, throughput = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy", "Learning rate", "Throughput"]
     assert {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
+    assert max(max(line.get_xdata()) for line in rate.lines) == 400  # what is still to come is not drawn
     assert "peak 2e-3" in texts_of(rate) and "median 400" in texts_of(throughput)
     assert loss.get_xlabel() == "step (64 sequences each)" and loss.get_xlim() == (0, 400)
     assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}

@@ -174,3 +174,19 @@ def smoothed(points: Points) -> Points:
             )
         )
     return means
+
+
+def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
+    """Cuts a line at a step, between two points of it where none is there; nothing is ahead behind the last
+    point."""
+    if last >= points[-1][0]:
+        return points, []
+    done, ahead = (
+        [point for point in points if point[0] <= last],
+        [point for point in points if point[0] > last],
+    )
+    if not done:
+        return [], points
+    (before, low), (after, high) = done[-1], ahead[0]
+    cut = (last, low + (high - low) * (last - before) / (after - before))
+    return [*done, cut], [cut, *ahead]

@@ -3,8 +3,9 @@
 import io
 import os
 
-from official.reporting import palette
 from official.io.writing import replace_file
+from official.reporting import palette
+from official.reporting.curves import split_at
 from official.reporting.metrics import read_metrics
 from official.reporting.names import format_number, format_power, metric_title
 from official.reporting.result import read_result
@@ -133,7 +134,9 @@ def _draw_learning_rate(axes, metrics: list[dict], rates: dict[int, float]) -> N
     """Draws the schedule up to the last step, through its corners, and its peak."""
     write_head(axes, "Learning rate", "at each step")
     last = max((record["step"] for record in metrics), default=0)
-    lines = [{"split": "train", "step": int(step), "learning_rate": rate} for step, rate in rates.items()] or metrics
+    corners = sorted((int(step), rate) for step, rate in rates.items())
+    done = split_at(corners, last)[0] if corners else []
+    lines = [{"split": "train", "step": step, "learning_rate": rate} for step, rate in done] or metrics
     _draw_curve(axes, lines, "train", "learning_rate", _TRAIN, "", smooth=False)
     axes.set_ylim(bottom=0)
     steps, values = series(lines, "train", "learning_rate")

@@ -4,7 +4,7 @@ import dataclasses
 
 from official.reporting import palette, verdict
 from official.reporting.charts import Chart, Curve, draw, legend_value
-from official.reporting.curves import Points, curve, smoothed
+from official.reporting.curves import Points, curve, smoothed, split_at
 from official.reporting.names import format_number, format_power, metric_title
 
 _TRAIN, _EVAL, _TARGET, _CONSTANT = palette.BLUE, palette.VERMILION, palette.GREEN, palette.MUTED
@@ -127,7 +127,7 @@ def _learning_rate(result, last: int) -> Chart | None:
     if not known:
         return None
     peak_step, peak = max(known, key=lambda point: (point[1], -point[0]))
-    done, ahead = _split(known, last)
+    done, ahead = split_at(known, last)
     curves = (
         [Curve("done", done, _TRAIN, f"to step {last:,}")]
         if ahead and done
@@ -138,22 +138,6 @@ def _learning_rate(result, last: int) -> Chart | None:
         Curve("peak", [(peak_step, peak)], _EVAL, f"{format_power(peak)} at step {peak_step:,}", "dots")
     )
     return Chart("Learning rate", "the schedule", curves)
-
-
-def _split(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
-    """Cuts a line at a step, between two points of it where none is there; nothing is ahead behind the last
-    point."""
-    if last >= points[-1][0]:
-        return points, []
-    done, ahead = (
-        [point for point in points if point[0] <= last],
-        [point for point in points if point[0] > last],
-    )
-    if not done:
-        return [], points
-    (before, low), (after, high) = done[-1], ahead[0]
-    cut = (last, low + (high - low) * (last - before) / (after - before))
-    return [*done, cut], [cut, *ahead]
 
 
 def _gradient_norm(metrics: list[dict]) -> Chart | None:
