@@ -171,7 +171,8 @@ def read_lines(path: str) -> list[dict]:
 
 def hit(process: Process, moment: str, number: int, delay: float) -> dict | None:
     """Sends a signal a while after a moment. Returns {moment, signal, exit_code, secs}, or None where the run
-    was over before."""
+    was over before. The exit code is the one that shells see: a process that the signal itself has ended, as
+    while Python starts or ends, has 128 and the signal's number, too."""
     while process.popen.poll() is None and not process.is_at(moment):
         time.sleep(0.005)
     time.sleep(delay)
@@ -188,7 +189,7 @@ def hit(process: Process, moment: str, number: int, delay: float) -> dict | None
     return {
         "moment": moment,
         "signal": signal.Signals(number).name,
-        "exit_code": code,
+        "exit_code": code if code >= 0 else 128 - code,
         "secs": round(time.monotonic() - sent, 2),
         "last_line": last_line.partition(" /")[0],  # without the paths of this machine
     }
@@ -268,7 +269,7 @@ def undisturbed(task: str, data: str, folder: str) -> str:
 
 def summarize(report: dict) -> dict:
     """Returns the counts that people read, and whether all is as it must be."""
-    codes = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}
+    codes = {"SIGKILL": 137, "SIGTERM": 143, "SIGINT": 130}
     kinds = ("kills", "signals")
     hits = {kind: [seen for task in TASKS for seen in report[task][kind]["hits"]] for kind in kinds}
     runs = [run for task in TASKS for kind in kinds for run in report[task][kind]["runs"]]
