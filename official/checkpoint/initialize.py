@@ -8,10 +8,10 @@ import tensorflow as tf
 from official.checkpoint import reading
 from official.checkpoint.formats import canonical, companions, registry
 from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors, listed
+from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
-from official.io.errors import describe_names
+from official.io.errors import describe_names, shortened
 
 ENCODER_SCOPE = "bert/"
 CLASSIFIER = ("output_weights", "output_bias")  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
@@ -102,7 +102,7 @@ def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: 
         if not tf.reduce_all(tf.math.is_finite(values)):
             bad.append(name)
     if bad:
-        raise ConfigError(f"init_checkpoint {location} holds NaN or infinite numbers in {listed(bad)}. Change --init_checkpoint.")
+        raise ConfigError(f"init_checkpoint {location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Change --init_checkpoint.")
 
 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from official.checkpoint import reading
 from official.checkpoint.formats import canonical
-from official.checkpoint.formats.tensors import listed
 from official.config import ConfigError
-from official.io.errors import describe_names
+from official.io.errors import describe_names, shortened
 from official.io.files import is_remote
 from official.io.json_files import read_json
 from official.io.writing import replace_file, sync
@@ -118,7 +117,7 @@ class CheckpointManager:
         weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
         bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
         if bad:
-            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {listed(bad)}. Remove its files to go on from the "
+            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {shortened(sorted(bad))}. Remove its files to go on from the "
                               "checkpoint before, or change --model_dir.")
         for name, value in values.items():
             self._variables[name].assign(value)

@@ -10,6 +10,7 @@ from typing import IO
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.io.files import is_remote
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         tf.io.gfile.makedirs(model_dir)
     except tf.errors.OpError as error:
         raise ConfigError(f"--model_dir={model_dir} cannot be made: {error.message}.") from None
-    if "://" in model_dir:
+    if is_remote(model_dir):
         yield unchecked
         return
     try:

@@ -12,7 +12,7 @@ from official.checkpoint.formats import (
     bundle, canonical, garden, google, graphcore, hf_folder, huggingface, keras, object_bundle, onnx_file, popart, research, table)
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped
-from official.checkpoint.formats.tensors import Tensors, is_float, listed
+from official.checkpoint.formats.tensors import Tensors, is_float
 from official.config import BertConfig, ConfigError, suggest
 from official.io.errors import describe_names, shortened
 
@@ -130,7 +130,7 @@ def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something else than floats."""
     wrong = [f"{name} ({tensor.dtype.name})" for name, tensor in _read_from(mapped, checkpoint).items() if not is_float(tensor)]
     if wrong:
-        raise ConfigError(f"{checkpoint.location}: weights must be floating-point numbers; these are not: {listed(wrong)}. "
+        raise ConfigError(f"{checkpoint.location}: weights must be floating-point numbers; these are not: {shortened(sorted(wrong))}. "
                           "Save the model unquantized where it comes from.")
 
 
@@ -138,7 +138,7 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one holds NaN or infinity."""
     bad = [name for name, tensor in _read_from(mapped, checkpoint).items() if not np.isfinite(tensor.read()).all()]
     if bad:
-        raise ConfigError(f"{checkpoint.location} holds NaN or infinite numbers in {listed(bad)}. Give a checkpoint from before.")
+        raise ConfigError(f"{checkpoint.location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Give a checkpoint from before.")
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:

@@ -5,7 +5,7 @@ The functions here return tensors that, when read, read theirs and change them.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -31,12 +31,6 @@ Tensors = dict[str, Tensor]
 
 def is_float(tensor: Tensor) -> bool:
     return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"  # which NumPy has from ml_dtypes and does not count as float
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns names for a message of one line: three of them, and how many more there are."""
-    names = sorted(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def of_array(array: np.ndarray, name: str) -> Tensor:
