@@ -32,7 +32,8 @@ setup(
         # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
         "onnx": ["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
         "wikipedia": ["wikiextractor>=3.1,<4"],
-        # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow does not take.
+        # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow does
+        # not take.
         "perfzero": ["psutil>=5.9,<8", "google-cloud-bigquery>=3.20,<4", "grpcio-status<1.63"],
         "dev": ["pytest>=8,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7"],
     },

@@ -22,7 +22,7 @@ import time
 
 from absl import logging
 
-from official import flags
+from official.cli import flags
 from official.config import ConfigError
 from official.io import quiet
 from official.io.errors import PeerError, report_error
@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
         # Imported after the command line is known to be good: TensorFlow takes seconds to load.
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS
-        from official.training import plan, repeats
+        from official.planning import plan
+        from official.training import repeats
 
         configure_logging(config.verbosity)
         if config.plan:
@@ -77,13 +78,20 @@ def _tell(result, config, argv: list[str]) -> None:
 
 
 def _say_what_starts(config) -> None:
-    """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a refused run stays one line."""
+    """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
+    refused run stays one line."""
     if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:
-        print(f"{time.strftime('%H:%M:%S')} BERT, task {config.task}, in {config.model_dir}: loading TensorFlow", file=sys.stderr, flush=True)
+        print(
+            f"{time.strftime('%H:%M:%S')} BERT, task {config.task}, in {config.model_dir}: loading"
+            " TensorFlow",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _end(code: int) -> None:
-    """Ends the process. After a signal at once: TensorFlow's threads may take longer to end than whoever sent it waits."""
+    """Ends the process. After a signal at once: TensorFlow's threads may take longer to end than whoever sent
+    it waits."""
     if code > 128:
         with contextlib.suppress(OSError):
             sys.stdout.flush()

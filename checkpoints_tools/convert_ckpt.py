@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this project, both ways.
+"""Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this project,
+both ways.
 
   python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
 
-ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object checkpoints of the MLPerf
-submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the
-newest checkpoint is taken. The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object
+checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH
+is a prefix, a file, or a folder, of which the newest checkpoint is taken. The result is DIR/<basename of
+PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """
@@ -20,21 +22,27 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import ConfigError, suggest
 from official.config.model import LARGEST
 from official.io.errors import report_error
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
-_ACTIONS = {"research2apps": ("research", "graphcore"), "apps2research": ("graphcore", "research"),
-            **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target}}
+_ACTIONS = {
+    "research2apps": ("research", "graphcore"),
+    "apps2research": ("graphcore", "research"),
+    **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target},
+}
 _ALIASES = {"hf": "huggingface"}
-# The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model configurations want.
+# The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model
+# configurations want.
 _GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
 # {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
 _CONCERNS = {
-    **dict.fromkeys(("use_cls_layer", "use_qkv_bias", "use_attention_bias"), (("graphcore", "research"), True)),
-    "num_embeddings_splits": (("graphcore", "research"), 1), "fused_qkv": (("graphcore", "research"), False),
+    **dict.fromkeys(
+        ("use_cls_layer", "use_qkv_bias", "use_attention_bias"), (("graphcore", "research"), True)
+    ),
+    "num_embeddings_splits": (("graphcore", "research"), 1),
+    "fused_qkv": (("graphcore", "research"), False),
     "baseline": (("research",), False),
 }
 
@@ -44,34 +52,78 @@ def parse_flags():
     parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
-    parser.add_argument("--vocab_size", type=int, help="Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an "
-                        "earlier conversion cut off comes back; 30400 for graphcore.")
-    parser.add_argument("--num_embeddings_splits", type=int, help="graphcore: parts of the word embeddings (unset: 1).")
-    add_bool(parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no).")
+    parser.add_argument(
+        "--vocab_size",
+        type=int,
+        help=(
+            "Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an "
+            "earlier conversion cut off comes back; 30400 for graphcore."
+        ),
+    )
+    parser.add_argument(
+        "--num_embeddings_splits", type=int, help="graphcore: parts of the word embeddings (unset: 1)."
+    )
+    add_bool(
+        parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no)."
+    )
     add_bool(parser, "use_qkv_bias", None, "graphcore: keep the biases of query, key and value (unset: yes).")
-    add_bool(parser, "use_attention_bias", None, "graphcore: keep the bias of the attention's projection (unset: yes).")
+    add_bool(
+        parser,
+        "use_attention_bias",
+        None,
+        "graphcore: keep the bias of the attention's projection (unset: yes).",
+    )
     add_bool(parser, "fused_qkv", None, "graphcore: one kernel for query, key and value.")
     add_bool(parser, "baseline", None, "research: BERT and not GroupBERT.")
-    parser.add_argument("--precision", type=int, choices=(16, 32), help="Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from graphcore.")
-    parser.add_argument("--num_attention_heads", type=int, help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.")
-    add_bool(parser, "hf_prefix", None, "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).")
-    parser.add_argument("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
+    parser.add_argument(
+        "--precision",
+        type=int,
+        choices=(16, 32),
+        help=(
+            "Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from"
+            " graphcore."
+        ),
+    )
+    parser.add_argument(
+        "--num_attention_heads",
+        type=int,
+        help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.",
+    )
+    add_bool(
+        parser,
+        "hf_prefix",
+        None,
+        "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).",
+    )
+    parser.add_argument(
+        "--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint."
+    )
     add_bool(parser, "with_optimizer", False, "Carry optimizer slots where both formats have them.")
     parser.add_argument("--report", help="Write the report of the conversion to this JSON file.")
-    add_bool(parser, "verify", False, "Build the model from both checkpoints and compare its outputs on a random batch.")
+    add_bool(
+        parser,
+        "verify",
+        False,
+        "Build the model from both checkpoints and compare its outputs on a random batch.",
+    )
     add_bool(parser, "overwrite", False, "Replace an older result.")
     return check(parser.parse())
 
 
 class _Parser(command_line.Parser):
-    """Takes --name=true and --name=false for --name and --no-name: a flag that may have a value would swallow ACTION or PATH."""
+    """Takes --name=true and --name=false for --name and --no-name: a flag that may have a value would swallow
+    ACTION or PATH."""
 
     def parse_known_args(self, args=None, namespace=None):
-        return super().parse_known_args([self._plain(text) for text in (sys.argv[1:] if args is None else args)], namespace)
+        return super().parse_known_args(
+            [self._plain(text) for text in (sys.argv[1:] if args is None else args)], namespace
+        )
 
     def _plain(self, text: str) -> str:
         name, equals, value = text.partition("=")
-        if not equals or not isinstance(self._option_string_actions.get(name), argparse.BooleanOptionalAction):
+        if not equals or not isinstance(
+            self._option_string_actions.get(name), argparse.BooleanOptionalAction
+        ):
             return text
         if value.lower() not in ("true", "1", "yes", "false", "0", "no"):
             raise ConfigError(f"{text}, expected {name}=true or {name}=false.")
@@ -86,10 +138,16 @@ def add_bool(parser, name: str, default, text: str) -> None:
 def check(flags):
     flags.action = "2".join(_ALIASES.get(end, end) for end in flags.action.split("2"))
     if flags.action not in _ACTIONS:
-        raise ConfigError(f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two of "
-                          f"{', '.join(_NAMES)}, or research2apps or apps2research.")
+        raise ConfigError(
+            f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two"
+            f" of {', '.join(_NAMES)}, or research2apps or apps2research."
+        )
     heads, words = LARGEST["num_attention_heads"], LARGEST["vocab_size"]
-    for name, most in (("vocab_size", words), ("num_embeddings_splits", words), ("num_attention_heads", heads)):
+    for name, most in (
+        ("vocab_size", words),
+        ("num_embeddings_splits", words),
+        ("num_attention_heads", heads),
+    ):
         if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
     check_concerned(flags, _ACTIONS[flags.action])
@@ -100,9 +158,14 @@ def check_concerned(flags, ends: tuple[str, str]) -> None:
     """Raises ConfigError for a flag that asks for what this conversion cannot do."""
     for name, (formats, anyway) in _CONCERNS.items():
         if getattr(flags, name) not in (None, anyway) and not set(formats) & set(ends):
-            raise ConfigError(f"--{name} concerns only {' and '.join(formats)}, and {flags.action} has none of them. Drop the flag.")
+            raise ConfigError(
+                f"--{name} concerns only {' and '.join(formats)}, and {flags.action} has none of them. Drop"
+                " the flag."
+            )
     if flags.hf_prefix is not None and ends[1] != "huggingface":
-        raise ConfigError(f"--hf_prefix concerns only what is written for huggingface, not {flags.action}. Drop the flag.")
+        raise ConfigError(
+            f"--hf_prefix concerns only what is written for huggingface, not {flags.action}. Drop the flag."
+        )
 
 
 def options_of(flags):
@@ -117,8 +180,20 @@ def options_of(flags):
         defaults |= {"precision": 16}
     elif source == "graphcore":
         defaults |= {"precision": 32}
-    names = ("vocab_size", "with_optimizer", "precision", "num_embeddings_splits", "use_cls_layer", "use_qkv_bias", "use_attention_bias",
-             "fused_qkv", "num_attention_heads", "baseline", "hf_prefix", "vocab_file")
+    names = (
+        "vocab_size",
+        "with_optimizer",
+        "precision",
+        "num_embeddings_splits",
+        "use_cls_layer",
+        "use_qkv_bias",
+        "use_attention_bias",
+        "fused_qkv",
+        "num_attention_heads",
+        "baseline",
+        "hf_prefix",
+        "vocab_file",
+    )
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     return Options(**{**defaults, **given})
 
@@ -127,8 +202,9 @@ def main() -> int:
     flags = parse_flags()
     if flags.report:
         command_line.check_output_file(flags.report, "report", flags.overwrite)
-    from official.checkpoint import convert as convert_lib, conversion_report, publication
     from checkpoints_tools import verification
+    from official.checkpoint import conversion_report, publication
+    from official.checkpoint import convert as convert_lib
 
     source, target = _ACTIONS[flags.action]
     options = options_of(flags)
@@ -136,20 +212,27 @@ def main() -> int:
     try:
         if flags.verify:
             verification.check(flags.path, source, options)
-        report = convert_lib.convert(flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify)
+        report = convert_lib.convert(
+            flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify
+        )
     except publication.MismatchError as error:
         report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")
         return 1
     except ConfigError as error:
         if error.details and flags.report:
-            command_line.write_file(flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n")
+            command_line.write_file(
+                flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n"
+            )
         elif error.is_shortened:
             raise ConfigError(f"{error} --report=FILE lists all names.") from None
         raise
     if flags.report:
         command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if not report["published"]:
-        report_error("convert_ckpt.py", f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.")
+        report_error(
+            "convert_ckpt.py",
+            f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.",
+        )
         return 1
     print(conversion_report.describe(report))
     print_published_line(flags.action, report)
@@ -167,8 +250,9 @@ class Bar:
     def __call__(self, done: int, total: int) -> None:
         import tqdm
 
-        self._bar = self._bar or tqdm.tqdm(total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr,
-                                           disable=None)  # not into a log
+        self._bar = self._bar or tqdm.tqdm(
+            total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr, disable=None
+        )  # not into a log
         self._bar.update(done - self._bar.n)
         if done >= total:
             self._bar.close()

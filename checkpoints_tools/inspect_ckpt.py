@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
 
-  python checkpoints_tools/inspect_ckpt.py PATH [--digest] [--json]
+python checkpoints_tools/inspect_ckpt.py PATH [--digest] [--json]
 """
 
 import hashlib
@@ -14,30 +14,43 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
-    parser.add_argument("--digest", action="store_true", help="Also read every tensor and show the sha256 of its values.")
+    parser.add_argument(
+        "--digest", action="store_true", help="Also read every tensor and show the sha256 of its values."
+    )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser.parse()
 
 
 def inspect(path: str, digest: bool) -> dict:
-    """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a checkpoint."""
+    """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
+    checkpoint."""
     from official.checkpoint import reading
     from official.checkpoint.formats import registry
     from official.config import ConfigError
 
     checkpoint = registry.open_checkpoint(path, "PATH")
     try:
-        rows = [{"name": name, "shape": list(tensor.shape), "dtype": tensor.dtype.name, **({"sha256": sha256(tensor)} if digest else {})}
-                for name, tensor in sorted(checkpoint.tensors.items())]
+        rows = [
+            {
+                "name": name,
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype.name,
+                **({"sha256": sha256(tensor)} if digest else {}),
+            }
+            for name, tensor in sorted(checkpoint.tensors.items())
+        ]
     except reading.DamagedError as error:
         raise ConfigError(f"{path}: unreadable checkpoint ({error}).") from None
-    return {"format": checkpoint.format, "path": checkpoint.location, **registry.size_of(checkpoint.tensors), "table": rows}
+    return {
+        "format": checkpoint.format,
+        "path": checkpoint.location,
+        **registry.size_of(checkpoint.tensors),
+        "table": rows,
+    }
 
 
 def sha256(tensor) -> str:
@@ -48,8 +61,14 @@ def sha256(tensor) -> str:
 def describe(found: dict) -> str:
     width = max((len(row["name"]) for row in found["table"]), default=0)
     shapes = max((len(str(row["shape"])) for row in found["table"]), default=0)
-    lines = [f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8} {row.get('sha256', '')}".rstrip() for row in found["table"]]
-    total = f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers, {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
+    lines = [
+        f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8} {row.get('sha256', '')}".rstrip()
+        for row in found["table"]
+    ]
+    total = (
+        f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
+        f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
+    )
     return "\n".join([*lines, total])
 
 

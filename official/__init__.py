@@ -10,14 +10,18 @@ STARTED = time.time()  # when this process began, as near as code of its own can
 # setdefault: an explicit setting in the environment wins.
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 _ONEDNN_IS_ASKED_FOR = _ONEDNN in os.environ
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # keep start-up noise (CUDA probes, plugin registration) off the screen
+os.environ.setdefault(
+    "TF_CPP_MIN_LOG_LEVEL", "3"
+)  # keep start-up noise (CUDA probes, plugin registration) off the screen
 os.environ.setdefault(_ONEDNN, "1")  # vendor matrix products on CPUs
 
 
 def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:
-    """Chooses the matrix products that are the faster ones for a dtype on this CPU. To be called before TensorFlow is imported.
+    """Chooses the matrix products that are the faster ones for a dtype on this CPU. To be called before
+    TensorFlow is imported.
 
-    bf16 without instructions for it goes to TensorFlow's own products: oneDNN's are half to a quarter as fast there.
+    bf16 without instructions for it goes to TensorFlow's own products: oneDNN's are half to a quarter as fast
+    there.
     """
     if dtype == "bf16" and not _ONEDNN_IS_ASKED_FOR and not _has_bf16(cpu_info):
         os.environ[_ONEDNN] = "0"

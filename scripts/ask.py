@@ -4,7 +4,8 @@
   python scripts/ask.py --checkpoint=runs/squad --context=text.txt
   echo "Who was first?" | python scripts/ask.py --checkpoint=runs/squad --context=text.txt --answers=3
 
-A question a line; the end of input ends it. Each answer comes with its probability among the answers of the n-best list.
+A question a line; the end of input ends it. Each answer comes with its probability among the answers of the
+n-best list.
 """
 
 import os
@@ -38,7 +39,9 @@ def read_context(path: str) -> str:
     except OSError as error:
         raise ConfigError(f"--context={path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--context={path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+        raise ConfigError(
+            f"--context={path} is not UTF-8 text ({error.reason} at byte {error.start})."
+        ) from None
     if not text.strip():
         raise ConfigError(f"--context={path} has no text.")
     return text
@@ -51,20 +54,39 @@ def make_answerer(config, model, vocabulary, context: str):
     from official.data.squad import answers, features, reading
 
     windows = features.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
-    rules = answers.Rules(config.n_best_size, config.max_answer_length, config.version_2_with_negative, config.null_score_diff_threshold)
+    rules = answers.Rules(
+        config.n_best_size,
+        config.max_answer_length,
+        config.version_2_with_negative,
+        config.null_score_diff_threshold,
+    )
 
     def answer(question: str) -> list[tuple[str, float]]:
-        data = reading.SquadData("", "", "", False, config.version_2_with_negative, [""], [context],
-                                 [reading.Question("0", question, 0, (), (), False)], {}, [])
+        data = reading.SquadData(
+            "",
+            "",
+            "",
+            False,
+            config.version_2_with_negative,
+            [""],
+            [context],
+            [reading.Question("0", question, 0, (), (), False)],
+            {},
+            [],
+        )
         rows = features.make_features(data, vocabulary, windows)
         if not len(rows):
             return []
         longest = int(rows.lengths.max())
-        logits = [model(rows.batch(slice(first, first + _BATCH), longest)) for first in range(0, len(rows), _BATCH)]
+        logits = [
+            model(rows.batch(slice(first, first + _BATCH), longest)) for first in range(0, len(rows), _BATCH)
+        ]
         start, end = (np.concatenate([batch[part].numpy() for batch in logits]) for part in (0, 1))
         found = answers.answer_questions(start, end, rows, data, rules)
         nbest = found.nbest["0"]
-        best = sorted(nbest, key=lambda entry: entry.text != found.predictions["0"])  # stable: the prediction, then the others
+        best = sorted(
+            nbest, key=lambda entry: entry.text != found.predictions["0"]
+        )  # stable: the prediction, then the others
         return [(entry.text, entry.probability) for entry in best]
 
     return answer
@@ -73,11 +95,10 @@ def make_answerer(config, model, vocabulary, context: str):
 def main() -> None:
     flags = parse_flags()
     context = read_context(flags.context)
-    import official  # sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 
     answer = make_answerer(*fine_tuned.load(flags, "squad"), context)
     for question in fine_tuned.lines("question> "):
-        for text, probability in answer(question)[:flags.answers] or [("", 1.0)]:
+        for text, probability in answer(question)[: flags.answers] or [("", 1.0)]:
             print(f"{' '.join(text.split()) or '(no answer)'}  {probability:.2f}", flush=True)
 
 

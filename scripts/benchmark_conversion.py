@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Converts a BERT-large file of random numbers google -> graphcore -> google and measures time and peak memory of each conversion.
+"""Converts a BERT-large file of random numbers google -> graphcore -> google and measures time and peak
+memory of each conversion.
 
   python scripts/benchmark_conversion.py --output=results/convert_bert_large.json
 
-A conversion is a process of its own, the command line that users run. Its memory is counted beyond what a process needs that has
-imported the same modules and done nothing.
+A conversion is a process of its own, the command line that users run. Its memory is counted beyond what a
+process needs that has imported the same modules and done nothing.
 """
 
 import json
@@ -19,10 +20,10 @@ sys.path.insert(0, ROOT)
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-
-_IMPORTS = ("import sys; sys.path[:0] = ['checkpoints_tools', 'scripts']; import convert_ckpt; from official.checkpoint import convert; "
-            "from checkpoints_tools import verification")
+_IMPORTS = (
+    "import sys; sys.path[:0] = ['checkpoints_tools', 'scripts']; import convert_ckpt; from"
+    " official.checkpoint import convert; from checkpoints_tools import verification"
+)
 
 
 def parse_flags():
@@ -42,15 +43,25 @@ def write_random(config_file: str, prefix: str) -> int:
     from official.config import bert_config_from_dict, read_json
 
     model = bert_config_from_dict(read_json(config_file, "bert_config_file"), config_file)
-    sizes = canonical.Sizes(words=model.vocab_size, hidden=model.hidden_size, inner=model.intermediate_size,
-                            positions=model.max_position_embeddings, types=model.type_vocab_size)
+    sizes = canonical.Sizes(
+        words=model.vocab_size,
+        hidden=model.hidden_size,
+        inner=model.intermediate_size,
+        positions=model.max_position_embeddings,
+        types=model.type_vocab_size,
+    )
     generator = np.random.default_rng(1)
 
     def random(name, shape):
-        return Tensor(shape, np.dtype(np.float32), lambda: generator.standard_normal(shape, np.float32), (name,))
+        return Tensor(
+            shape, np.dtype(np.float32), lambda: generator.standard_normal(shape, np.float32), (name,)
+        )
 
-    tensors = {name.replace("{layer}", str(layer)): None for name in (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)
-               for layer in range(model.num_hidden_layers)}
+    tensors = {
+        name.replace("{layer}", str(layer)): None
+        for name in (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)
+        for layer in range(model.num_hidden_layers)
+    }
     tensors = {name: random(name, canonical.shape_of(name, sizes)) for name in tensors}
     bundle.write(tensors, prefix)
     return sum(tensor.nbytes for tensor in tensors.values())
@@ -73,12 +84,25 @@ def measure(config_file: str, folder: str) -> dict:
     tool = [sys.executable, "checkpoints_tools/convert_ckpt.py"]
     kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
     conversions = {}
-    for action, source, target, flags in (("google2graphcore", "a", "b", kept), ("graphcore2google", "b", "c", []),
-                                          ("google2graphcore --precision=16 --vocab_size=30400", "a", "d", [])):
-        secs, peak = run_measured([*tool, action.split()[0], f"{folder}/{source}", f"--output_dir={folder}/{target}", *flags])
-        conversions[action] = {"secs": round(secs, 2), "peak_bytes_beyond_imports": peak - baseline,
-                               "share_of_checkpoint": round((peak - baseline) / size, 3)}
-    return {"checkpoint_bytes": size, "imports_bytes": baseline, "conversions": conversions, "round_trip_is_bit_equal": same(folder)}
+    for action, source, target, flags in (
+        ("google2graphcore", "a", "b", kept),
+        ("graphcore2google", "b", "c", []),
+        ("google2graphcore --precision=16 --vocab_size=30400", "a", "d", []),
+    ):
+        secs, peak = run_measured(
+            [*tool, action.split()[0], f"{folder}/{source}", f"--output_dir={folder}/{target}", *flags]
+        )
+        conversions[action] = {
+            "secs": round(secs, 2),
+            "peak_bytes_beyond_imports": peak - baseline,
+            "share_of_checkpoint": round((peak - baseline) / size, 3),
+        }
+    return {
+        "checkpoint_bytes": size,
+        "imports_bytes": baseline,
+        "conversions": conversions,
+        "round_trip_is_bit_equal": same(folder),
+    }
 
 
 def same(folder: str) -> bool:
@@ -86,7 +110,9 @@ def same(folder: str) -> bool:
     from official.checkpoint.formats import bundle
 
     first, last = (bundle.read(bundle.locate(os.path.join(folder, name))) for name in ("a", "c"))
-    return first.keys() == last.keys() and all((first[name].read() == last[name].read()).all() for name in first)
+    return first.keys() == last.keys() and all(
+        (first[name].read() == last[name].read()).all() for name in first
+    )
 
 
 def main() -> None:
@@ -96,13 +122,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(flags.bert_config_file, folder)
     for action, row in measured["conversions"].items():
-        print(f"{action}: {row['secs']:.1f} s, {row['peak_bytes_beyond_imports'] / 1e6:,.0f} MB beyond the imports "
-              f"({row['share_of_checkpoint']:.0%} of {measured['checkpoint_bytes'] / 1e6:,.0f} MB)")
+        print(
+            f"{action}: {row['secs']:.1f} s, {row['peak_bytes_beyond_imports'] / 1e6:,.0f} MB beyond the"
+            f" imports ({row['share_of_checkpoint']:.0%} of {measured['checkpoint_bytes'] / 1e6:,.0f} MB)"
+        )
     print(f"round trip bit-equal: {measured['round_trip_is_bit_equal']}")
     if flags.output:
         from official.reporting import environment
 
-        record = {"command": " ".join(["python", "scripts/benchmark_conversion.py", *sys.argv[1:]]), **measured, "environment": environment.environment()}
+        record = {
+            "command": " ".join(["python", "scripts/benchmark_conversion.py", *sys.argv[1:]]),
+            **measured,
+            "environment": environment.environment(),
+        }
         command_line.write_file(flags.output, json.dumps(record, indent=1) + "\n")
 
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Times the making of SQuAD's features on one core, reading of the file included, start-up and a warm-up round apart.
+"""Times the making of SQuAD's features on one core, reading of the file included, start-up and a warm-up
+round apart.
 
-  python scripts/benchmark_features.py --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt --output=results/squad_features.json
+python scripts/benchmark_features.py --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt
+--output=results/squad_features.json
 """
 
 import json
@@ -12,8 +14,6 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
@@ -21,8 +21,12 @@ def parse_flags():
     parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
     command_line.add_lower_case_flag(parser)
     parser.add_argument("--max_seq_length", type=int, default=384, help="Tokens of a window.")
-    parser.add_argument("--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context.")
-    parser.add_argument("--max_query_length", type=int, default=64, help="Word pieces of a question, at most.")
+    parser.add_argument(
+        "--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context."
+    )
+    parser.add_argument(
+        "--max_query_length", type=int, default=64, help="Word pieces of a question, at most."
+    )
     parser.add_argument("--rounds", type=int, default=5, help="How many times they are made.")
     parser.add_argument("--output", required=True, help="JSON file to write.")
     parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
@@ -33,24 +37,37 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
-    from official.data import vocabulary
     from official.data.squad import cache, features, reading
+    from official.data.word_pieces import vocabulary
     from official.reporting import environment, measurement
 
     words = vocabulary.load_for_text(flags.vocab_file, flags.do_lower_case)
     rules = features.Rules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
 
     def make():
-        data = reading.read_squad(flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False)
+        data = reading.read_squad(
+            flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False
+        )
         return data, cache.load_or_make_features(data, words, rules, cache_dir=None)
 
     data, made = make()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     timing = measurement.measure_in_turns({"make": make}, flags.rounds)["make"]
-    values = {"questions": len(data.questions), "features": len(made), "rules": vars(rules), "secs": timing.secs, "median_secs": timing.median,
-              "spread": timing.spread, "cores": 1, "environment": environment.environment()}
+    values = {
+        "questions": len(data.questions),
+        "features": len(made),
+        "rules": vars(rules),
+        "secs": timing.secs,
+        "median_secs": timing.median,
+        "spread": timing.spread,
+        "cores": 1,
+        "environment": environment.environment(),
+    }
     command_line.write_file(flags.output, json.dumps(values, indent=1) + "\n")
-    print(f"{values['features']:,} features of {values['questions']:,} questions in {timing.median:.2f} s on one core (+- {timing.spread:.1%})")
+    print(
+        f"{values['features']:,} features of {values['questions']:,} questions in {timing.median:.2f} s on"
+        f" one core (+- {timing.spread:.1%})"
+    )
 
 
 if __name__ == "__main__":

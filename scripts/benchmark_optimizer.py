@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the update: milliseconds and GB/s of each optimizer over a model's weights, beside what the machine's memory gives.
+"""Measures the update: milliseconds and GB/s of each optimizer over a model's weights, beside what the
+machine's memory gives.
 
-  python scripts/benchmark_optimizer.py --bert_config_file=configs/models/bert_base.json --output=results/optimizer_bert_base
+  python scripts/benchmark_optimizer.py --bert_config_file=configs/models/bert_base.json
+  --output=results/optimizer_bert_base
 
-All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot avoid: AdamW reads gradient,
-weights and two moments and writes weights and moments, 28 bytes a parameter; LAMB, whose step depends on norms over all of it, reads weights
-and moments and writes weights once more, 40 bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes each.
+All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
+avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
+LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights once more, 40
+bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes each.
 """
 
 import os
@@ -15,7 +18,6 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 from official.config import read_json
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
@@ -23,8 +25,15 @@ BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at le
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model whose weights are updated.")
-    parser.add_argument("--num_gpus", type=int, default=None, help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.")
+    parser.add_argument(
+        "--bert_config_file", default="configs/models/bert_base.json", help="Model whose weights are updated."
+    )
+    parser.add_argument(
+        "--num_gpus",
+        type=int,
+        default=None,
+        help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
+    )
     parser.add_argument("--rounds", type=int, default=9, help="How many times every case is timed.")
     command_line.add_output_flags(parser)
     flags = parser.parse()
@@ -41,16 +50,26 @@ def make_cases(flags) -> tuple[dict, int]:
     from official.tasks import TASKS
     from official.training import step_benchmark
 
-    tf.get_logger().setLevel("ERROR")  # it takes the functions of several cases for one that is traced again and again
+    tf.get_logger().setLevel(
+        "ERROR"
+    )  # it takes the functions of several cases for one that is traced again and again
     model = read_json(flags.bert_config_file, "bert_config_file")
-    config = step_benchmark.step_config(model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4})
+    config = step_benchmark.step_config(
+        model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4}
+    )
     strategy = strategy_lib.make_strategy(config)
     with strategy.scope():
         variables = TASKS["pretrain"](config).build_model().trainable_variables
-        gradients = [tf.random.stateless_normal(variable.shape, [1, 2], stddev=1e-3) for variable in variables]
+        gradients = [
+            tf.random.stateless_normal(variable.shape, [1, 2], stddev=1e-3) for variable in variables
+        ]
     cases = {"memory": stream(variables, gradients), "norm": norm(gradients)}
     for kind in ("adamw", "lamb"):
-        for name, fused_ops, compiled in (("", True, False), (", tensorflow-addons", False, False), (", tensorflow-addons, XLA", False, True)):
+        for name, fused_ops, compiled in (
+            ("", True, False),
+            (", tensorflow-addons", False, False),
+            (", tensorflow-addons, XLA", False, True),
+        ):
             cases[kind + name] = update(config, strategy, kind, fused_ops, compiled, variables, gradients)
     return cases, sum(variable.shape.num_elements() for variable in variables)
 
@@ -95,32 +114,60 @@ def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variabl
 
 
 def rows(timings: dict, parameters: int) -> list[dict]:
-    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the bound."""
+    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the
+    bound."""
     bandwidth = timings["memory"].rate(BYTES["memory"] * parameters)
     found = []
     for name, timing in timings.items():
         moved = BYTES[name.split(",")[0]] * parameters
-        found.append({"name": name, "bytes": moved, "median_secs": timing.median, "spread": timing.spread, "gb_per_sec": timing.rate(moved) / 1e9,
-                      "over_bound": timing.median * bandwidth / moved, "secs": timing.secs})
+        found.append(
+            {
+                "name": name,
+                "bytes": moved,
+                "median_secs": timing.median,
+                "spread": timing.spread,
+                "gb_per_sec": timing.rate(moved) / 1e9,
+                "over_bound": timing.median * bandwidth / moved,
+                "secs": timing.secs,
+            }
+        )
     return found
 
 
 def main() -> None:
     flags = parse_flags()
-    from official.reporting import measurement
     from official.io.bars import Bar
+    from official.reporting import measurement
 
     cases, parameters = make_cases(flags)
     with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
-        timings = measurement.measure_in_turns(cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update())
+        timings = measurement.measure_in_turns(
+            cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
+        )
     table = rows(timings, parameters)
     print(f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}")
     for row in table:
-        print(f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}")
-    bars = [measurement.Bar(row["name"], row["over_bound"], row["spread"], f"{row['median_secs'] * 1e3:.0f} ms", row["name"].split(",")[0]) for row in table[2:]]
+        print(
+            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
+        )
+    bars = [
+        measurement.Bar(
+            row["name"],
+            row["over_bound"],
+            row["spread"],
+            f"{row['median_secs'] * 1e3:.0f} ms",
+            row["name"].split(",")[0],
+        )
+        for row in table[2:]
+    ]
     title = f"Update of {parameters / 1e6:.0f} M parameters"
-    command_line.write_results(flags.output, {"rounds": flags.rounds, "parameters": parameters, "cases": table}, lambda: measurement.draw_bars(
-        bars, title, "time over the memory bound, shorter is better", limit=1.0, limit_text="memory bound"))
+    command_line.write_results(
+        flags.output,
+        {"rounds": flags.rounds, "parameters": parameters, "cases": table},
+        lambda: measurement.draw_bars(
+            bars, title, "time over the memory bound, shorter is better", limit=1.0, limit_text="memory bound"
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the training step of BERT side by side with Hugging Face + PyTorch, the TensorFlow Model Garden and keras-hub.
+"""Measures the training step of BERT side by side with Hugging Face + PyTorch, the TensorFlow Model Garden
+and keras-hub.
 
-  python scripts/benchmark_peers.py --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2 --output=results/peers_bert_base
+  python scripts/benchmark_peers.py --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2
+  --output=results/peers_bert_base
 
-Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes, and does the same work:
-masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a global norm of 1, AdamW, full-length sequences. All
-take turns, several rounds; medians, with half the distance between the quartiles beside them. Some of the peers' code is in scripts/peers/.
+Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
+and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
+global norm of 1, AdamW, full-length sequences. All take turns, several rounds; medians, with half the
+distance between the quartiles beside them. Some of the peers' code is in scripts/peers/.
 """
 
 import contextlib
@@ -28,7 +31,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A system: its name in charts, the program in scripts/peers/, its variant, and what its environment holds (none: this one)."""
+    """A system: its name in charts, the program in scripts/peers/, its variant, and what its environment
+    holds (none: this one)."""
 
     title: str
     program: str
@@ -43,8 +47,16 @@ PEERS = {
     "ours_plain": Peer("this project, plain", "ours.py", "plain"),
     "huggingface": Peer("Hugging Face + PyTorch", "huggingface.py", "sdpa", *_HUGGINGFACE),
     "huggingface_eager": Peer("the same, eager attention", "huggingface.py", "eager", *_HUGGINGFACE),
-    "tf_models": Peer("tf-models-official", "tf_models.py", "", "tf_models", ("tensorflow==2.15.1", "tf-models-official==2.15.0")),
-    "keras_hub": Peer("keras-hub", "keras_hub_tf.py", "", "keras_hub", ("tensorflow-cpu==2.21.0", "keras-hub==0.32.0")),
+    "tf_models": Peer(
+        "tf-models-official",
+        "tf_models.py",
+        "",
+        "tf_models",
+        ("tensorflow==2.15.1", "tf-models-official==2.15.0"),
+    ),
+    "keras_hub": Peer(
+        "keras-hub", "keras_hub_tf.py", "", "keras_hub", ("tensorflow-cpu==2.21.0", "keras-hub==0.32.0")
+    ),
 }
 DEFAULT = "ours,huggingface,huggingface_eager,tf_models,keras_hub"
 TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
@@ -53,12 +65,24 @@ TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
-    parser.add_argument("--shapes", default="128x8,512x2", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
+    parser.add_argument(
+        "--shapes",
+        default="128x8,512x2",
+        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
+    )
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
-    parser.add_argument("--environments", default=".peers", help="Folder of the peers' virtual environments, about 2 GB each.")
-    parser.add_argument("--make_environments", action="store_true", help="Make those that are missing, from the package index.")
-    parser.add_argument("--rounds", type=int, default=5, help="How many times every system is timed in every case.")
+    parser.add_argument(
+        "--environments", default=".peers", help="Folder of the peers' virtual environments, about 2 GB each."
+    )
+    parser.add_argument(
+        "--make_environments",
+        action="store_true",
+        help="Make those that are missing, from the package index.",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="How many times every system is timed in every case."
+    )
     parser.add_argument("--steps", type=int, default=2, help="Steps of one timing.")
     command_line.add_output_flags(parser)
     flags = parser.parse()
@@ -72,11 +96,16 @@ def parse_flags():
 
 def python_of(peer: Peer, environments: str) -> str:
     """Returns the interpreter of a system."""
-    return os.path.join(os.path.abspath(environments), peer.environment, "bin", "python") if peer.environment else sys.executable
+    return (
+        os.path.join(os.path.abspath(environments), peer.environment, "bin", "python")
+        if peer.environment
+        else sys.executable
+    )
 
 
 def prepare_environments(flags) -> None:
-    """Makes the environments that are missing, or raises ConfigError where that was not asked for or fails."""
+    """Makes the environments that are missing, or raises ConfigError where that was not asked for or
+    fails."""
     for name in flags.peers:
         peer = PEERS[name]
         python = python_of(peer, flags.environments)
@@ -84,9 +113,15 @@ def prepare_environments(flags) -> None:
         if not peer.environment or os.path.exists(os.path.join(folder, "made")):
             continue
         if not flags.make_environments:
-            raise ConfigError(f"--peers: {name} has no environment in {flags.environments}. Make it with --make_environments.")
+            raise ConfigError(
+                f"--peers: {name} has no environment in {flags.environments}. Make it with"
+                " --make_environments."
+            )
         print(f"Making {folder} ({', '.join(peer.requirements)}) ...", file=sys.stderr)
-        for command in ([sys.executable, "-m", "venv", "--clear", folder], [python, "-m", "pip", "install", "-q", *peer.requirements]):
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", folder],
+            [python, "-m", "pip", "install", "-q", *peer.requirements],
+        ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
@@ -101,11 +136,19 @@ class Worker:
         """Starts the process; `wait` returns when its first step is done."""
         self.name, peer = name, PEERS[name]
         self._errors = tempfile.TemporaryFile("w+")
-        # Without this project's settings and its path: "official" is the name of the Model Garden's package, too.
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TF_", "KERAS"))}
+        # Without this project's settings and its path: "official" is the name of the Model Garden's package,
+        # too.
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TF_", "KERAS"))
+        }
         self._process = subprocess.Popen(
-            [python_of(peer, environments), os.path.join(FOLDER, peer.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"})
+            [python_of(peer, environments), os.path.join(FOLDER, peer.program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"},
+        )
         self._ask({**specification, "variant": peer.variant})
 
     def wait(self) -> dict:
@@ -132,7 +175,10 @@ class Worker:
         self._errors.seek(0)
         last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
         code = self._process.returncode
-        advice = " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller --shapes." * (code == -signal.SIGKILL)
+        advice = (
+            " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller"
+            " --shapes." * (code == -signal.SIGKILL)
+        )
         raise ConfigError(f"--peers: {self.name} ended with code {code}: {' '.join(last)}{advice}")
 
     def __enter__(self):
@@ -147,12 +193,19 @@ class Worker:
 
 def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
     """Returns one row a system."""
+    from official.io.bars import Bar
     from official.reporting import measurement
     from official.training import step_benchmark
-    from official.io.bars import Bar
 
-    specification = {"model": model, "dtype": dtype, "length": length, "batch": batch, "predictions": step_benchmark.predictions_of(length),
-                     "threads": os.cpu_count(), **TRAINING}
+    specification = {
+        "model": model,
+        "dtype": dtype,
+        "length": length,
+        "batch": batch,
+        "predictions": step_benchmark.predictions_of(length),
+        "threads": os.cpu_count(),
+        **TRAINING,
+    }
     started, losses = {}, {}
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -166,10 +219,26 @@ def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> lis
         case = f"{dtype}, {length} x {batch}"
         with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
             spent = measurement.measure_in_turns(
-                {name: lambda name=name: run(name) for name in workers}, flags.rounds, after_round=lambda _: progress.update())
-    return [{"case": case, "dtype": dtype, "max_seq_length": length, "train_batch_size": batch, "peer": name, "sequences_per_sec": timing.rate(batch * flags.steps),
-             "step_secs": timing.median / flags.steps, "spread": timing.spread, "start_secs": started[name], "secs": timing.secs, "losses": losses[name]}
-            for name, timing in spent.items()]
+                {name: lambda name=name: run(name) for name in workers},
+                flags.rounds,
+                after_round=lambda _: progress.update(),
+            )
+    return [
+        {
+            "case": case,
+            "dtype": dtype,
+            "max_seq_length": length,
+            "train_batch_size": batch,
+            "peer": name,
+            "sequences_per_sec": timing.rate(batch * flags.steps),
+            "step_secs": timing.median / flags.steps,
+            "spread": timing.spread,
+            "start_secs": started[name],
+            "secs": timing.secs,
+            "losses": losses[name],
+        }
+        for name, timing in spent.items()
+    ]
 
 
 def compare(rows: list[dict]) -> list[str]:
@@ -190,18 +259,45 @@ def main() -> None:
     prepare_environments(flags)
     from official.reporting import measurement
 
-    rows = [row for dtype in flags.dtypes for length, batch in flags.shapes for row in measure_case(flags, model, dtype, length, batch)]
+    rows = [
+        row
+        for dtype in flags.dtypes
+        for length, batch in flags.shapes
+        for row in measure_case(flags, model, dtype, length, batch)
+    ]
     print(f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}")
     for row in rows:
-        print(f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
-              f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}")
+        print(
+            f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
+            f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
+        )
     print("\n".join(compare(rows)))
     name = command_line.stem(flags.bert_config_file)
     requirements = {peer: PEERS[peer].requirements for peer in flags.peers}
-    record = {"model": name, "rounds": flags.rounds, "steps": flags.steps, **TRAINING, "requirements": requirements, "comparison": compare(rows), "cases": rows}
-    bars = [measurement.Bar(f"{row['case']}: {PEERS[row['peer']].title}", row["sequences_per_sec"], row["spread"], f"{row['sequences_per_sec']:.2f}",
-                            "ours" if row["peer"].startswith("ours") else "peers") for row in rows]
-    command_line.write_results(flags.output, record, lambda: measurement.draw_bars(bars, f"Training step of {name}", "sequences per second"))
+    record = {
+        "model": name,
+        "rounds": flags.rounds,
+        "steps": flags.steps,
+        **TRAINING,
+        "requirements": requirements,
+        "comparison": compare(rows),
+        "cases": rows,
+    }
+    bars = [
+        measurement.Bar(
+            f"{row['case']}: {PEERS[row['peer']].title}",
+            row["sequences_per_sec"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.2f}",
+            "ours" if row["peer"].startswith("ours") else "peers",
+        )
+        for row in rows
+    ]
+    command_line.write_results(
+        flags.output,
+        record,
+        lambda: measurement.draw_bars(bars, f"Training step of {name}", "sequences per second"),
+    )
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.config import ConfigError
-from official.data import docstring_corpus
+from official.data.text import docstring_corpus
 
 _SUMMARY = "corpus.json"
 
@@ -24,9 +25,20 @@ def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
     add("--output_dir", required=True, help="Folder for train.txt, eval.txt and corpus.json.")
-    add("--sources", default=",".join(docstring_corpus.SOURCES),
-        help="topics (the language reference), stdlib (the standard library) and installed packages, separated by commas.")
-    add("--eval_share", type=float, default=0.1, help="Share of the documents that are held out for evaluation.")
+    add(
+        "--sources",
+        default=",".join(docstring_corpus.SOURCES),
+        help=(
+            "topics (the language reference), stdlib (the standard library) and installed packages, separated"
+            " by commas."
+        ),
+    )
+    add(
+        "--eval_share",
+        type=float,
+        default=0.1,
+        help="Share of the documents that are held out for evaluation.",
+    )
     add("--overwrite", action="store_true", help="Replace the files in --output_dir.")
     flags = parser.parse()
     if not 0 < flags.eval_share < 1:
@@ -37,7 +49,8 @@ def parse_flags():
 
 
 def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
-    """Writes one sentence per line with blank lines between documents; returns the numbers of what was written."""
+    """Writes one sentence per line with blank lines between documents; returns the numbers of what was
+    written."""
     text = "\n\n".join("\n".join(document) for document in documents) + "\n"
     command_line.write_file(path, text)
     return {"documents": len(documents), "sentences": sum(map(len, documents)), "bytes": len(text.encode())}
@@ -48,14 +61,24 @@ def main() -> None:
     counts = docstring_corpus.CorpusCounts()
     train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
     if not train or not evaluation:
-        raise ConfigError(f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on and "
-                          f"{len(evaluation)} to evaluate on, expected one each at least. Add sources, or change --eval_share.")
+        raise ConfigError(
+            f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on"
+            f" and {len(evaluation)} to evaluate on, expected one each at least. Add sources, or change"
+            " --eval_share."
+        )
     summary = {"sources": flags.sources, "eval_share": flags.eval_share}
     summary["train"] = write_documents(os.path.join(flags.output_dir, "train.txt"), train)
     summary["eval"] = write_documents(os.path.join(flags.output_dir, "eval.txt"), evaluation)
-    command_line.write_file(os.path.join(flags.output_dir, _SUMMARY), json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n")
+    command_line.write_file(
+        os.path.join(flags.output_dir, _SUMMARY),
+        json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n",
+    )
     for name in ("train", "eval"):
-        print("{name}.txt: {documents:,} documents, {sentences:,} sentences, {bytes:,} bytes.".format(name=name, **summary[name]))
+        print(
+            "{name}.txt: {documents:,} documents, {sentences:,} sentences, {bytes:,} bytes.".format(
+                name=name, **summary[name]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
 
-  python scripts/build_vocab.py --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
+python scripts/build_vocab.py --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 """
 
 import itertools
@@ -11,12 +11,13 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import command_line
 import tqdm
 
-import command_line
 from official.config import ConfigError
-from official.data import read_counts, vocabulary_building
-from official.data.documents import ReadCounts, read_documents
+from official.data.text import read_counts
+from official.data.text.documents import ReadCounts, read_documents
+from official.data.word_pieces import vocabulary_building
 from official.io import files
 
 _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count
@@ -25,13 +26,36 @@ _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files, folders or globs. Plain text with blank lines between "
-                                             "documents, WikiExtractor's output (text or JSON) or WikiText, also compressed.")
-    add("--output_file", required=True, help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.")
+    add(
+        "--input_files",
+        required=True,
+        help=(
+            "Text: comma-separated files, folders or globs. Plain text with blank lines between "
+            "documents, WikiExtractor's output (text or JSON) or WikiText, also compressed."
+        ),
+    )
+    add(
+        "--output_file",
+        required=True,
+        help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.",
+    )
     add("--vocab_size", type=int, default=30522, help="Lines of the vocabulary.")
-    add("--do_lower_case", type=command_line.truth, default=True, metavar="true|false",
-        help=f"Whether text loses capitals and accents. false also writes {_CONFIG} beside the vocabulary, which says so.")
-    add("--max_sentences", type=int, default=1_000_000, help="Learn from this many sentences at most, evenly spread.")
+    add(
+        "--do_lower_case",
+        type=command_line.truth,
+        default=True,
+        metavar="true|false",
+        help=(
+            f"Whether text loses capitals and accents. false also writes {_CONFIG} beside the vocabulary,"
+            " which says so."
+        ),
+    )
+    add(
+        "--max_sentences",
+        type=int,
+        default=1_000_000,
+        help="Learn from this many sentences at most, evenly spread.",
+    )
     add("--overwrite", action="store_true", help="Replace --output_file.")
     flags = parser.parse()
     for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
@@ -43,16 +67,24 @@ def parse_flags():
 
 
 def outputs(flags) -> list[str]:
-    """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may say otherwise."""
+    """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may
+    say otherwise."""
     config = os.path.join(os.path.dirname(flags.output_file), _CONFIG)
-    return [flags.output_file] if flags.do_lower_case and not os.path.exists(config) else [flags.output_file, config]
+    return (
+        [flags.output_file]
+        if flags.do_lower_case and not os.path.exists(config)
+        else [flags.output_file, config]
+    )
 
 
 def read_sentences(patterns: str, most: int, counts: ReadCounts) -> list[str]:
-    """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth .. one."""
+    """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
+    .. one."""
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
-    with tqdm.tqdm(total=sum(files.sizes(paths)), desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
+    with tqdm.tqdm(
+        total=sum(files.sizes(paths)), desc="Reading", unit="B", unit_scale=True, delay=0.5
+    ) as bar:
         for number, sentence in enumerate(itertools.chain.from_iterable(read_documents(paths, counts))):
             if number % step == 0:
                 kept.append(sentence)
@@ -66,14 +98,22 @@ def main() -> None:
     flags = parse_flags()
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts)
-    built = vocabulary_building.build_vocabulary(sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty())
+    built = vocabulary_building.build_vocabulary(
+        sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty()
+    )
     for path in outputs(flags)[1:]:
         command_line.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
     command_line.write_file(flags.output_file, "\n".join(built.words) + "\n")
     if counts.undecodable_bytes:
-        print(f"undecodable_bytes: {counts.undecodable_bytes:,} ({read_counts.describe_undecodable(read_counts.listed(counts.by_file))})")
-    print(f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,} [unusedN] entries added; "
-          f"their characters are those of {built.covered:.2%} of the words.")
+        print(
+            f"undecodable_bytes: {counts.undecodable_bytes:,}"
+            f" ({read_counts.describe_undecodable(read_counts.listed(counts.by_file))})"
+        )
+    print(
+        f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned,"
+        f" {built.unused:,} [unusedN] entries added; their characters are those of {built.covered:.2%} of the"
+        " words."
+    )
 
 
 if __name__ == "__main__":

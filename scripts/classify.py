@@ -27,14 +27,19 @@ def make_labeller(config, model, vocabulary):
     """Returns list of texts of one row -> one line: the label with its probability, or the score."""
     import tensorflow as tf
 
-    from official.data import token_rows
     from official.data.glue import features, reading, tasks
-    from official.data.tokenization import Tokenizer
+    from official.data.rows import token_rows
+    from official.data.word_pieces.tokenization import Tokenizer
 
     task, tokenizer = tasks.find_task(config.glue_task), Tokenizer(vocabulary)
 
     def label(texts: list[str]) -> str:
-        made = features.make_features(reading.GlueRows("", tuple([text] for text in texts), None, []), tokenizer, vocabulary, config.max_seq_length)
+        made = features.make_features(
+            reading.GlueRows("", tuple([text] for text in texts), None, []),
+            tokenizer,
+            vocabulary,
+            config.max_seq_length,
+        )
         rows = token_rows.TokenRows(made.ids, made.lengths, made.first_lengths, {})
         logits_C = model(next(iter(token_rows.evaluation_dataset(rows, 1, config.max_seq_length, True))))[0]
         if task.is_regression:
@@ -48,13 +53,15 @@ def make_labeller(config, model, vocabulary):
 
 def main() -> None:
     flags = parse_flags()
-    import official  # sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
 
     label, texts_of_a_row = make_labeller(*fine_tuned.load(flags, "glue"))
     for line in fine_tuned.lines("sentence> " if texts_of_a_row == 1 else "sentence<TAB>sentence> "):
         texts = line.split("\t")
         if len(texts) != texts_of_a_row:
-            print(f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs, expected {texts_of_a_row}.", file=sys.stderr)
+            print(
+                f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs, expected {texts_of_a_row}.",
+                file=sys.stderr,
+            )
         else:
             print(label(texts), flush=True)
 

@@ -54,14 +54,20 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
-        """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and malformed flags."""
+        """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing
+        and malformed flags."""
         check_arguments(sys.argv[1:])
-        valueless = next((argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")), None)
+        valueless = next(
+            (argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")),
+            None,
+        )
         if valueless:  # argparse takes it for the end of the flags
             raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         arguments = [_respelled(argument, spellings) for argument in sys.argv[1:]]
-        for argument in itertools.takewhile("--".__ne__, arguments):  # first: argparse names what a misspelt flag should have been as missing
+        for argument in itertools.takewhile(
+            "--".__ne__, arguments
+        ):  # first: argparse names what a misspelt flag should have been as missing
             if _FLAG.fullmatch(argument.split("=")[0]):
                 self._check_known(argument)
         flags, unknown = self.parse_known_args(arguments)
@@ -103,8 +109,17 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
 
 def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --do_lower_case=true|false of what tokenises text."""
-    parser.add_argument("--do_lower_case", type=truth, nargs="?", const=True, metavar="true|false", help="Text loses its capitals and accents, as an "
-                        "uncased vocabulary wants it. Unset: as tokenizer_config.json beside the vocabulary says, else yes.")
+    parser.add_argument(
+        "--do_lower_case",
+        type=truth,
+        nargs="?",
+        const=True,
+        metavar="true|false",
+        help=(
+            "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as"
+            " tokenizer_config.json beside the vocabulary says, else yes."
+        ),
+    )
 
 
 def truth(text: str) -> bool:
@@ -125,12 +140,15 @@ def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
     """Returns the values of a comma-separated list. Raises ConfigError where one is not allowed."""
     for value in text.split(","):
         if value not in allowed:
-            raise ConfigError(f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}{suggest(value, allowed)}.")
+            raise ConfigError(
+                f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}{suggest(value, allowed)}."
+            )
     return text.split(",")
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
-    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises ConfigError."""
+    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
+    ConfigError."""
     try:
         shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
     except ValueError:
@@ -149,7 +167,8 @@ PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
 def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
-    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also for another kind of file."""
+    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also
+    for another kind of file."""
     if not path.lower().endswith(PICTURE_ENDINGS):
         raise ConfigError(f"--{flag}={path[:100]} does not end with one of {', '.join(PICTURE_ENDINGS)}.")
     check_output_file(path, flag, overwrite)
@@ -173,13 +192,17 @@ def check_results(flags) -> None:
 
 
 def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
-    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG); without `output` nothing."""
+    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG);
+    without `output` nothing."""
     if output is None:
         return
     from official.reporting import environment
 
     command = " ".join(["python", f"scripts/{os.path.basename(sys.argv[0])}", *sys.argv[1:]])
-    write_file(output + ".json", json.dumps({"command": command, **record, "environment": environment.environment()}, indent=1) + "\n")
+    write_file(
+        output + ".json",
+        json.dumps({"command": command, **record, "environment": environment.environment()}, indent=1) + "\n",
+    )
     write_file(output + ".png", draw())
     print(f"{output}.json and {output}.png")
 
@@ -191,7 +214,8 @@ def write_file(path: str, data: str | bytes) -> None:
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a signal in 130 or 143."""
+    """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
+    signal in 130 or 143."""
     quiet.quieten_libraries()
     code = 128 + signal.SIGPIPE  # where nobody reads what it prints
     try:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of several seeds.
+"""Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of
+several seeds.
 
-  python scripts/compare_runs.py runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
-  python scripts/compare_runs.py runs/seed_* --mlperf --ruleset=1.0.0
+python scripts/compare_runs.py runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
+python scripts/compare_runs.py runs/seed_* --mlperf --ruleset=1.0.0
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.config import ConfigError
 
 
@@ -22,8 +24,16 @@ def parse_flags():
     add("--target", type=float, help="Masked-LM accuracy to reach. Unset: each run's stop_threshold.")
     add("--output", help="Picture to write: .png, .svg or .pdf.")
     add("--json", help="File for the numbers.")
-    add("--mlperf", action="store_true", help="Score the runs, which are one recipe with several seeds, as MLPerf does.")
-    add("--ruleset", default="1.0.0", help="With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.")
+    add(
+        "--mlperf",
+        action="store_true",
+        help="Score the runs, which are one recipe with several seeds, as MLPerf does.",
+    )
+    add(
+        "--ruleset",
+        default="1.0.0",
+        help="With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.",
+    )
     add("--overwrite", action="store_true", help="Replace the files where they are there.")
     flags = parser.parse()
     if flags.target is not None and not 0 <= flags.target <= 1:
@@ -37,7 +47,11 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
-    from official.reporting import comparison, convergence, plots  # after the flags are checked: these load TensorFlow
+    from official.reporting import (
+        comparison,
+        convergence,
+        plots,
+    )  # after the flags are checked: these load TensorFlow
 
     if flags.mlperf and flags.ruleset not in convergence.RULESETS:
         raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
@@ -49,7 +63,12 @@ def main() -> None:
         texts.append(convergence.format_score(values["mlperf"]))
     print("\n\n".join(texts))
     if flags.output:
-        command_line.write_file(flags.output, plots.render(comparison.plot_comparison(runs, flags.target), command_line.picture_format(flags.output)))
+        command_line.write_file(
+            flags.output,
+            plots.render(
+                comparison.plot_comparison(runs, flags.target), command_line.picture_format(flags.output)
+            ),
+        )
         print(f"\n{flags.output}")
     if flags.json:
         command_line.write_file(flags.json, json.dumps(values, indent=1) + "\n")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing fetched twice.
+"""Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing fetched
+twice.
 
-  python scripts/download_glue_data.py --data_dir=data/glue --tasks=all
-  python scripts/download_glue_data.py --data_dir=data/glue --tasks=cola,mrpc
+python scripts/download_glue_data.py --data_dir=data/glue --tasks=all
+python scripts/download_glue_data.py --data_dir=data/glue --tasks=cola,mrpc
 """
 
 import dataclasses
@@ -17,9 +18,9 @@ import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import command_line
 import tqdm
 
-import command_line
 from official.config import ConfigError
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.writing import publish, replacing
@@ -42,19 +43,47 @@ class Source:
 
 # Sizes and sums are those that TensorFlow Datasets and Hugging Face Datasets record for the same files.
 ARCHIVES = {
-    "CoLA": Source("glue/data/CoLA.zip", 376971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"),
-    "MNLI": Source("glue/data/MNLI.zip", 312783507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"),
-    "SST-2": Source("glue/data/SST-2.zip", 7439277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"),
-    "STS-B": Source("glue/data/STS-B.zip", 802872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"),
-    "QQP": Source("glue/data/QQP-clean.zip", 41696084, "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0"),
-    "QNLI": Source("glue/data/QNLIv2.zip", 10627589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"),
-    "RTE": Source("glue/data/RTE.zip", 697150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"),
-    "WNLI": Source("glue/data/WNLI.zip", 28999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"),
+    "CoLA": Source(
+        "glue/data/CoLA.zip", 376971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"
+    ),
+    "MNLI": Source(
+        "glue/data/MNLI.zip", 312783507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"
+    ),
+    "SST-2": Source(
+        "glue/data/SST-2.zip", 7439277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
+    ),
+    "STS-B": Source(
+        "glue/data/STS-B.zip", 802872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"
+    ),
+    "QQP": Source(
+        "glue/data/QQP-clean.zip",
+        41696084,
+        "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+    ),
+    "QNLI": Source(
+        "glue/data/QNLIv2.zip", 10627589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"
+    ),
+    "RTE": Source(
+        "glue/data/RTE.zip", 697150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"
+    ),
+    "WNLI": Source(
+        "glue/data/WNLI.zip", 28999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"
+    ),
 }
 AX = Source("glue/data/AX.tsv", 222257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd")
-MRPC_TRAIN = Source(f"senteval/senteval_data/{MRPC_TRAIN_AND_DEV}", 1047044, "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89")
-MRPC_TEST = Source("senteval/senteval_data/msr_paraphrase_test.txt", 441275, "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784")
-MRPC_DEV_IDS = Source("glue/data/mrpc_dev_ids.tsv", 6222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7")
+MRPC_TRAIN = Source(
+    f"senteval/senteval_data/{MRPC_TRAIN_AND_DEV}",
+    1047044,
+    "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+)
+MRPC_TEST = Source(
+    "senteval/senteval_data/msr_paraphrase_test.txt",
+    441275,
+    "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+)
+MRPC_DEV_IDS = Source(
+    "glue/data/mrpc_dev_ids.tsv", 6222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"
+)
 
 
 def parse_flags():
@@ -77,12 +106,14 @@ def folders_of(tasks: str) -> list[str]:
 
 
 def files_of(folder: str) -> dict[str, int]:
-    """Returns the files that a folder holds, below the data's folder, and how many rows of each are published."""
+    """Returns the files that a folder holds, below the data's folder, and how many rows of each are
+    published."""
     return {split.files[0]: split.rows for split in _SPLITS if split.files[0].startswith(folder + "/")}
 
 
 def download(base_url: str, source: Source, path: str) -> None:
-    """Fetches a file to `path`, where it is not there yet; goes on with what an earlier try has left beside it.
+    """Fetches a file to `path`, where it is not there yet; goes on with what an earlier try has left beside
+    it.
 
     Raises:
       ConfigError: where the server cannot be reached, breaks off, or has another file.
@@ -95,10 +126,15 @@ def download(base_url: str, source: Source, path: str) -> None:
         if not os.path.exists(part) or os.path.getsize(part) != source.size:
             _transfer(url, source, part)
     except urllib.error.HTTPError as error:
-        raise ConfigError(f"{url}: the server answers {error.code} {error.reason}. Try again later, or name a mirror with --base_url.") from None
+        raise ConfigError(
+            f"{url}: the server answers {error.code} {error.reason}. Try again later, or name a mirror with"
+            " --base_url."
+        ) from None
     except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        raise ConfigError(f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run this again; it goes "
-                          "on where it stopped.") from None
+        raise ConfigError(
+            f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run"
+            " this again; it goes on where it stopped."
+        ) from None
     _check(url, source, part)
     publish(part, path)
 
@@ -111,9 +147,18 @@ def _transfer(url: str, source: Source, part: str) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECS) as response:
         resumed = done > 0 and response.status == http.client.PARTIAL_CONTENT
-        with open(part, "ab" if resumed else "wb") as file, tqdm.tqdm(
-                desc=os.path.basename(source.path), total=source.size, initial=done if resumed else 0, unit="B", unit_scale=True, disable=None,
-                leave=False) as bar:
+        with (
+            open(part, "ab" if resumed else "wb") as file,
+            tqdm.tqdm(
+                desc=os.path.basename(source.path),
+                total=source.size,
+                initial=done if resumed else 0,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+                leave=False,
+            ) as bar,
+        ):
             while chunk := response.read(_CHUNK_BYTES):
                 file.write(chunk)
                 bar.update(len(chunk))
@@ -122,12 +167,17 @@ def _transfer(url: str, source: Source, part: str) -> None:
 def _check(url: str, source: Source, part: str) -> None:
     size = os.path.getsize(part)
     if size < source.size:
-        raise ConfigError(f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on where it stopped.")
+        raise ConfigError(
+            f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on"
+            " where it stopped."
+        )
     received = sha256_of(part)
     if received != source.sha256:
         os.remove(part)
-        raise ConfigError(f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected {source.size:,} with "
-                          f"{source.sha256}.")
+        raise ConfigError(
+            f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected"
+            f" {source.size:,} with {source.sha256}."
+        )
 
 
 def sha256_of(path: str) -> str:
@@ -154,9 +204,14 @@ def _extract(archive: zipfile.ZipFile, name: str, path: str) -> None:
 
 
 def fetch_mrpc(base_url: str, data_dir: str) -> None:
-    """Downloads the corpus as published and the ids of GLUE's dev set, and makes GLUE's three files of them."""
+    """Downloads the corpus as published and the ids of GLUE's dev set, and makes GLUE's three files of
+    them."""
     content = {}
-    for source, name in ((MRPC_TRAIN, MRPC_TRAIN_AND_DEV), (MRPC_TEST, "msr_paraphrase_test.txt"), (MRPC_DEV_IDS, "dev_ids.tsv")):
+    for source, name in (
+        (MRPC_TRAIN, MRPC_TRAIN_AND_DEV),
+        (MRPC_TEST, "msr_paraphrase_test.txt"),
+        (MRPC_DEV_IDS, "dev_ids.tsv"),
+    ):
         path = os.path.join(data_dir, "MRPC", name)
         download(base_url, source, path)
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -178,9 +233,11 @@ def format_mrpc(train: str, test: str, dev_ids: str) -> dict[str, str]:
     dev = {tuple(ids) for ids in _rows(dev_ids)}
     is_dev = [tuple(row[1:3]) in dev for row in rows]
     numbered = [[str(index), *row[1:]] for index, row in enumerate(_rows(test)[1:])]
-    return {"train.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if not held_out)]),
-            "dev.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if held_out)]),
-            "test.tsv": _join([["index", *header[1:]], *numbered])}
+    return {
+        "train.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if not held_out)]),
+        "dev.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if held_out)]),
+        "test.tsv": _join([["index", *header[1:]], *numbered]),
+    }
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -212,7 +269,10 @@ def describe_rows(data_dir: str, folder: str) -> str:
         with open(os.path.join(data_dir, name), "rb") as file:
             lines = file.read().rstrip().count(b"\n") + 1
         rows = lines - (name not in headerless)
-        texts.append(f"{os.path.basename(name)} {rows:,} rows" + ("" if rows == published else f" (published: {published:,})"))
+        texts.append(
+            f"{os.path.basename(name)} {rows:,} rows"
+            + ("" if rows == published else f" (published: {published:,})")
+        )
     return ", ".join(texts)
 
 
@@ -223,7 +283,9 @@ def main() -> None:
             done = fetch(flags.base_url, flags.data_dir, folder)
             print(f"{folder}: {done}: {describe_rows(flags.data_dir, folder)}.")
         except (OSError, zipfile.BadZipFile, KeyError) as error:
-            raise ConfigError(f"--data_dir={flags.data_dir}, {folder}: {getattr(error, 'strerror', None) or error}.") from None
+            raise ConfigError(
+                f"--data_dir={flags.data_dir}, {folder}: {getattr(error, 'strerror', None) or error}."
+            ) from None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Evaluates predictions for SQuAD v1.1 with the official measures.
 
-  python scripts/evaluate_squad_v1.py dev-v1.1.json predictions.json
+python scripts/evaluate_squad_v1.py dev-v1.1.json predictions.json
 """
 
 import json
@@ -11,6 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.data.squad import evaluation, reading
 
 _VERSION = "1.1"

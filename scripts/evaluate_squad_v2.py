@@ -3,7 +3,8 @@
 
   python scripts/evaluate_squad_v2.py dev-v2.0.json predictions.json --na-prob-file=null_odds.json
 
-The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir besides, as published.
+The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
+besides, as published.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.config import ConfigError
 from official.data.squad import evaluation, reading
 
@@ -21,12 +23,33 @@ def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
     add("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
-    add("predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts, '' for no answer.")
-    add("-n", "--na_prob_file", help="JSON object from question ids to numbers: how likely there is no answer.")
-    add("-t", "--na_prob_thresh", type=float, default=1.0, help="A question above it is taken to have the prediction ''.")
+    add(
+        "predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts, '' for no answer."
+    )
+    add(
+        "-n",
+        "--na_prob_file",
+        help="JSON object from question ids to numbers: how likely there is no answer.",
+    )
+    add(
+        "-t",
+        "--na_prob_thresh",
+        type=float,
+        default=1.0,
+        help="A question above it is taken to have the prediction ''.",
+    )
     add("-o", "--out_file", help="File for the measures, on one line. Unset: they are printed.")
-    add("-p", "--out_image_dir", help="Folder for the precision-recall curves and histograms; with --na_prob_file.")
-    add("-v", "--verbose", action="store_true", help="Say on stderr how many questions were evaluated, and by which kind.")
+    add(
+        "-p",
+        "--out_image_dir",
+        help="Folder for the precision-recall curves and histograms; with --na_prob_file.",
+    )
+    add(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="Say on stderr how many questions were evaluated, and by which kind.",
+    )
     return parser.parse()
 
 
@@ -34,7 +57,9 @@ def main() -> None:
     flags = parse_flags()
     gold = reading.read_gold_answers(flags.data)
     predictions = reading.read_by_question(flags.predictions, (str,), "texts")
-    na_probs = reading.read_by_question(flags.na_prob_file, (int, float), "numbers") if flags.na_prob_file else None
+    na_probs = (
+        reading.read_by_question(flags.na_prob_file, (int, float), "numbers") if flags.na_prob_file else None
+    )
     result = evaluation.evaluate_v2(gold.answers, predictions, na_probs, flags.na_prob_thresh)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Missing prediction for {identity}", file=sys.stderr)
@@ -48,7 +73,9 @@ def main() -> None:
         print(json.dumps(result, indent=2))
 
 
-def _draw(gold: reading.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str) -> dict[str, float]:
+def _draw(
+    gold: reading.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
+) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
     from official.data.squad import plots  # loads matplotlib
 
@@ -65,9 +92,15 @@ def _draw(gold: reading.GoldAnswers, predictions: dict[str, str], na_probs: dict
 def _explain(gold: reading.GoldAnswers, predictions: dict[str, str]) -> None:
     scores = evaluation.score_v2(gold.answers, predictions)
     print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
-    for kinds in (evaluation.by_question_word(gold.questions, scores), evaluation.by_answer_length(gold.answers, scores)):
+    for kinds in (
+        evaluation.by_question_word(gold.questions, scores),
+        evaluation.by_answer_length(gold.answers, scores),
+    ):
         for name, values in kinds.items():
-            print(f"  {name:10} {values['count']:6,}  exact {values['exact']:6.2f}  f1 {values['f1']:6.2f}", file=sys.stderr)
+            print(
+                f"  {name:10} {values['count']:6,}  exact {values['exact']:6.2f}  f1 {values['f1']:6.2f}",
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
   echo "the capital of france is [MASK]." | python scripts/fill_mask.py --checkpoint=runs/mine
   python scripts/fill_mask.py --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
 
-A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with their probabilities.
-Exit code 2 where a line could not be used, which a line on stderr says; the others are answered.
+A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with their
+probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others are
+answered.
 """
 
 import json
@@ -16,24 +17,34 @@ from collections.abc import Iterator
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.io.errors import ConfigError, report_error
 
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--checkpoint", required=True, help="A run's folder, or a checkpoint of any known format: file, prefix or folder.")
+    add(
+        "--checkpoint",
+        required=True,
+        help="A run's folder, or a checkpoint of any known format: file, prefix or folder.",
+    )
     add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
     command_line.add_lower_case_flag(parser)
     add("--top_k", type=int, default=5, help="Words to show for each mask.")
-    add("--json", action="store_true", help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.")
+    add(
+        "--json",
+        action="store_true",
+        help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.",
+    )
     flags = parser.parse()
     command_line.check_counts(flags, "top_k")
     return flags
 
 
 def read_lines() -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of the lines of stdin that are not blank, with a prompt where it is a terminal."""
+    """Yields number and bytes of the lines of stdin that are not blank, with a prompt where it is a
+    terminal."""
     number = 0
     while sys.stdin:
         if sys.stdin.isatty():
@@ -56,7 +67,9 @@ def decode(line: bytes) -> str:
 def shown(text: str, masks: list[list[tuple[str, float]]], as_json: bool) -> str:
     """Returns what is printed for a text: a line of words for each mask, or one JSON object."""
     if not as_json:
-        return "\n".join("  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks)
+        return "\n".join(
+            "  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks
+        )
     named = [[{"word": word, "probability": probability} for word, probability in words] for words in masks]
     return json.dumps({"text": text, "masks": named}, ensure_ascii=False)
 
@@ -67,7 +80,6 @@ def rounded(probability: float) -> str:
 
 def main() -> int:
     flags = parse_flags()
-    import official  # sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
     import loaded_model
 
     model = loaded_model.load_masked_lm(flags.checkpoint, flags.vocab_file, flags.do_lower_case)
@@ -80,7 +92,12 @@ def main() -> int:
             wrong += 1
             report_error("fill_mask.py", f"line {number}: {error}")
             if flags.json:
-                print(json.dumps({"text": line.decode(errors="replace"), "error": str(error)}, ensure_ascii=False), flush=True)
+                print(
+                    json.dumps(
+                        {"text": line.decode(errors="replace"), "error": str(error)}, ensure_ascii=False
+                    ),
+                    flush=True,
+                )
     if not number:
         raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
     return 2 if wrong else 0

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Damages command lines, settings, data and checkpoints and checks that every command ends in order each time.
+"""Damages command lines, settings, data and checkpoints and checks that every command ends in order each
+time.
 
-In order means: an exit code that the command has, no exception, no hang, for 2 one short line that says what is
+In order means: an exit code that the command has, no exception, no hang, for 2 one short line that says what
+  is
 wrong, and no silence where the damage can be seen. Counts are by command and kind of damage.
 
   python scripts/fuzz.py --cases=3000 --seed=2 --output=results/fuzz.json
@@ -220,6 +222,7 @@ def _damage_text(rng: random.Random, text: str) -> str:
 def fuzz(flags) -> dict:
     """Returns {environment, cases, seed, counts, failures}."""
     from tqdm import tqdm
+
     from official.reporting.environment import environment
 
     chosen = [commands.COMMANDS[name] for name in flags.commands]

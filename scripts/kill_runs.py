@@ -27,8 +27,6 @@ sys.path.insert(0, ROOT)
 import command_line
 from command_line import ConfigError
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-
 ALLOWED_SECS = 15.0  # from a signal to the end of the process
 MOMENTS = ("start-up", "training", "evaluation", "checkpoint", "finish")
 TASKS = ("squad", "glue")
@@ -219,7 +217,9 @@ def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, r
                 hits.append(seen)
                 numbers.pop(0)
                 code, secs = seen["exit_code"], seen["secs"]
-                print(f"{task:5} {seen['signal']:7} {moment:10} exit {code:4} after {secs:5.2f} s", flush=True)
+                print(
+                    f"{task:5} {seen['signal']:7} {moment:10} exit {code:4} after {secs:5.2f} s", flush=True
+                )
             else:
                 over = process.popen.wait() != 0 or os.path.exists(f"{model_dir}/result.json")
         runs.append(differences(model_dir, whole, process))
@@ -231,6 +231,7 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
     """Returns what of a run is not the same as of the undisturbed one: checkpoint, metrics, scores,
     predictions."""
     import numpy as np
+
     from official.checkpoint import reading
 
     if process.popen.returncode:

@@ -12,14 +12,16 @@ from official.checkpoint.formats import canonical, companions, registry
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import Vocabulary, load_for_text
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import json_files
 from official.modeling.pretrainer import BertPretrainer
 
 MASK = "[MASK]"
 _HEAD = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
-_ROUNDING = 128  # rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522
+_ROUNDING = (
+    128  # rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,27 +56,42 @@ class MaskedLM:
         ids = self._ids_of(text)
         positions = np.flatnonzero(ids == self.vocabulary.id_of(MASK))
         if not len(positions):
-            raise ConfigError(f"no {MASK} in the text. Write {MASK}, with its brackets and in capitals, in place of each word to predict.")
+            raise ConfigError(
+                f"no {MASK} in the text. Write {MASK}, with its brackets and in capitals, in place of each"
+                " word to predict."
+            )
         return [self._likeliest(row, top_k) for row in self._probabilities(ids, positions)]
 
     def _ids_of(self, text: str) -> np.ndarray:
-        """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown ones."""
+        """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
+        ones."""
         pieces, counts = self.tokenizer.tokenize(text.split(MASK))
         parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
-        special = {name: np.array([self.vocabulary.id_of(name)], np.int32) for name in ("[CLS]", "[SEP]", "[UNK]", MASK)}
+        special = {
+            name: np.array([self.vocabulary.id_of(name)], np.int32)
+            for name in ("[CLS]", "[SEP]", "[UNK]", MASK)
+        }
         between = [part for each in parts for part in (special[MASK], each)][1:]
         ids = np.concatenate([special["[CLS]"], *between, special["[SEP]"]])
         if len(ids) > self.config.max_position_embeddings:
-            raise ConfigError(f"{len(ids):,} word pieces with [CLS] and [SEP], the model takes {self.config.max_position_embeddings:,} at most. "
-                              "Shorten the text.")
+            raise ConfigError(
+                f"{len(ids):,} word pieces with [CLS] and [SEP], the model takes"
+                f" {self.config.max_position_embeddings:,} at most. Shorten the text."
+            )
         return np.where(ids < self.config.vocab_size, ids, special["[UNK]"])
 
     def _probabilities(self, ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Returns float32 [P, W]: of each word at each position."""
         row = tf.constant(ids[None], tf.int32)
-        logits_BPV, _ = self.model({"input_ids": row, "input_mask": tf.ones_like(row), "segment_ids": tf.zeros_like(row),
-                                    "masked_lm_positions": tf.constant(positions[None], tf.int32)})
-        return tf.nn.softmax(logits_BPV[0, :, :self.vocabulary.size]).numpy()
+        logits_BPV, _ = self.model(
+            {
+                "input_ids": row,
+                "input_mask": tf.ones_like(row),
+                "segment_ids": tf.zeros_like(row),
+                "masked_lm_positions": tf.constant(positions[None], tf.int32),
+            }
+        )
+        return tf.nn.softmax(logits_BPV[0, :, : self.vocabulary.size]).numpy()
 
     def _likeliest(self, probabilities_W: np.ndarray, top_k: int) -> list[tuple[str, float]]:
         best = np.argsort(-probabilities_W, kind="stable")[:top_k]
@@ -87,7 +104,8 @@ def load_masked_lm(path: str, vocab_file: str | None = None, do_lower_case: bool
     Args:
       path: a run's folder, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder.
       vocab_file: the vocabulary. Unset: the one beside the checkpoint, or that of the run.
-      do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the vocabulary, says.
+      do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the
+        vocabulary, says.
 
     Raises:
       ConfigError: where there is no checkpoint, vocabulary or masked-LM head, or they do not fit together.
@@ -109,10 +127,14 @@ def load_masked_lm(path: str, vocab_file: str | None = None, do_lower_case: bool
 def _check_head(tensors: Tensors, path: str) -> None:
     missing = [name for name in _HEAD if name not in tensors]
     if any("/convolution/" in name for name in tensors):
-        raise ConfigError(f"--checkpoint={path} is GroupBERT, whose model is not there yet. Give a checkpoint of BERT.")
+        raise ConfigError(
+            f"--checkpoint={path} is GroupBERT, whose model is not there yet. Give a checkpoint of BERT."
+        )
     if missing:
-        raise ConfigError(f"--checkpoint={path} has no masked-LM head ({missing[0]} is missing), so it cannot fill masks. Give one that was "
-                          "pre-trained with its head kept.")
+        raise ConfigError(
+            f"--checkpoint={path} has no masked-LM head ({missing[0]} is missing), so it cannot fill masks."
+            " Give one that was pre-trained with its head kept."
+        )
 
 
 def _config_of(tensors: Tensors, options: Options, location: str) -> BertConfig:
@@ -120,10 +142,14 @@ def _config_of(tensors: Tensors, options: Options, location: str) -> BertConfig:
     sizes = companions.sizes_of(tensors)
     told = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
     usual = {"num_attention_heads": max(sizes["hidden_size"] // 64, 1)}
-    return bert_config_from_dict({**usual, **{name: value for name, value in told.items() if value is not None}, **sizes}, location)
+    return bert_config_from_dict(
+        {**usual, **{name: value for name, value in told.items() if value is not None}, **sizes}, location
+    )
 
 
-def _vocabulary_of(options: Options, do_lower_case: bool | None, location: str, config: BertConfig) -> Vocabulary:
+def _vocabulary_of(
+    options: Options, do_lower_case: bool | None, location: str, config: BertConfig
+) -> Vocabulary:
     beside = companions.config_beside(location)
     settings = json_files.read_json(beside) if beside else {}  # of a run, among others
     named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
@@ -132,18 +158,28 @@ def _vocabulary_of(options: Options, do_lower_case: bool | None, location: str, 
         raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
     if path == named and not os.path.exists(path):
         raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
-    lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), beside, None) if do_lower_case is None else do_lower_case
+    lower_case = (
+        json_files.expect(settings, "do_lower_case", (bool, type(None)), beside, None)
+        if do_lower_case is None
+        else do_lower_case
+    )
     vocabulary = load_for_text(path, lower_case, location)
     if abs(vocabulary.size - config.vocab_size) >= _ROUNDING:
-        raise ConfigError(f"vocab_file={path} has {vocabulary.size} words, the model's vocab_size is {config.vocab_size}. Change --vocab_file.")
+        raise ConfigError(
+            f"vocab_file={path} has {vocabulary.size} words, the model's vocab_size is {config.vocab_size}."
+            " Change --vocab_file."
+        )
     return vocabulary
 
 
 def _assign(model: BertPretrainer, tensors: Tensors, path: str) -> None:
-    """Gives the model its weights. What masks do not need, the pooler and the next-sentence head, may be missing."""
+    """Gives the model its weights. What masks do not need, the pooler and the next-sentence head, may be
+    missing."""
     variables = {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
     for name in set(variables) & set(tensors):
         values = tensors[name].read().astype(np.float32)
         if not np.isfinite(values).all():
-            raise ConfigError(f"--checkpoint={path} holds NaN or infinite numbers in {name}. Give a checkpoint from before.")
+            raise ConfigError(
+                f"--checkpoint={path} holds NaN or infinite numbers in {name}. Give a checkpoint from before."
+            )
         variables[name].assign(values)

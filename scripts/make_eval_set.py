@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as they are.
+"""Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as they
+are.
 
-  python scripts/make_eval_set.py --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord --num_samples=10000
+python scripts/make_eval_set.py --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord
+--num_samples=10000
 """
 
 import collections
@@ -12,13 +14,21 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.config import ConfigError
 
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="TFRecords: comma-separated files, folders or globs, taken in the order of their names; a manifest.json among them is left out.")
+    add(
+        "--input_files",
+        required=True,
+        help=(
+            "TFRecords: comma-separated files, folders or globs, taken in the order of their names; a"
+            " manifest.json among them is left out."
+        ),
+    )
     add("--output_file", required=True, help="TFRecord file to write.")
     add("--num_samples", type=int, default=10000, help="Examples to pick.")
     add("--overwrite", action="store_true", help="Replace --output_file where it is there.")
@@ -31,7 +41,7 @@ def parse_flags():
 
 def read_examples(path: str, record_format: str):
     """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
-    from official.data import reading
+    from official.data.records import batches as reading
 
     try:
         yield from reading.read_examples(path, record_format)
@@ -42,16 +52,21 @@ def read_examples(path: str, record_format: str):
 def count_examples(files: list[str], record_format: str) -> list[int]:
     """Returns the number of examples of each file."""
     titles = [f"counting, file {number} of {len(files)}" for number in range(1, len(files) + 1)]
-    return [sum(1 for _ in _progress(read_examples(path, record_format), title)) for path, title in zip(files, titles)]
+    return [
+        sum(1 for _ in _progress(read_examples(path, record_format), title))
+        for path, title in zip(files, titles)
+    ]
 
 
 def picked_positions(examples: int, num_samples: int) -> list[int]:
-    """Returns the positions of `num_samples` of `examples` examples: int(i * examples / num_samples), in integers, so without rounding."""
+    """Returns the positions of `num_samples` of `examples` examples: int(i * examples / num_samples), in
+    integers, so without rounding."""
     return [index * examples // num_samples for index in range(num_samples)]
 
 
 def picked_examples(files: list[str], record_format: str, counts: list[int], positions: list[int]):
-    """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that it holds."""
+    """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that
+    it holds."""
     left = collections.deque(positions)
     first = 0
     for path, count in zip(files, counts):
@@ -66,7 +81,7 @@ def picked_examples(files: list[str], record_format: str, counts: list[int], pos
 
 def joined(examples, record_format: str):
     """Yields records that hold the examples."""
-    from official.data import records
+    from official.data.records import containers as records
 
     examples = iter(examples)
     while some := list(itertools.islice(examples, records.examples_per_record(record_format))):
@@ -84,7 +99,9 @@ def write_records(path: str, records) -> None:
             for record in records:
                 writer.write(record)
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(f"--output_file={path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+        raise ConfigError(
+            f"--output_file={path} cannot be written: {getattr(error, 'strerror', None) or error}."
+        ) from None
 
 
 def _progress(examples, what: str):
@@ -96,19 +113,28 @@ def _progress(examples, what: str):
 
 def main() -> None:
     flags = parse_flags()
-    from official.data import reading  # after the flags are checked: it loads TensorFlow
+    from official.data.records import batches as reading  # after the flags are checked: it loads TensorFlow
 
     files = reading.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, files):
-        raise ConfigError(f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another name.")
+        raise ConfigError(
+            f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
+            " name."
+        )
     record_format = reading.detect_format(files)
     counts = count_examples(files, record_format)
     examples = sum(counts)
     if examples < flags.num_samples:
-        raise ConfigError(f"--input_files={flags.input_files} holds {examples:,} examples, fewer than --num_samples={flags.num_samples:,}.")
+        raise ConfigError(
+            f"--input_files={flags.input_files} holds {examples:,} examples, fewer than"
+            f" --num_samples={flags.num_samples:,}."
+        )
     picked = picked_examples(files, record_format, counts, picked_positions(examples, flags.num_samples))
     write_records(flags.output_file, joined(_progress(picked, "copying"), record_format))
-    print(f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,} file{'s' * (len(files) > 1)}.")
+    print(
+        f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,}"
+        f" file{'s' * (len(files) > 1)}."
+    )
 
 
 if __name__ == "__main__":

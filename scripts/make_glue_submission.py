@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
 
-  python scripts/make_glue_submission.py --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+python scripts/make_glue_submission.py --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
 """
 
 import io
@@ -12,6 +12,7 @@ import zipfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
+
 from official.config import ConfigError
 from official.data.glue import reading, submission
 from official.data.glue.tasks import TASKS, GlueTask
@@ -22,10 +23,26 @@ _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--predictions", nargs="+", required=True, metavar="DIR", help="Folders with files of predictions, as runs leave them in --model_dir.")
-    add("--data_dir", help="GLUE's data: predictions are counted against its test files. Unset: against the published numbers of rows.")
+    add(
+        "--predictions",
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="Folders with files of predictions, as runs leave them in --model_dir.",
+    )
+    add(
+        "--data_dir",
+        help=(
+            "GLUE's data: predictions are counted against its test files. Unset: against the published"
+            " numbers of rows."
+        ),
+    )
     add("--output", required=True, help="Zip file to write.")
-    add("--allow_missing", action="store_true", help="Zip what is there; the server takes no submission without all tasks.")
+    add(
+        "--allow_missing",
+        action="store_true",
+        help="Zip what is there; the server takes no submission without all tasks.",
+    )
     add("--overwrite", action="store_true", help="Replace --output where it is there.")
     flags = parser.parse()
     for folder in flags.predictions:
@@ -37,15 +54,23 @@ def parse_flags():
 
 def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
     """Returns the file of a task, None where no folder has it. Raises ConfigError where two have it."""
-    paths = sorted({os.path.realpath(path): path for path in (os.path.join(folder, task.submission_file) for folder in folders)
-                    if os.path.isfile(path)}.values())
+    paths = sorted(
+        {
+            os.path.realpath(path): path
+            for path in (os.path.join(folder, task.submission_file) for folder in folders)
+            if os.path.isfile(path)
+        }.values()
+    )
     if len(paths) > 1:
-        raise ConfigError(f"--predictions: {' and '.join(paths)} are both there. Name the folder of one of them only.")
+        raise ConfigError(
+            f"--predictions: {' and '.join(paths)} are both there. Name the folder of one of them only."
+        )
     return paths[0] if paths else None
 
 
 def check(task: GlueTask, path: str, data_dir: str | None) -> int:
-    """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they should be."""
+    """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
+    should be."""
     rows = len(reading.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
     submission.check_predictions(task, path, rows)
     return rows
@@ -82,7 +107,9 @@ def main() -> None:
     paths = [path for path, _ in reports if path]
     wrong = [wrong for _, wrong in reports if wrong]
     if wrong:
-        raise ConfigError(f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right: {'; '.join(wrong)}.")
+        raise ConfigError(
+            f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right: {'; '.join(wrong)}."
+        )
     if not paths:
         raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
     command_line.write_file(flags.output, zip_files(paths))

@@ -3,8 +3,8 @@
 
   python scripts/prepare_text.py --input_files=extracted --output_dir=text --eval_share=0.005
 
-Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line between documents) and
-manifest.json. On which side a document is depends on its text alone.
+Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line
+between documents) and manifest.json. On which side a document is depends on its text alone.
 """
 
 import os
@@ -18,20 +18,42 @@ import command_line
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files, globs or folders, as of create_pretraining_data.py.")
+    add(
+        "--input_files",
+        required=True,
+        help="Text: comma-separated files, globs or folders, as of create_pretraining_data.py.",
+    )
     add("--output_dir", required=True, help="Folder for train/, eval/ and manifest.json.")
-    add("--eval_share", type=float, default=0.005, help="Share of the documents that are held out for evaluation.")
+    add(
+        "--eval_share",
+        type=float,
+        default=0.005,
+        help="Share of the documents that are held out for evaluation.",
+    )
     add("--min_sentences", type=int, default=2, help="Documents of fewer sentences are left out.")
-    add("--sentence_splitting", choices=("auto", "always", "never"), default="auto", help="As of create_pretraining_data.py.")
-    add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes. The files do not depend on it.")
+    add(
+        "--sentence_splitting",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="As of create_pretraining_data.py.",
+    )
+    add(
+        "--num_workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="Processes. The files do not depend on it.",
+    )
     add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
     return parser.parse()
 
 
 def main() -> None:
     flags = parse_flags()
-    from official.data import preparation  # after the flags are checked
-    from official.data import read_counts
+    from official.data.text import (
+        preparation,  # after the flags are checked
+        read_counts,
+    )
+
     job = preparation.Job(**vars(flags))
     if preparation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
@@ -40,9 +62,15 @@ def main() -> None:
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     if manifest.get("undecodable_bytes"):
-        print(f"undecodable_bytes: {manifest['undecodable_bytes']:,} ({read_counts.describe_undecodable(manifest['inputs'])})")
+        print(
+            f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
+            f" ({read_counts.describe_undecodable(manifest['inputs'])})"
+        )
     for side in preparation.SIDES:
-        print(f"{side}: {manifest.get(f'{side}_documents', 0):,} documents, {manifest.get(f'{side}_sentences', 0):,} sentences.")
+        print(
+            f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
+            f" {manifest.get(f'{side}_sentences', 0):,} sentences."
+        )
 
 
 if __name__ == "__main__":

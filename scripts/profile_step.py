@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer, and what the rest is.
+"""Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer,
+and what the rest is.
 
-  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtype=fp32 --output=results/profile_bert_base
+  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtype=fp32
+  --output=results/profile_bert_base
 
-Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run operations, a step. An operation that
-waits for a core counts as running, so profile on a quiet machine.
+Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run
+operations, a step. An operation that waits for a core counts as running, so profile on a quiet machine.
 """
 
 import collections
@@ -22,8 +24,15 @@ import official  # first: sets what TensorFlow reads when it is imported
 from official.config import read_json
 
 PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
-    "matrix products", "attention's products", "compiled blocks", "optimizer", "gradient norm", "everything else")
-# How the profiler names operations that may finish later; calls of compiled functions are among them, and run there.
+    "matrix products",
+    "attention's products",
+    "compiled blocks",
+    "optimizer",
+    "gradient norm",
+    "everything else",
+)
+# How the profiler names operations that may finish later; calls of compiled functions are among them, and run
+# there.
 _ASYNCHRONOUS, _CALL = "ExecutorState::ProcessAsync::Start", "PartitionedCall"
 _MOST_KINDS = 12
 
@@ -31,11 +40,17 @@ _MOST_KINDS = 12
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
     parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
-    parser.add_argument("--shapes", default="128x8", help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.")
+    parser.add_argument(
+        "--shapes",
+        default="128x8",
+        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
+    )
     # One: which matrix products TensorFlow takes is set once a process.
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
     parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
-    parser.add_argument("--steps", type=int, default=5, help="Steps that are profiled, after two that are not.")
+    parser.add_argument(
+        "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
+    )
     command_line.add_output_flags(parser)
     flags = parser.parse()
     command_line.check_results(flags)
@@ -71,7 +86,10 @@ def operations(space):
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
                 if name == _ASYNCHRONOUS:
-                    stats = {plane.stat_metadata[stat.metadata_id].name: plane.stat_metadata[stat.ref_value].name for stat in event.stats}
+                    stats = {
+                        plane.stat_metadata[stat.metadata_id].name: plane.stat_metadata[stat.ref_value].name
+                        for stat in event.stats
+                    }
                     if stats.get("kernel_type", "").endswith(_CALL):
                         yield stats.get("name", ""), stats["kernel_type"], event.duration_ps / 1e12
                 elif ":" in name and "::" not in name:
@@ -87,8 +105,12 @@ def summarize(space, steps: int) -> dict:
         if group == REST:
             kinds[kind] += 1e3 * secs / steps
             counts[kind] += 1
-    return {"groups": dict(groups.most_common()),
-            "kinds": {kind: {"ms": ms, "count": counts[kind] / steps} for kind, ms in kinds.most_common(_MOST_KINDS)}}
+    return {
+        "groups": dict(groups.most_common()),
+        "kinds": {
+            kind: {"ms": ms, "count": counts[kind] / steps} for kind, ms in kinds.most_common(_MOST_KINDS)
+        },
+    }
 
 
 def profile(flags, length: int, batch: int) -> dict:
@@ -100,7 +122,12 @@ def profile(flags, length: int, batch: int) -> dict:
     from official.training import step_benchmark
 
     config = step_benchmark.step_config(
-        read_json(flags.bert_config_file, "bert_config_file"), length, batch, flags.dtype, {"optimizer_type": flags.optimizer_type, "num_gpus": 0})
+        read_json(flags.bert_config_file, "bert_config_file"),
+        length,
+        batch,
+        flags.dtype,
+        {"optimizer_type": flags.optimizer_type, "num_gpus": 0},
+    )
     step = step_benchmark.make_step(config, TASKS["pretrain"], 1)
     for _ in range(2):
         step()
@@ -111,7 +138,7 @@ def profile(flags, length: int, batch: int) -> dict:
             step()
         secs = (time.perf_counter() - started) / flags.steps
         tf.profiler.experimental.stop()
-        path, = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         with open(path, "rb") as file:
             space = xplane_pb2.XSpace.FromString(file.read())
     return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
@@ -121,7 +148,10 @@ def text(row: dict) -> str:
     total = sum(row["groups"].values())
     lines = [f"{row['case']}: {row['step_secs']:.3f} s a step"]
     lines += [f"  {name:<24}{ms:>10.1f} ms{ms / total:>8.1%}" for name, ms in row["groups"].items()]
-    lines += [f"    {kind:<34}{value['ms']:>8.1f} ms  {value['count']:,.0f} times" for kind, value in row["kinds"].items()]
+    lines += [
+        f"    {kind:<34}{value['ms']:>8.1f} ms  {value['count']:,.0f} times"
+        for kind, value in row["kinds"].items()
+    ]
     return "\n".join(lines)
 
 
@@ -132,13 +162,26 @@ def main() -> None:
 
     rows = [profile(flags, length, batch) for length, batch in flags.shapes]
     print("\n".join(map(text, rows)))
-    bars = [measurement.Bar(f"{row['case']}: {name}", 100 * ms / sum(row["groups"].values()), 0.0, f"{ms:,.0f} ms",
-                            "products" if name in (PRODUCTS, ATTENTION) else "rest")
-            for row in rows for name, ms in row["groups"].items()]
+    bars = [
+        measurement.Bar(
+            f"{row['case']}: {name}",
+            100 * ms / sum(row["groups"].values()),
+            0.0,
+            f"{ms:,.0f} ms",
+            "products" if name in (PRODUCTS, ATTENTION) else "rest",
+        )
+        for row in rows
+        for name, ms in row["groups"].items()
+    ]
     model = command_line.stem(flags.bert_config_file)
     record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}
-    command_line.write_results(flags.output, record, lambda: measurement.draw_bars(
-        bars, f"Training step of {model}, {flags.optimizer_type}", "% of the time of all operations"))
+    command_line.write_results(
+        flags.output,
+        record,
+        lambda: measurement.draw_bars(
+            bars, f"Training step of {model}, {flags.optimizer_type}", "% of the time of all operations"
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Records finished runs for the README: command, result (with commit, versions, machine) and evaluations, and the picture of one run.
+"""Records finished runs for the README: command, result (with commit, versions, machine) and evaluations, and
+the picture of one run.
 
-  python scripts/record_result.py --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
-  python scripts/record_result.py --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
+python scripts/record_result.py --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
+python scripts/record_result.py --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
 """
 
 import json
@@ -16,8 +17,12 @@ import command_line
 
 def parse_flags():
     parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--model_dir", required=True, help="Folder of the run, or of several: comma-separated.")
-    parser.add_argument("--output", required=True, help="Files to write, without their endings: .json, and .png for one run.")
+    parser.add_argument(
+        "--model_dir", required=True, help="Folder of the run, or of several: comma-separated."
+    )
+    parser.add_argument(
+        "--output", required=True, help="Files to write, without their endings: .json, and .png for one run."
+    )
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
     return parser.parse()
 
@@ -45,10 +50,19 @@ def record(model_dir: str) -> dict:
     result.pop("examples", None)  # text of others, which is not ours to keep
     config = expect(result, "config", dict, source)
     repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))
-    folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)] if repeats > 1 else [model_dir]
+    folders = (
+        [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)]
+        if repeats > 1
+        else [model_dir]
+    )
     evaluations = [_evaluations(folder) for folder in folders]
-    return {"command": read(folders[0], "command.txt").strip(), "seed": seed, "repeats": repeats, "result": result,
-            "evaluations": evaluations if repeats > 1 else evaluations[0]}
+    return {
+        "command": read(folders[0], "command.txt").strip(),
+        "seed": seed,
+        "repeats": repeats,
+        "result": result,
+        "evaluations": evaluations if repeats > 1 else evaluations[0],
+    }
 
 
 def _evaluations(folder: str) -> list[dict]:

@@ -1,7 +1,5 @@
 """Shared by all tests: eight logical CPUs (they can be made once in a process), small models, records made on the spot."""
 
-import official  # first: sets what TensorFlow reads when it is imported  # pylint: disable=unused-import
-
 import os
 import pathlib
 
@@ -10,16 +8,25 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.data import schema as schema_lib
+from official.data.records import schema as schema_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8)
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
+)
 
-TINY = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=32,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+TINY = dict(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +38,25 @@ def _float32_policy():
 
 @pytest.fixture
 def make_config(tmp_path):
-    """Returns a function that builds a small configuration on synthetic data; arguments override its settings."""
+    """Returns a function that builds a small configuration on synthetic data; arguments override its
+    settings."""
 
     def make(model: dict | None = None, **settings):
-        defaults = dict(model={**TINY, **(model or {})}, model_dir=str(tmp_path / "run"), max_seq_length=16, max_predictions_per_seq=3,
-                        train_batch_size=8, eval_batch_size=8, num_steps_per_epoch=20, num_train_epochs=1, steps_per_loop=5, warmup_steps=0,
-                        learning_rate=1e-2, optimizer_type="lamb", distribution_strategy="one_device")
+        defaults = dict(
+            model={**TINY, **(model or {})},
+            model_dir=str(tmp_path / "run"),
+            max_seq_length=16,
+            max_predictions_per_seq=3,
+            train_batch_size=8,
+            eval_batch_size=8,
+            num_steps_per_epoch=20,
+            num_train_epochs=1,
+            steps_per_loop=5,
+            warmup_steps=0,
+            learning_rate=1e-2,
+            optimizer_type="lamb",
+            distribution_strategy="one_device",
+        )
         if "input_files" not in settings:
             defaults["use_synthetic_data"] = True
         return config_lib.build_config([("test", {**defaults, **settings})])
@@ -56,11 +76,21 @@ def make_records(count: int, seed: int, schema, vocab_size: int = TINY["vocab_si
         masked[positions] = 4
         masked[0] = number % vocab_size  # tells records apart
         weights = np.ones(predictions)
-        weights[generator.integers(1, predictions + 1):] = 0
-        records.append(schema_lib.serialize_example({
-            "input_ids": masked, "input_mask": np.ones(length, int), "segment_ids": np.arange(length) >= length // 2,
-            "masked_lm_positions": positions, "masked_lm_ids": ids[positions] * (weights > 0), "masked_lm_weights": weights,
-            "next_sentence_labels": [int(generator.integers(0, 2))]}, schema))
+        weights[generator.integers(1, predictions + 1) :] = 0
+        records.append(
+            schema_lib.serialize_example(
+                {
+                    "input_ids": masked,
+                    "input_mask": np.ones(length, int),
+                    "segment_ids": np.arange(length) >= length // 2,
+                    "masked_lm_positions": positions,
+                    "masked_lm_ids": ids[positions] * (weights > 0),
+                    "masked_lm_weights": weights,
+                    "next_sentence_labels": [int(generator.integers(0, 2))],
+                },
+                schema,
+            )
+        )
     return records
 
 
@@ -85,7 +115,9 @@ def record_files(tmp_path, schema):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         for index in range(files):
-            write_records(folder / f"part-{index:05d}", make_records(records, seed=index, schema=of_schema or schema))
+            write_records(
+                folder / f"part-{index:05d}", make_records(records, seed=index, schema=of_schema or schema)
+            )
         return str(folder / "part-*")
 
     return write

@@ -20,7 +20,9 @@ def softmax(x):
 class NumpyBert:
     """`weights` is {Google variable name: array}, `activation` a function of this module."""
 
-    def __init__(self, weights: dict, num_layers: int, num_heads: int, activation=gelu_tanh, epsilon: float = 1e-12):
+    def __init__(
+        self, weights: dict, num_layers: int, num_heads: int, activation=gelu_tanh, epsilon: float = 1e-12
+    ):
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
         self.num_layers, self.num_heads = num_layers, num_heads
         self.activation, self.epsilon = activation, epsilon
@@ -30,12 +32,20 @@ class NumpyBert:
 
     def layer_norm(self, x, name):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
+        return (
+            centred
+            / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
+            * self.weights[f"{name}/gamma"]
+            + self.weights[f"{name}/beta"]
+        )
 
     def attention(self, x, mask, scope):
         batch, length, hidden = x.shape
         size = hidden // self.num_heads
-        heads = {part: self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size) for part in ("query", "key", "value")}
+        heads = {
+            part: self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size)
+            for part in ("query", "key", "value")
+        }
         scores = np.einsum("blhk,bmhk->bhlm", heads["query"], heads["key"]) / np.sqrt(size)
         weights = softmax(scores + (1.0 - mask)[:, None, None, :] * -10000.0)
         mixed = np.einsum("bhlm,bmhk->blhk", weights, heads["value"]).reshape(batch, length, hidden)
@@ -43,8 +53,11 @@ class NumpyBert:
 
     def encode(self, ids, mask, segments):
         w = self.weights
-        x = (w["bert/embeddings/word_embeddings"][ids] + w["bert/embeddings/token_type_embeddings"][segments]
-             + w["bert/embeddings/position_embeddings"][:ids.shape[1]])
+        x = (
+            w["bert/embeddings/word_embeddings"][ids]
+            + w["bert/embeddings/token_type_embeddings"][segments]
+            + w["bert/embeddings/position_embeddings"][: ids.shape[1]]
+        )
         x = self.layer_norm(x, "bert/embeddings/LayerNorm")
         for layer in range(self.num_layers):
             scope = f"bert/encoder/layer_{layer}"
@@ -56,9 +69,18 @@ class NumpyBert:
     def pretrain_logits(self, ids, mask, segments, positions):
         sequence, pooled = self.encode(ids, mask, segments)
         picked = np.take_along_axis(sequence, positions[:, :, None], axis=1)
-        picked = self.layer_norm(self.activation(self.dense(picked, "cls/predictions/transform/dense")), "cls/predictions/transform/LayerNorm")
-        masked = picked @ self.weights["bert/embeddings/word_embeddings"].T + self.weights["cls/predictions/output_bias"]
-        relation = pooled @ self.weights["cls/seq_relationship/output_weights"].T + self.weights["cls/seq_relationship/output_bias"]
+        picked = self.layer_norm(
+            self.activation(self.dense(picked, "cls/predictions/transform/dense")),
+            "cls/predictions/transform/LayerNorm",
+        )
+        masked = (
+            picked @ self.weights["bert/embeddings/word_embeddings"].T
+            + self.weights["cls/predictions/output_bias"]
+        )
+        relation = (
+            pooled @ self.weights["cls/seq_relationship/output_weights"].T
+            + self.weights["cls/seq_relationship/output_bias"]
+        )
         return masked, relation
 
 

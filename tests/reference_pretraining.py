@@ -6,10 +6,21 @@ Source: google-research/bert, `create_pretraining_data.py`, as described by its 
 import random
 
 
-def make_pairs(documents: list[list[list]], max_seq_length: int, dupe_factor: int, short_seq_prob: float, rng: random.Random):
-    """Returns [(segment A, segment B, is_random)]; a document is a list of sentences, a sentence a list of tokens."""
-    return [pair for _ in range(dupe_factor) for number in range(len(documents))
-            for pair in _pairs_of(documents, number, max_seq_length - 3, short_seq_prob, rng)]
+def make_pairs(
+    documents: list[list[list]],
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    rng: random.Random,
+):
+    """Returns [(segment A, segment B, is_random)]; a document is a list of sentences, a sentence a list of
+    tokens."""
+    return [
+        pair
+        for _ in range(dupe_factor)
+        for number in range(len(documents))
+        for pair in _pairs_of(documents, number, max_seq_length - 3, short_seq_prob, rng)
+    ]
 
 
 def _pairs_of(documents, number, most, short_seq_prob, rng):
@@ -34,7 +45,7 @@ def _pairs_of(documents, number, most, short_seq_prob, rng):
 def _random_segment(documents, number, target, rng):
     other = rng.choice([index for index in range(len(documents)) if index != number])
     segment = []
-    for sentence in documents[other][rng.randrange(len(documents[other])):]:
+    for sentence in documents[other][rng.randrange(len(documents[other])) :]:
         segment = segment + sentence
         if len(segment) >= target:
             break
@@ -47,11 +58,19 @@ def _truncate(first, second, most, rng):
         del longer[0 if rng.random() < 0.5 else -1]
 
 
-def mask(tokens: list[int], special: set[int], mask_id: int, vocab_size: int, masked_lm_prob: float, most: int, rng: random.Random):
+def mask(
+    tokens: list[int],
+    special: set[int],
+    mask_id: int,
+    vocab_size: int,
+    masked_lm_prob: float,
+    most: int,
+    rng: random.Random,
+):
     """Returns (tokens with masks, positions, labels)."""
     candidates = [position for position, token in enumerate(tokens) if token not in special]
     rng.shuffle(candidates)
-    chosen = sorted(candidates[:min(most, max(1, round(len(tokens) * masked_lm_prob)))])
+    chosen = sorted(candidates[: min(most, max(1, round(len(tokens) * masked_lm_prob)))])
     masked = list(tokens)
     for position in chosen:
         if rng.random() < 0.8:

@@ -9,7 +9,8 @@ SPACES = {" ", "\t", "\r", "\n", chr(0x202F)}
 
 
 def split_context(context: str) -> tuple[list[str], list[int]]:
-    """Returns the words, and for each character the number of its word, or of the word before it; -1 without one."""
+    """Returns the words, and for each character the number of its word, or of the word before it; -1 without
+    one."""
     words, numbers, in_word = [], [], False
     for character in context:
         if character in SPACES:
@@ -28,14 +29,14 @@ def can_be_trained_on(context: str, answer: str, begin: int) -> bool:
     last = begin + len(answer) - 1
     if not answer or begin < 0 or last >= len(numbers):
         return False
-    touched = words[numbers[begin]:numbers[last] + 1] if numbers[begin] >= 0 else []
+    touched = words[numbers[begin] : numbers[last] + 1] if numbers[begin] >= 0 else []
     return bool(touched) and " ".join(answer.split()) in " ".join(touched)
 
 
 def improve(pieces: list[int], first: int, last: int, answer: list[int]) -> tuple[int, int]:
     for new_first in range(first, last + 1):
         for new_last in range(last, new_first - 1, -1):
-            if pieces[new_first:new_last + 1] == answer:
+            if pieces[new_first : new_last + 1] == answer:
                 return new_first, new_last
     return first, last
 
@@ -54,13 +55,24 @@ def windows_of(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 def shows_best(windows: list[tuple[int, int]], number: int, piece: int) -> bool:
     """Returns whether a window is the first of those that show a piece best."""
-    scores = {other: min(piece - start, start + length - 1 - piece) + 0.01 * length
-              for other, (start, length) in enumerate(windows) if start <= piece < start + length}
+    scores = {
+        other: min(piece - start, start + length - 1 - piece) + 0.01 * length
+        for other, (start, length) in enumerate(windows)
+        if start <= piece < start + length
+    }
     return number == max(scores, key=lambda other: (scores[other], -other))
 
 
-def features(question: str, context: str, answer: tuple[str, int] | None, vocabulary: dict[str, int], max_seq_length: int, doc_stride: int,
-             max_query_length: int, do_lower_case: bool = True) -> list[dict]:
+def features(
+    question: str,
+    context: str,
+    answer: tuple[str, int] | None,
+    vocabulary: dict[str, int],
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    do_lower_case: bool = True,
+) -> list[dict]:
     """Returns the windows of a question; `answer` is (text, first character)."""
     query = reference_wordpiece.tokenize(question, vocabulary, do_lower_case)[:max_query_length]
     words, numbers = split_context(context)
@@ -74,28 +86,42 @@ def features(question: str, context: str, answer: tuple[str, int] | None, vocabu
         last_word = numbers[begin + len(text) - 1]
         first = first_piece_of[numbers[begin]]
         last = first_piece_of[last_word + 1] - 1 if last_word < len(words) - 1 else len(pieces) - 1
-        first, last = improve(pieces, first, last, reference_wordpiece.tokenize(text, vocabulary, do_lower_case))
+        first, last = improve(
+            pieces, first, last, reference_wordpiece.tokenize(text, vocabulary, do_lower_case)
+        )
     windows = windows_of(len(pieces), max_seq_length - len(query) - 3, doc_stride) if question.strip() else []
     result = []
     for number, (start, length) in enumerate(windows):
-        ids = [vocabulary["[CLS]"], *query, vocabulary["[SEP]"], *pieces[start:start + length], vocabulary["[SEP]"]]
+        ids = [
+            vocabulary["[CLS]"],
+            *query,
+            vocabulary["[SEP]"],
+            *pieces[start : start + length],
+            vocabulary["[SEP]"],
+        ]
         offset = len(query) + 2
         padding = [0] * (max_seq_length - len(ids))
         is_inside = start <= first <= last < start + length
-        result.append({
-            "input_ids": ids + padding,
-            "input_mask": [1] * len(ids) + padding,
-            "segment_ids": [0] * offset + [1] * (length + 1) + padding,
-            "start_positions": first - start + offset if is_inside else 0,
-            "end_positions": last - start + offset if is_inside else 0,
-            "is_max_context": [offset <= token < offset + length and shows_best(windows, number, start + token - offset)
-                               for token in range(max_seq_length)],
-            "is_context": [offset <= token < offset + length for token in range(max_seq_length)],
-        })
+        result.append(
+            {
+                "input_ids": ids + padding,
+                "input_mask": [1] * len(ids) + padding,
+                "segment_ids": [0] * offset + [1] * (length + 1) + padding,
+                "start_positions": first - start + offset if is_inside else 0,
+                "end_positions": last - start + offset if is_inside else 0,
+                "is_max_context": [
+                    offset <= token < offset + length and shows_best(windows, number, start + token - offset)
+                    for token in range(max_seq_length)
+                ],
+                "is_context": [offset <= token < offset + length for token in range(max_seq_length)],
+            }
+        )
     return result
 
 
-def n_best(windows: list[dict], texts, start_logits, end_logits, n_best_size: int, max_answer_length: int) -> list[tuple]:
+def n_best(
+    windows: list[dict], texts, start_logits, end_logits, n_best_size: int, max_answer_length: int
+) -> list[tuple]:
     """Returns (text, start logit, end logit) of the best answers of a question, best first.
 
     Args:
@@ -110,7 +136,9 @@ def n_best(windows: list[dict], texts, start_logits, end_logits, n_best_size: in
         for start in sorted(starts, key=lambda token: -start_logits[number][token])[:n_best_size]:
             for end in sorted(ends, key=lambda token: -end_logits[number][token])[:n_best_size]:
                 if start <= end < start + max_answer_length:
-                    candidates.append((texts(number, start, end), start_logits[number][start], end_logits[number][end]))
+                    candidates.append(
+                        (texts(number, start, end), start_logits[number][start], end_logits[number][end])
+                    )
     best, seen = [], set()
     for candidate in sorted(candidates, key=lambda candidate: -(candidate[1] + candidate[2])):
         if candidate[0] not in seen and len(best) < n_best_size:
@@ -120,6 +148,7 @@ def n_best(windows: list[dict], texts, start_logits, end_logits, n_best_size: in
 
 
 def with_null(best: list[tuple], null: tuple[float, float], n_best_size: int) -> list[tuple]:
-    """Returns the n-best list with "no answer" among the others or, where that is too bad for it, behind them."""
+    """Returns the n-best list with "no answer" among the others or, where that is too bad for it, behind
+    them."""
     ranked = sorted([*best, ("", *null)], key=lambda entry: -(entry[1] + entry[2]))[:n_best_size]
     return ranked if any(text == "" for text, _, _ in ranked) else [*ranked, ("", *null)]

@@ -7,8 +7,16 @@ Source: https://github.com/google-research/bert/blob/master/tokenization.py
 import unicodedata
 
 MAX_WORD_CHARACTERS = 200
-CHINESE_BLOCKS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
-                  (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)]
+CHINESE_BLOCKS = [
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+]
 
 
 def is_control(character: str) -> bool:
@@ -25,7 +33,13 @@ def is_chinese(character: str) -> bool:
 
 def is_punctuation(character: str) -> bool:
     code = ord(character)
-    return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126 or unicodedata.category(character)[0] == "P"
+    return (
+        33 <= code <= 47
+        or 58 <= code <= 64
+        or 91 <= code <= 96
+        or 123 <= code <= 126
+        or unicodedata.category(character)[0] == "P"
+    )
 
 
 def clean(text: str) -> str:
@@ -44,7 +58,11 @@ def clean(text: str) -> str:
 
 
 def strip_accents(token: str) -> str:
-    return "".join(character for character in unicodedata.normalize("NFD", token) if unicodedata.category(character) != "Mn")
+    return "".join(
+        character
+        for character in unicodedata.normalize("NFD", token)
+        if unicodedata.category(character) != "Mn"
+    )
 
 
 def split_at_punctuation(token: str) -> list[str]:
@@ -85,4 +103,8 @@ def split_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
 
 def tokenize(text: str, vocabulary: dict[str, int], do_lower_case: bool = True) -> list[int]:
     """Returns the ids of a text; `vocabulary` gives the id of each word piece."""
-    return [vocabulary[piece] for word in split_words(text, do_lower_case) for piece in split_pieces(word, vocabulary)]
+    return [
+        vocabulary[piece]
+        for word in split_words(text, do_lower_case)
+        for piece in split_pieces(word, vocabulary)
+    ]

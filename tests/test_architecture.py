@@ -13,13 +13,21 @@ from tests.conftest import ROOT
 ALLOWED = {
     "io": set(),
     "config": {"io"},
-    **{name: {"config", "io"} for name in ("modeling", "data", "optimization", "distribution", "checkpoint", "reporting")},
+    **{
+        name: {"config", "io"}
+        for name in ("modeling", "data", "optimization", "distribution", "checkpoint", "reporting")
+    },
     "tasks": {"config", "io", "modeling", "data"},
     "serving": {"config", "io", "modeling", "data"},
     "training": {"config", "io", "optimization", "distribution", "checkpoint", "reporting"},
-    "flags": {"config", "io"},
+    "planning": {"config", "io", "modeling", "optimization", "distribution", "training", "reporting"},
+    "cli": {"config", "io"},
 }
-SOURCES = sorted(path for folder in ("official", "tf2_bert", "checkpoints_tools", "scripts") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for folder in ("official", "tf2_bert", "checkpoints_tools", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+)
 
 
 def imported_modules(path) -> set[str]:
@@ -35,10 +43,16 @@ def imported_modules(path) -> set[str]:
 
 
 def packages(path) -> set[str]:
-    return {name.split(".")[1] for name in imported_modules(path) if name.startswith("official.")} & set(ALLOWED)
+    return {name.split(".")[1] for name in imported_modules(path) if name.startswith("official.")} & set(
+        ALLOWED
+    )
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if path.is_relative_to(ROOT / "official")], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path.is_relative_to(ROOT / "official")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_import_layers(path):
     package = path.relative_to(ROOT / "official").parts[0].removesuffix(".py")
     if package == "__init__":
@@ -50,18 +64,27 @@ def test_import_layers(path):
 def test_nothing_imports_the_entry_points():
     for path in SOURCES:
         if path.is_relative_to(ROOT / "official"):
-            outside = {name.split(".")[0] for name in imported_modules(path)} & {"train", "tf2_bert", "checkpoints_tools", "scripts", "tests"}
+            outside = {name.split(".")[0] for name in imported_modules(path)} & {
+                "train",
+                "tf2_bert",
+                "checkpoints_tools",
+                "scripts",
+                "tests",
+            }
             assert not outside, path
 
 
 def test_config_needs_no_tensorflow():
-    code = "import sys, official.config, official.flags, official.distribution.batch_plan; assert 'tensorflow' not in sys.modules"
+    code = (
+        "import sys, official.config, official.cli.flags, official.distribution.batch_plan; assert"
+        " 'tensorflow' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_only_flags_reads_flags():
     for path in SOURCES:
-        if path != ROOT / "official" / "flags.py" and path.is_relative_to(ROOT / "official"):
+        if path != ROOT / "official" / "cli" / "flags.py" and path.is_relative_to(ROOT / "official"):
             assert "absl.flags" not in imported_modules(path), path
 
 

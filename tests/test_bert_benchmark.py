@@ -7,13 +7,13 @@ import shlex
 import subprocess
 import sys
 
-from packaging import requirements
 import pytest
 import tensorflow as tf
+from packaging import requirements
 from tensorflow.core.util import test_log_pb2
 
 from official import config as config_lib
-from official import flags
+from official.cli import flags
 from official.reporting.result import TrainResult, read_result
 from tests.conftest import ROOT, TINY
 from tf2_bert import bert_benchmark
@@ -21,13 +21,28 @@ from tf2_bert.bert_benchmark import BertClassifyBenchmarkReal, BertPretrainingBe
 
 METHOD = "tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_cpu"
 # benchmark_cpu in seconds: the smallest model and a few steps.
-QUICK = dict(model={**TINY, "num_hidden_layers": 1}, max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
-             eval_batch_size=8, num_eval_samples=40, stop_steps=20)
-METRICS = {"exp_per_second", "eval_accuracy", "eval_loss", "startup_secs", "peak_memory_bytes", "steps", "success"}
+QUICK = dict(
+    model={**TINY, "num_hidden_layers": 1},
+    max_seq_length=16,
+    max_predictions_per_seq=3,
+    train_batch_size=8,
+    eval_batch_size=8,
+    num_eval_samples=40,
+    stop_steps=20,
+)
+METRICS = {
+    "exp_per_second",
+    "eval_accuracy",
+    "eval_loss",
+    "startup_secs",
+    "peak_memory_bytes",
+    "steps",
+    "success",
+}
 
-# What the driver does: a parent without TensorFlow forks a child, which finds class and method by name, sets where the report
-# goes, calls the method and reads the report back.
-DRIVER = '''
+# What the driver does: a parent without TensorFlow forks a child, which finds class and method by name, sets
+# where the report goes, calls the method and reads the report back.
+DRIVER = """
 import importlib, json, logging, multiprocessing, os, sys
 
 def child(queue, name, output_dir, arguments):
@@ -61,11 +76,12 @@ if __name__ == "__main__":
     assert process.exitcode == 0
     count, entry = queue.get()
     print(f"REPORT {count} {entry.hex()}")
-'''
+"""
 
 
-# Where several methods are asked for by a pattern, the driver imports their module to list them, and only then forks a child for each.
-FORKING_DRIVER = '''
+# Where several methods are asked for by a pattern, the driver imports their module to list them, and only
+# then forks a child for each.
+FORKING_DRIVER = """
 import os, sys, time
 
 repository, output_dir, arguments = sys.argv[1:]
@@ -83,16 +99,24 @@ for number in range(2):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     print("SECS", time.time() - forked)
-'''
+"""
 
 
 def drive(output_dir, **default_flags):
-    """Runs benchmark_cpu as the driver does, from a working directory elsewhere. Returns (entry of the report, stderr)."""
+    """Runs benchmark_cpu as the driver does, from a working directory elsewhere. Returns (entry of the
+    report, stderr)."""
     script = output_dir / "driver.py"
     script.write_text(DRIVER)
     arguments = [str(ROOT), METHOD, str(output_dir), json.dumps({"default_flags": default_flags})]
-    done = subprocess.run([sys.executable, script, *arguments], cwd=output_dir, capture_output=True, text=True, check=False, timeout=590,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        cwd=output_dir,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=590,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     assert done.returncode == 0, done.stderr
     count, entry = done.stdout.split("REPORT ")[1].split()
     assert count == "1"
@@ -101,7 +125,8 @@ def drive(output_dir, **default_flags):
 
 @pytest.fixture(autouse=True)
 def _prefix(tmp_path, monkeypatch):
-    """Reports of this process go to tmp_path, nothing in the environment overrides arguments, and the working directory is elsewhere."""
+    """Reports of this process go to tmp_path, nothing in the environment overrides arguments, and the working
+    directory is elsewhere."""
     monkeypatch.setenv("TEST_REPORT_FILE_PREFIX", f"{tmp_path}/proto_")
     monkeypatch.delenv("BENCHMARK_OUTPUT_DIR", raising=False)
     monkeypatch.delenv("BENCHMARK_TPU", raising=False)
@@ -125,7 +150,11 @@ def metrics_of(entry) -> dict:
 
 def failing(entry) -> set[str]:
     """Returns the metrics that the driver counts as failures."""
-    return {metric.name for metric in entry.metrics if metric.HasField("min_value") and metric.value < metric.min_value.value}
+    return {
+        metric.name
+        for metric in entry.metrics
+        if metric.HasField("min_value") and metric.value < metric.min_value.value
+    }
 
 
 def assert_failed(entry, *phrases: str) -> None:
@@ -141,21 +170,43 @@ def test_as_the_driver_runs_it(tmp_path):
     metrics = metrics_of(entry)
     assert set(metrics) == METRICS and not failing(entry)
     assert metrics["eval_accuracy"].min_value.value == 0.01 and metrics["success"].min_value.value == 1
-    assert metrics["steps"].value == 20 and metrics["exp_per_second"].value > 0 and metrics["peak_memory_bytes"].value > 1e8
+    assert (
+        metrics["steps"].value == 20
+        and metrics["exp_per_second"].value > 0
+        and metrics["peak_memory_bytes"].value > 1e8
+    )
     assert entry.wall_time + 60 > metrics["startup_secs"].value > 1  # with the imports
     given = shlex.split(entry.extras["flags"].string_value)
-    assert {"--train_batch_size=8", "--use_synthetic_data=true", "--optimizer_type=lamb", "--learning_rate=0.005"} <= set(given)
+    assert {
+        "--train_batch_size=8",
+        "--use_synthetic_data=true",
+        "--optimizer_type=lamb",
+        "--learning_rate=0.005",
+    } <= set(given)
     assert read_result(str(tmp_path / "benchmark_cpu"))["status"] == "success"
     assert "Traceback" not in errors and "error" not in entry.extras
     logged = (tmp_path / "perfzero.log").read_text()
-    for line in ("First step done", "Resuming from", "Fresh weights from seed", "DRIVER before", "DRIVER after"):
+    for line in (
+        "First step done",
+        "Resuming from",
+        "Fresh weights from seed",
+        "DRIVER before",
+        "DRIVER after",
+    ):
         count = int(line != "Resuming from")
-        assert (logged.count(line), errors.count(line)) == (count, count), line  # through the driver's own handlers, once each
+        assert (logged.count(line), errors.count(line)) == (count, count), (
+            line
+        )  # through the driver's own handlers, once each
 
 
 def test_what_the_driver_imports_is_an_extra_that_can_be_installed_beside_tensorflow():
-    """Its report needs google.cloud.bigquery, its process information psutil, and both a protobuf that TensorFlow takes."""
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#"))
+    """Its report needs google.cloud.bigquery, its process information psutil, and both a protobuf that
+    TensorFlow takes."""
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
     extra = re.search(r'"perfzero": \[(.*?)\]', (ROOT / "setup.py").read_text())[1]
     wanted = [requirements.Requirement(text) for text in re.findall('"(.*?)"', extra)]
     assert {"psutil", "google-cloud-bigquery"} <= {each.name for each in wanted}
@@ -166,12 +217,21 @@ def test_what_the_driver_imports_is_an_extra_that_can_be_installed_beside_tensor
 def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(FORKING_DRIVER)
-    done = subprocess.run([sys.executable, script, ROOT, tmp_path, json.dumps(QUICK | {"stop_threshold": 0.0})], cwd=tmp_path, capture_output=True,
-                          text=True, check=False, timeout=590, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    done = subprocess.run(
+        [sys.executable, script, ROOT, tmp_path, json.dumps(QUICK | {"stop_threshold": 0.0})],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=590,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     assert done.returncode == 0, done.stderr
     since_fork = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SECS")]
     for number, secs in enumerate(since_fork):
-        entries = test_log_pb2.BenchmarkEntries.FromString((tmp_path / f"proto_{number}_BertPretrainingBenchmark.benchmark_cpu").read_bytes())
+        entries = test_log_pb2.BenchmarkEntries.FromString(
+            (tmp_path / f"proto_{number}_BertPretrainingBenchmark.benchmark_cpu").read_bytes()
+        )
         metrics = metrics_of(entries.entry[0])
         assert not failing(entries.entry[0]) and 0 < metrics["startup_secs"].value < secs
     assert len(since_fork) == 2
@@ -181,7 +241,11 @@ def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_pat
 def test_whole_benchmark_reaches_its_accuracy(tmp_path):
     entry, _ = drive(tmp_path)
     metrics = metrics_of(entry)
-    assert not failing(entry) and metrics["eval_accuracy"].value > 0.08 and metrics["eval_accuracy"].min_value.value == 0.075
+    assert (
+        not failing(entry)
+        and metrics["eval_accuracy"].value > 0.08
+        and metrics["eval_accuracy"].min_value.value == 0.075
+    )
 
 
 @pytest.mark.slow
@@ -194,23 +258,47 @@ def test_whole_benchmark_misses_its_accuracy_without_learning(tmp_path):
 def test_methods_one_after_the_other_under_both_names(tmp_path, capsys):
     (tmp_path / "benchmark_cpu").mkdir()
     (tmp_path / "benchmark_cpu" / "result.json").write_text("{}")  # of an earlier run
-    BertPretrainingBenchmark(str(tmp_path), {**QUICK, "stop_threshold": 0.0}, flag_methods=[print], other="x").benchmark_cpu()
+    BertPretrainingBenchmark(
+        str(tmp_path), {**QUICK, "stop_threshold": 0.0}, flag_methods=[print], other="x"
+    ).benchmark_cpu()
     first = report(tmp_path, "BertPretrainingBenchmark.benchmark_cpu")
     assert not failing(first), first.extras["error"].string_value
-    assert first.extras["model_dir"].string_value == str(tmp_path / "benchmark_cpu_2")  # neither resumed nor overwritten
+    assert first.extras["model_dir"].string_value == str(
+        tmp_path / "benchmark_cpu_2"
+    )  # neither resumed nor overwritten
     assert read_result(str(tmp_path / "benchmark_cpu_2"))["step"] == 20
-    on_cpu = dict(num_gpus=0, dtype="bf16", enable_xla=False, device_warmup=False, use_synthetic_data=True, input_files="",
-                  init_checkpoint="", num_accumulation_steps=2)
-    BertClassifyBenchmarkReal(str(tmp_path), {**QUICK, **on_cpu, "stop_threshold": 0.99}).benchmark_short_1_gpu()
+    on_cpu = dict(
+        num_gpus=0,
+        dtype="bf16",
+        enable_xla=False,
+        device_warmup=False,
+        use_synthetic_data=True,
+        input_files="",
+        init_checkpoint="",
+        num_accumulation_steps=2,
+    )
+    BertClassifyBenchmarkReal(
+        str(tmp_path), {**QUICK, **on_cpu, "stop_threshold": 0.99}
+    ).benchmark_short_1_gpu()
     second = report(tmp_path, "BertClassifyBenchmarkReal.benchmark_short_1_gpu")
     assert_failed(second, "aborted", "0.99")
     assert failing(second) == {"success", "eval_accuracy"} and set(metrics_of(second)) == METRICS
-    assert f"BertClassifyBenchmarkReal.benchmark_short_1_gpu: {second.extras['error'].string_value}\n" in capsys.readouterr().err
+    assert (
+        f"BertClassifyBenchmarkReal.benchmark_short_1_gpu: {second.extras['error'].string_value}\n"
+        in capsys.readouterr().err
+    )
     assert metrics_of(second)["startup_secs"].value < second.wall_time  # of this method, not of the process
 
 
 def test_a_failed_run_is_a_failed_result(tmp_path, monkeypatch):
-    result = TrainResult("failed", "mlm_loss not finite at step 3", step=3, samples=24, eval_accuracy=float("nan"), sequences_per_sec=5.0)
+    result = TrainResult(
+        "failed",
+        "mlm_loss not finite at step 3",
+        step=3,
+        samples=24,
+        eval_accuracy=float("nan"),
+        sequences_per_sec=5.0,
+    )
     monkeypatch.setattr(bert_benchmark.runner, "run", lambda *_, **__: result)
     BertPretrainingBenchmark(str(tmp_path), QUICK).benchmark_cpu()
     entry = report(tmp_path, "BertPretrainingBenchmark.benchmark_cpu")
@@ -220,19 +308,28 @@ def test_a_failed_run_is_a_failed_result(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_divergence_is_a_failed_result(tmp_path):
-    BertPretrainingBenchmark(str(tmp_path), {**QUICK, "learning_rate": 1e18, "warmup_steps": 0}).benchmark_cpu()
+    BertPretrainingBenchmark(
+        str(tmp_path), {**QUICK, "learning_rate": 1e18, "warmup_steps": 0}
+    ).benchmark_cpu()
     assert_failed(report(tmp_path, "BertPretrainingBenchmark.benchmark_cpu"), "failed", "not finite")
 
 
 @pytest.mark.parametrize("method", sorted(set(bert_benchmark.FLAGFILES) - {"benchmark_cpu"}))
 def test_missing_devices_or_data_are_a_failed_result(tmp_path, capsys, method):
-    getattr(BertClassifyBenchmarkReal(output_dir=str(tmp_path / "out"), root_data_dir=str(tmp_path)), method)()
+    getattr(
+        BertClassifyBenchmarkReal(output_dir=str(tmp_path / "out"), root_data_dir=str(tmp_path)), method
+    )()
     entry = report(tmp_path, f"BertClassifyBenchmarkReal.{method}")
     assert_failed(entry)
     errors = capsys.readouterr().err
     assert errors == f"BertClassifyBenchmarkReal.{method}: {entry.extras['error'].string_value}\n"
     if not tf.config.list_physical_devices("GPU"):
-        assert_failed(entry, "distribution_strategy=tpu" if "tpu" in method else f"num_gpus={method.split('_')[-2]} but this machine has 0")
+        assert_failed(
+            entry,
+            "distribution_strategy=tpu"
+            if "tpu" in method
+            else f"num_gpus={method.split('_')[-2]} but this machine has 0",
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -244,34 +341,70 @@ def test_flagfile_of_every_method(monkeypatch):
         config = flags.parse([f"--flagfile={path}"])
         short = "short" in method
         assert (config.stop_threshold is None) == short
-        assert (config_lib.train_steps(config) <= 5 * config.steps_per_loop) == (short or method == "benchmark_cpu")
+        assert (config_lib.train_steps(config) <= 5 * config.steps_per_loop) == (
+            short or method == "benchmark_cpu"
+        )
 
 
-@pytest.mark.parametrize("short,long", [("benchmark_short_8_gpu", "mlperf_v100"), ("benchmark_short_1_gpu", "benchmark_1_gpu"),
-                                        ("benchmark_short_4x4_tpu", "mlperf_tpu_v3_32")])
+@pytest.mark.parametrize(
+    "short,long",
+    [
+        ("benchmark_short_8_gpu", "mlperf_v100"),
+        ("benchmark_short_1_gpu", "benchmark_1_gpu"),
+        ("benchmark_short_4x4_tpu", "mlperf_tpu_v3_32"),
+    ],
+)
 def test_short_benchmarks_are_the_start_of_the_long_ones(short, long, monkeypatch):
     monkeypatch.chdir(ROOT)
     ours, theirs = (flags.parse([f"--flagfile=configs/{name}.flags"]) for name in (short, long))
-    changed = {"model_dir", "stop_steps", "steps_per_loop", "checkpoint_every_steps", "steps_between_eval", "steps_before_eval_start",
-               "stop_threshold"}
+    changed = {
+        "model_dir",
+        "stop_steps",
+        "steps_per_loop",
+        "checkpoint_every_steps",
+        "steps_between_eval",
+        "steps_before_eval_start",
+        "stop_threshold",
+    }
     assert {name for name in config_lib.FIELDS if ours[name] != theirs[name]} == changed
 
 
 def test_one_gpu_has_the_recipe_of_eight(monkeypatch):
     monkeypatch.chdir(ROOT)
-    one, eight = (flags.parse([f"--flagfile=configs/{name}.flags"]) for name in ("benchmark_1_gpu", "mlperf_v100"))
-    changed = {"model_dir", "distribution_strategy", "num_gpus", "all_reduce_alg", "num_accumulation_steps", "clip_norm", "eval_batch_size"}
+    one, eight = (
+        flags.parse([f"--flagfile=configs/{name}.flags"]) for name in ("benchmark_1_gpu", "mlperf_v100")
+    )
+    changed = {
+        "model_dir",
+        "distribution_strategy",
+        "num_gpus",
+        "all_reduce_alg",
+        "num_accumulation_steps",
+        "clip_norm",
+        "eval_batch_size",
+    }
     assert {name for name in config_lib.FIELDS if one[name] != eight[name]} == changed
-    assert one.num_accumulation_steps == 8 * eight.num_accumulation_steps and one.clip_norm == 8 * eight.clip_norm
+    assert (
+        one.num_accumulation_steps == 8 * eight.num_accumulation_steps
+        and one.clip_norm == 8 * eight.clip_norm
+    )
 
 
-@pytest.mark.parametrize("default_flags,message", [
-    ({"lerning_rate": 1}, "default_flags: unknown setting 'lerning_rate' (did you mean learning_rate?)"),
-    ({"stop_steps": "many"}, "default_flags: stop_steps='many'"), ({"model_dir": "x"}, "default_flags: model_dir=x"),
-    ({"use_synthetic_data": False, "input_files": "a/*,/b/*"}, "data/a/* matches no file"),
-    ({"vocab_file": "vocab.txt"}, "data/vocab.txt: No such file"), ({"bert_config_file": "configs/x.json"}, f"{ROOT}/configs/x.json")])
+@pytest.mark.parametrize(
+    "default_flags,message",
+    [
+        ({"lerning_rate": 1}, "default_flags: unknown setting 'lerning_rate' (did you mean learning_rate?)"),
+        ({"stop_steps": "many"}, "default_flags: stop_steps='many'"),
+        ({"model_dir": "x"}, "default_flags: model_dir=x"),
+        ({"use_synthetic_data": False, "input_files": "a/*,/b/*"}, "data/a/* matches no file"),
+        ({"vocab_file": "vocab.txt"}, "data/vocab.txt: No such file"),
+        ({"bert_config_file": "configs/x.json"}, f"{ROOT}/configs/x.json"),
+    ],
+)
 def test_bad_default_flags_are_a_failed_result(tmp_path, capsys, default_flags, message):
-    BertPretrainingBenchmark(str(tmp_path), default_flags, root_data_dir=str(tmp_path / "data")).benchmark_cpu()
+    BertPretrainingBenchmark(
+        str(tmp_path), default_flags, root_data_dir=str(tmp_path / "data")
+    ).benchmark_cpu()
     assert_failed(report(tmp_path, "BertPretrainingBenchmark.benchmark_cpu"), message)
     assert "Traceback" not in capsys.readouterr().err
 
@@ -291,17 +424,26 @@ def test_data_files_are_under_the_data_folder(tmp_path):
 def test_environment_wins(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARK_OUTPUT_DIR", str(tmp_path / "env"))
     monkeypatch.setenv("BENCHMARK_TPU", "grpc://localhost:1")
-    benchmark = BertClassifyBenchmarkReal(output_dir=str(tmp_path / "argument"), root_data_dir="gs://bucket", tpu="other")
+    benchmark = BertClassifyBenchmarkReal(
+        output_dir=str(tmp_path / "argument"), root_data_dir="gs://bucket", tpu="other"
+    )
     config = benchmark._config("benchmark_4x4_tpu")  # pylint: disable=protected-access
-    assert (config.model_dir, config.tpu) == (str(tmp_path / "env" / "benchmark_4x4_tpu"), "grpc://localhost:1")
+    assert (config.model_dir, config.tpu) == (
+        str(tmp_path / "env" / "benchmark_4x4_tpu"),
+        "grpc://localhost:1",
+    )
     assert benchmark._config("benchmark_8_gpu").tpu is None  # pylint: disable=protected-access
     benchmark.benchmark_4x4_tpu()
     assert_failed(report(tmp_path, "BertClassifyBenchmarkReal.benchmark_4x4_tpu"), "tpu=grpc://localhost:1")
 
 
 def test_a_remote_tpu_wants_remote_data(tmp_path, capsys):
-    BertClassifyBenchmarkReal(output_dir=str(tmp_path / "out"), root_data_dir="/data", tpu="grpc://localhost:1").benchmark_4x4_tpu()
-    assert_failed(report(tmp_path, "BertClassifyBenchmarkReal.benchmark_4x4_tpu"), "input_files=/data/", "gs://BUCKET")
+    BertClassifyBenchmarkReal(
+        output_dir=str(tmp_path / "out"), root_data_dir="/data", tpu="grpc://localhost:1"
+    ).benchmark_4x4_tpu()
+    assert_failed(
+        report(tmp_path, "BertClassifyBenchmarkReal.benchmark_4x4_tpu"), "input_files=/data/", "gs://BUCKET"
+    )
     assert "Traceback" not in capsys.readouterr().err
 
 

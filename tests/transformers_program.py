@@ -1,6 +1,6 @@
 """Loads a folder with transformers' AutoModel* and AutoTokenizer, and prints what they make of it: run by test_transformers.py.
 
-  python tests/transformers_program.py FOLDER CLASS < texts   (a JSON array of texts; the last line of stdout is a JSON object)
+python tests/transformers_program.py FOLDER CLASS < texts   (a JSON array of texts; the last line of stdout is a JSON object)
 """
 
 import json
@@ -18,14 +18,35 @@ def main(folder: str, class_name: str) -> None:
     batch = tokenizer(texts[:2], padding=True, truncation=True, max_length=24, return_tensors="pt")
     with torch.no_grad():
         outputs = model(**batch)
-    names = ("logits", "start_logits", "end_logits", "prediction_logits", "seq_relationship_logits", "last_hidden_state")
-    print(json.dumps({
-        "version": transformers.__version__, "class": type(model).__name__,
-        "loading": {key: sorted(map(str, loading[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")},
-        "labels": model.config.id2label, "problem_type": model.config.problem_type, "lower_case": tokenizer.do_lower_case,
-        "longest": tokenizer.model_max_length, "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
-        "batch": {name: batch[name].tolist() for name in ("input_ids", "token_type_ids", "attention_mask")},
-        "outputs": {name: outputs[name].tolist() for name in names if name in outputs}}))
+    names = (
+        "logits",
+        "start_logits",
+        "end_logits",
+        "prediction_logits",
+        "seq_relationship_logits",
+        "last_hidden_state",
+    )
+    print(
+        json.dumps(
+            {
+                "version": transformers.__version__,
+                "class": type(model).__name__,
+                "loading": {
+                    key: sorted(map(str, loading[key]))
+                    for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+                },
+                "labels": model.config.id2label,
+                "problem_type": model.config.problem_type,
+                "lower_case": tokenizer.do_lower_case,
+                "longest": tokenizer.model_max_length,
+                "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
+                "batch": {
+                    name: batch[name].tolist() for name in ("input_ids", "token_type_ids", "attention_mask")
+                },
+                "outputs": {name: outputs[name].tolist() for name in names if name in outputs},
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

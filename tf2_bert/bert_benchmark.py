@@ -8,8 +8,6 @@ The driver infers the name of a report from the outermost frame that has a bench
 decorated nor wrapped.
 """
 
-import official  # first: sets what TensorFlow reads when it is imported
-
 import gc
 import itertools
 import logging as standard_logging
@@ -21,8 +19,9 @@ import time
 
 import tensorflow as tf
 
+import official  # first: sets what TensorFlow reads when it is imported
 from official import config as config_lib
-from official import flags
+from official.cli import flags
 from official.config import ConfigError
 from official.io.errors import PeerError
 from official.reporting.progress import configure_logging
@@ -47,22 +46,35 @@ _runs_of_this_process = itertools.count()
 class BertPretrainingBenchmark(tf.test.Benchmark):
     """BERT pre-training with the flagfiles of `FLAGFILES`.
 
-    A report has the metrics exp_per_second (sequences, without those up to the first line of the metrics), eval_accuracy, eval_loss,
-    startup_secs (imports, model, data and compilation: until the first step is done, less one step), peak_memory_bytes, steps and success. eval_accuracy must reach the run's --stop_threshold, where it has one. success is 1, or
-    0 where the run could not be made, was cut short, diverged or missed its threshold; extras["error"] then says why in one line.
+    A report has the metrics exp_per_second (sequences, without those up to the first line of the metrics),
+    eval_accuracy, eval_loss, startup_secs (imports, model, data and compilation: until the first step is
+    done, less one step), peak_memory_bytes, steps and success. eval_accuracy must reach the run's
+    --stop_threshold, where it has one. success is 1, or
+    0 where the run could not be made, was cut short, diverged or missed its threshold; extras["error"] then
+      says why in one line.
     """
 
-    def __init__(self, output_dir: str | None = None, default_flags: dict | None = None, root_data_dir: str | None = None,
-                 flag_methods=None, tpu: str | None = None, **kwargs):
-        """Notes the driver's arguments; touches neither files nor devices, since drivers also construct it only to list methods.
+    def __init__(
+        self,
+        output_dir: str | None = None,
+        default_flags: dict | None = None,
+        root_data_dir: str | None = None,
+        flag_methods=None,
+        tpu: str | None = None,
+        **kwargs,
+    ):
+        """Notes the driver's arguments; touches neither files nor devices, since drivers also construct it
+        only to list methods.
 
         Args:
-          output_dir: each run gets a folder of its own in it; BENCHMARK_OUTPUT_DIR in the environment wins. Unset: runs.
+          output_dir: each run gets a folder of its own in it; BENCHMARK_OUTPUT_DIR in the environment wins.
+            Unset: runs.
           default_flags: {name: value} over every flagfile.
           root_data_dir: relative data files of the flagfiles are in it. Unset: in the working directory.
-          flag_methods: accepted for drivers that pass it, and not needed: this project's flags are a set of their own, which no
-            benchmark changes.
-          tpu: name or address of the TPU, for the methods that use one; BENCHMARK_TPU in the environment wins.
+          flag_methods: accepted for drivers that pass it, and not needed: this project's flags are a set of
+            their own, which no benchmark changes.
+          tpu: name or address of the TPU, for the methods that use one; BENCHMARK_TPU in the environment
+            wins.
           **kwargs: whatever else a driver passes.
         """
         super().__init__()
@@ -121,45 +133,67 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
         # Without its ending the path cannot be taken for a file of settings in JSON.
         settings = flags.read_config(os.path.join(REPOSITORY, FLAGFILES[method].removesuffix(".flags")))
         if "model_dir" in self._default_flags:
-            raise ConfigError(f"default_flags: model_dir={self._default_flags['model_dir']}, but a benchmark makes a folder of its own in "
-                              "output_dir. Use output_dir.")
+            raise ConfigError(
+                f"default_flags: model_dir={self._default_flags['model_dir']}, but a benchmark makes a folder"
+                " of its own in output_dir. Use output_dir."
+            )
         own = {"model_dir": _free_folder(os.path.join(self._output_dir, method))}
         if self._tpu and {**settings, **self._default_flags}.get("distribution_strategy") == "tpu":
             own["tpu"] = self._tpu
-        return config_lib.build_config([
-            (FLAGFILES[method], self._with_whole_paths(settings)),
-            ("default_flags", self._with_whole_paths(self._default_flags)), ("benchmark", own)])
+        return config_lib.build_config(
+            [
+                (FLAGFILES[method], self._with_whole_paths(settings)),
+                ("default_flags", self._with_whole_paths(self._default_flags)),
+                ("benchmark", own),
+            ]
+        )
 
     def _with_whole_paths(self, settings: dict) -> dict:
         """Returns settings with data files under root_data_dir and model files under the repository."""
         folders = dict.fromkeys(_DATA_FLAGS, self._root_data_dir) | {"bert_config_file": REPOSITORY}
-        return {name: _under(folders[name], value) if folders.get(name) and isinstance(value, str) else value
-                for name, value in settings.items()}
+        return {
+            name: _under(folders[name], value) if folders.get(name) and isinstance(value, str) else value
+            for name, value in settings.items()
+        }
 
 
 class BertClassifyBenchmarkReal(BertPretrainingBenchmark):
-    """The same under its published name. It says "classify" and means pre-training; drivers' configurations depend on it."""
+    """The same under its published name. It says "classify" and means pre-training; drivers' configurations
+    depend on it."""
 
 
 def _under(folder: str, paths: str) -> str:
     """Returns comma-separated paths with the relative ones among them in `folder`."""
-    return ",".join(path if "://" in path else os.path.join(folder, path) for path in map(str.strip, paths.split(",")) if path)
+    return ",".join(
+        path if "://" in path else os.path.join(folder, path)
+        for path in map(str.strip, paths.split(","))
+        if path
+    )
 
 
 def _free_folder(path: str) -> str:
-    """Returns `path`, or the first of `path`_2, `path`_3, ... that holds no earlier run: a benchmark neither resumes nor overwrites."""
+    """Returns `path`, or the first of `path`_2, `path`_3, ... that holds no earlier run: a benchmark neither
+    resumes nor overwrites."""
     names = itertools.chain([path], (f"{path}_{number}" for number in itertools.count(2)))
     return next(name for name in names if not (tf.io.gfile.exists(name) and tf.io.gfile.listdir(name)))
 
 
 def _non_default_flags(config) -> list[str]:
     """Returns ['--name=value', ...] of the settings that are not at their defaults, by name."""
-    changed = {name: config[name] for name, field in sorted(config_lib.FIELDS.items()) if config[name] != field.default}
-    return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
+    changed = {
+        name: config[name]
+        for name, field in sorted(config_lib.FIELDS.items())
+        if config[name] != field.default
+    }
+    return [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in changed.items()
+    ]
 
 
 def _configure_logging(verbosity: int) -> None:
-    """Logs as train.py does; handlers of the driver's own get every line, and where one of them writes to the screen, nothing else does."""
+    """Logs as train.py does; handlers of the driver's own get every line, and where one of them writes to the
+    screen, nothing else does."""
     root = standard_logging.getLogger()
     level, before = root.level, list(root.handlers)
     configure_logging(verbosity)  # takes absl's handler away
@@ -171,7 +205,8 @@ def _configure_logging(verbosity: int) -> None:
 
 
 def _train(config, started: float) -> tuple[list[dict], str | None]:
-    """Runs a configuration. Returns the metrics to report, and a line that says why the run is no success, or None.
+    """Runs a configuration. Returns the metrics to report, and a line that says why the run is no success, or
+    None.
 
     Args:
       config: the frozen configuration.
@@ -181,13 +216,28 @@ def _train(config, started: float) -> tuple[list[dict], str | None]:
       ConfigError: where the run cannot be made.
     """
     _configure_logging(config.verbosity)
-    # The first run's start-up is that of the process, too; a driver may import this module and then fork for every method.
+    # The first run's start-up is that of the process, too; a driver may import this module and then fork for
+    # every method.
     first = os.getpid() == _process and next(_runs_of_this_process) == 0
-    result = runner.run(config, TASKS[config.task], command=["train.py", *_non_default_flags(config)],
-                        started=official.STARTED if first else started)
-    values = {"exp_per_second": result.sequences_per_sec, "eval_accuracy": result.eval_accuracy, "eval_loss": result.eval_loss,
-              "startup_secs": result.startup_secs, "peak_memory_bytes": result.peak_memory_bytes, "steps": result.step}
-    metrics = [{"name": name, "value": value} for name, value in values.items() if value is not None and math.isfinite(value)]
+    result = runner.run(
+        config,
+        TASKS[config.task],
+        command=["train.py", *_non_default_flags(config)],
+        started=official.STARTED if first else started,
+    )
+    values = {
+        "exp_per_second": result.sequences_per_sec,
+        "eval_accuracy": result.eval_accuracy,
+        "eval_loss": result.eval_loss,
+        "startup_secs": result.startup_secs,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "steps": result.step,
+    }
+    metrics = [
+        {"name": name, "value": value}
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
     for metric in metrics:
         if metric["name"] == "eval_accuracy" and config.stop_threshold is not None:
             metric["min_value"] = config.stop_threshold

@@ -13,27 +13,43 @@ def report_of(checkpoint: registry.Checkpoint, target: dict, result: Tensors) ->
       result: tensors of the result, by their names.
 
     Returns:
-      {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}}, reshaped: {name: {from, to}},
+      {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
+      reshaped: {name: {from, to}},
       cast: {name: {from, to}}}.
     """
-    single = {name: (checkpoint.tensors[tensor.sources[0]], tensor) for name, tensor in result.items()
-              if len(tensor.sources) == 1 and tensor.sources[0] in checkpoint.tensors}
+    single = {
+        name: (checkpoint.tensors[tensor.sources[0]], tensor)
+        for name, tensor in result.items()
+        if len(tensor.sources) == 1 and tensor.sources[0] in checkpoint.tensors
+    }
     return {
-        "source": {"format": checkpoint.format, "path": checkpoint.location, **registry.size_of(checkpoint.tensors)},
+        "source": {
+            "format": checkpoint.format,
+            "path": checkpoint.location,
+            **registry.size_of(checkpoint.tensors),
+        },
         "target": {**target, **registry.size_of(result)},
-        "written": {name: {"from": list(tensor.sources), "shape": list(tensor.shape), "dtype": tensor.dtype.name}
-                    for name, tensor in sorted(result.items())},
-        "reshaped": {name: {"from": list(old.shape), "to": list(new.shape)}
-                     for name, (old, new) in sorted(single.items()) if old.shape != new.shape},
+        "written": {
+            name: {"from": list(tensor.sources), "shape": list(tensor.shape), "dtype": tensor.dtype.name}
+            for name, tensor in sorted(result.items())
+        },
+        "reshaped": {
+            name: {"from": list(old.shape), "to": list(new.shape)}
+            for name, (old, new) in sorted(single.items())
+            if old.shape != new.shape
+        },
         "cast": _casts(checkpoint, result),
     }
 
 
 def _casts(checkpoint, result: Tensors) -> dict[str, dict]:
-    """Returns {name: {from, to}} where one of the source's tensors has another type; words that come back were of the type that they had."""
+    """Returns {name: {from, to}} where one of the source's tensors has another type; words that come back
+    were of the type that they had."""
     casts = {}
     for name, tensor in sorted(result.items()):
-        types = sorted({checkpoint.tensors[one].dtype.name for one in tensor.sources if one in checkpoint.tensors})
+        types = sorted(
+            {checkpoint.tensors[one].dtype.name for one in tensor.sources if one in checkpoint.tensors}
+        )
         if types and types != [tensor.dtype.name]:
             casts[name] = {"from": ", ".join(types), "to": tensor.dtype.name}
     return casts
@@ -42,15 +58,29 @@ def _casts(checkpoint, result: Tensors) -> dict[str, dict]:
 def describe(report: dict) -> str:
     """Returns a report as lines for people."""
     source, target, vocabulary = report["source"], report["target"], report["vocabulary"]
-    lines = [f"{side:<8}{size['format']:<12}{size['path']}: {size['tensors']} tensors, {size['parameters']:,} numbers, {size['bytes'] / 1e6:,.1f} MB"
-             for side, size in (("read", source), ("written", target))]
+    lines = [
+        f"{side:<8}{size['format']:<12}{size['path']}: {size['tensors']} tensors, {size['parameters']:,}"
+        f" numbers, {size['bytes'] / 1e6:,.1f} MB"
+        for side, size in (("read", source), ("written", target))
+    ]
     if vocabulary["from"] != vocabulary["to"]:
-        parts = [f"{vocabulary[what]} {text}" for what, text in (("cut", "cut off (kept beside the result)"), ("restored", "restored"),
-                                                                 ("filled", "filled with zeros")) if vocabulary[what]]
+        parts = [
+            f"{vocabulary[what]} {text}"
+            for what, text in (
+                ("cut", "cut off (kept beside the result)"),
+                ("restored", "restored"),
+                ("filled", "filled with zeros"),
+            )
+            if vocabulary[what]
+        ]
         lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {', '.join(parts)}")
     for title in ("dropped", "added"):
-        lines += [f"{title}: {_folded(names)} ({reason})" for reason, names in _by_reason(report[title]).items()]
-    casts = _by_reason({name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()})
+        lines += [
+            f"{title}: {_folded(names)} ({reason})" for reason, names in _by_reason(report[title]).items()
+        ]
+    casts = _by_reason(
+        {name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()}
+    )
     lines += [f"cast: {len(names)} tensors {change}" for change, names in casts.items()]
     lines += [f"note: {note}" for note in report["notes"]]
     lines.append(f"checked: {report['compared']} tensors read back, equal bit by bit")

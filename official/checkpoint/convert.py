@@ -1,6 +1,6 @@
 """Converts a checkpoint from one format to another, checks what was written, and tells everything that happened.
 
-    report = convert("uncased_L-12_H-768_A-12/bert_model.ckpt", "huggingface", "bert_hf")
+report = convert("uncased_L-12_H-768_A-12/bert_model.ckpt", "huggingface", "bert_hf")
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 
 from official.checkpoint import conversion_report, publication, reading, vocabulary_rows
-from official.checkpoint.formats import canonical, companions, huggingface, registry, tensors as tensors_lib
+from official.checkpoint.formats import canonical, companions, huggingface, registry
+from official.checkpoint.formats import tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.config import ConfigError
@@ -19,9 +20,18 @@ from official.io import vocabulary_files
 from official.io.errors import shortened
 
 
-def convert(source: str, target_format: str, output_dir: str, source_format: str | None = None, options: Options = Options(),
-            overwrite: bool = False, progress=lambda done, total: None, verify: Callable[[dict, dict, Options], dict] | None = None) -> dict:
-    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last, all at once.
+def convert(
+    source: str,
+    target_format: str,
+    output_dir: str,
+    source_format: str | None = None,
+    options: Options = Options(),
+    overwrite: bool = False,
+    progress=lambda done, total: None,
+    verify: Callable[[dict, dict, Options], dict] | None = None,
+) -> dict:
+    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last,
+    all at once.
 
     Args:
       source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
@@ -31,17 +41,20 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
       progress: called with bytes written so far and in all.
-      verify: ({format, path} of the source, of the result, options) -> {passed, ...}, one more check of the result; unset: none.
+      verify: ({format, path} of the source, of the result, options) -> {passed, ...}, one more check of the
+        result; unset: none.
 
     Returns:
-      The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name: reason}, reshaped,
-      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside the result),
-      notes (lines about settings that no tensor tells), compared (number of tensors read back and found equal), verification (what
-      `verify` returned), published (False where that did not pass: then nothing was written or replaced).
+      The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
+        reason}, reshaped,
+      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside
+      the result), notes (lines about settings that no tensor tells), compared (number of tensors read back
+      and found equal), verification (what `verify` returned), published (False where that did not pass: then
+      nothing was written or replaced).
 
     Raises:
-      ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the target does not know,
-        and where the result is there already.
+      ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the
+        target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
     names, container = registry.get_format(target_format)
@@ -59,19 +72,35 @@ def convert(source: str, target_format: str, output_dir: str, source_format: str
             compared = publication.read_back_and_compare(container, content.result, made)
             vocabulary_rows.write_sidecar(content.cut_rows, made)
             gone = companions.hand_on(beside, work)
-            ends = [{"format": name, "path": path} for name, path in ((checkpoint.format, source), (target_format, made))]
+            ends = [
+                {"format": name, "path": path}
+                for name, path in ((checkpoint.format, source), (target_format, made))
+            ]
             verified = {"verification": verify(*ends, content.options)} if verify else {}
             published = not verify or verified["verification"]["passed"]
             if published:
-                publication.publish(container, work, location, (vocabulary_rows.sidecar_path(location), *gone))
+                publication.publish(
+                    container, work, location, (vocabulary_rows.sidecar_path(location), *gone)
+                )
     except reading.DamagedError as error:
         raise ConfigError(f"{source}: unreadable checkpoint ({error}).") from None
     written = [path for path, data in beside.items() if data is not None]
     notes += companions.notes_of_result(content.options, written) if target_format != "huggingface" else []
-    return {**conversion_report.report_of(checkpoint, {"format": target_format, "path": location}, content.result),
-            "dropped": dict(sorted(content.dropped.items())), "added": dict(sorted(content.added.items())),
-            "vocabulary": content.vocabulary, "compared": compared, "num_attention_heads": content.options.num_attention_heads,
-            "hidden_act": content.options.hidden_act, "published": published, **verified, "companions": written, "notes": notes}
+    return {
+        **conversion_report.report_of(
+            checkpoint, {"format": target_format, "path": location}, content.result
+        ),
+        "dropped": dict(sorted(content.dropped.items())),
+        "added": dict(sorted(content.added.items())),
+        "vocabulary": content.vocabulary,
+        "compared": compared,
+        "num_attention_heads": content.options.num_attention_heads,
+        "hidden_act": content.options.hidden_act,
+        "published": published,
+        **verified,
+        "companions": written,
+        "notes": notes,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +126,8 @@ class _Content:
 
 
 def _content(checkpoint: registry.Checkpoint, names: ModuleType, given: Options) -> _Content:
-    """Maps a checkpoint to the format `names`, reading only what has to be checked. Raises ConfigError and DamagedError."""
+    """Maps a checkpoint to the format `names`, reading only what has to be checked. Raises ConfigError and
+    DamagedError."""
     options = with_companions(given, checkpoint)
     read = checkpoint.to_canonical(options)
     companions.check_source(checkpoint.location, read.tensors)
@@ -110,7 +140,10 @@ def _content(checkpoint: registry.Checkpoint, names: ModuleType, given: Options)
     mapped = names.from_canonical(kept, options)
     if mapped.unmatched:
         strange = sorted(mapped.unmatched)
-        raise ConfigError(f"{checkpoint.location}: the {names.TITLE} format has no place for {shortened(strange)}.", {"no place": strange})
+        raise ConfigError(
+            f"{checkpoint.location}: the {names.TITLE} format has no place for {shortened(strange)}.",
+            {"no place": strange},
+        )
     result = _with_precision(mapped.tensors, options, getattr(names, "keeps_float32", lambda name: False))
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
     added = {**read.added, **mapped.added, **vocabulary_rows.restored(result, vocabulary)}
@@ -118,13 +151,20 @@ def _content(checkpoint: registry.Checkpoint, names: ModuleType, given: Options)
 
 
 def with_companions(options: Options, checkpoint: registry.Checkpoint) -> Options:
-    """Returns the options with what the checkpoint's shapes and the files beside it say about heads, activation and vocabulary."""
-    return companions.with_companions(options, checkpoint.location, checkpoint.heads, checkpoint.usual_activation)
+    """Returns the options with what the checkpoint's shapes and the files beside it say about heads,
+    activation and vocabulary."""
+    return companions.with_companions(
+        options, checkpoint.location, checkpoint.heads, checkpoint.usual_activation
+    )
 
 
 def _check_free(container, location: str, checkpoint: registry.Checkpoint, overwrite: bool) -> None:
     there, source = container.files(location), os.path.realpath(checkpoint.location)
-    places = {source, os.path.dirname(source)} if checkpoint.format == "huggingface" and os.path.isfile(source) else {source}
+    places = (
+        {source, os.path.dirname(source)}
+        if checkpoint.format == "huggingface" and os.path.isfile(source)
+        else {source}
+    )
     if os.path.realpath(location) in places:
         folder = location if os.path.isdir(location) else os.path.dirname(location)
         raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
@@ -142,7 +182,9 @@ def _without_long_vocabulary(options: Options, words: int, dropped: dict[str, st
     return dataclasses.replace(options, vocab_file=None)
 
 
-def _plan_companions(target_format: str, source: str, location: str, content: _Content, overwrite: bool) -> dict:
+def _plan_companions(
+    target_format: str, source: str, location: str, content: _Content, overwrite: bool
+) -> dict:
     options = content.options
     if target_format != "huggingface":
         return companions.plan(source, location, content.canonical, options, overwrite)
@@ -156,7 +198,9 @@ def _without_slots(tensors: Tensors, options: Options, dropped: dict[str, str]) 
     if options.with_optimizer:
         return tensors
     slots = {name for name in tensors if name.rpartition("/")[2] in canonical.SLOTS}
-    dropped |= {_source_names(tensors[name]) or name: "optimizer slot; --with_optimizer carries it" for name in slots}
+    dropped |= {
+        _source_names(tensors[name]) or name: "optimizer slot; --with_optimizer carries it" for name in slots
+    }
     return {name: tensor for name, tensor in tensors.items() if name not in slots}
 
 

@@ -14,14 +14,20 @@ from official.config.model import contradictions
 from official.io.errors import describe_names, shortened
 
 ENCODER_SCOPE = "bert/"
-CLASSIFIER = ("output_weights", "output_bias")  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
-_ENCODER_NAME = re.compile(r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^(Layer\d+|Embedding)/")  # in any format
+CLASSIFIER = (
+    "output_weights",
+    "output_bias",
+)  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
+_ENCODER_NAME = re.compile(
+    r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^(Layer\d+|Embedding)/"
+)  # in any format
 
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that it had and are not
-    used, and the activation of the model where nothing with the checkpoint says its own."""
+    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that
+    it had and are not used, and the activation of the model where nothing with the checkpoint says its
+    own."""
 
     title: str
     location: str
@@ -37,7 +43,10 @@ class InitReport:
         if self.dropped:
             text += f"; not used: {len(self.dropped)} optimizer slots, counters or other heads"
         if self.assumed_activation:
-            text += f"; hidden_act={self.assumed_activation} is the model's own, no configuration beside the checkpoint says one"
+            text += (
+                f"; hidden_act={self.assumed_activation} is the model's own, no configuration beside the"
+                " checkpoint says one"
+            )
         return text
 
 
@@ -47,13 +56,14 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
     Args:
       variables: {name: variable} of the model.
       path: prefix, file or folder, of any format of `registry.FORMATS`.
-      model: of the variables; its attention heads, activation and epsilon are compared with what the checkpoint's shapes and the
-        configuration beside it say. None: they are known to be the same.
+      model: of the variables; its attention heads, activation and epsilon are compared with what the
+        checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
 
     Raises:
-      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names are in its details.
-        Also where a head other than a classifier's is there with another shape, the checkpoint's model computes something else, a tensor
-        is not of finite floating-point numbers, or the file is unreadable.
+      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
+        are in its details. Also where a head other than a classifier's is there with another shape, the
+        checkpoint's model computes something else, a tensor is not of finite floating-point numbers, or the
+        file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
@@ -62,13 +72,19 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
 
 
-def _assign(variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None) -> InitReport:
+def _assign(
+    variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None
+) -> InitReport:
     assumed = check_model(model, checkpoint) if model else None
     mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
-    strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)}
+    strange = {
+        name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)
+    }
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-    fresh = _check(wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location)
+    fresh = _check(
+        wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location
+    )
     read = sorted(set(wanted) - fresh)
     registry.check_types({name: found[name] for name in read}, checkpoint)
     _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
@@ -89,12 +105,16 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
     other = contradictions(model, said)
     if other:
-        raise ConfigError(f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or --bert_config_file.")
+        raise ConfigError(
+            f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or"
+            " --bert_config_file."
+        )
     return None if "hidden_act" in said else model.hidden_act
 
 
 def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: str) -> None:
-    """Assigns {name: variable}, one after the other. Raises ConfigError naming the tensors that hold NaN or infinity."""
+    """Assigns {name: variable}, one after the other. Raises ConfigError naming the tensors that hold NaN or
+    infinity."""
     bad = []
     for name, variable in variables.items():
         values = tf.cast(found[name].read(), variable.dtype)
@@ -102,22 +122,35 @@ def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: 
         if not tf.reduce_all(tf.math.is_finite(values)):
             bad.append(name)
     if bad:
-        raise ConfigError(f"init_checkpoint {location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Change --init_checkpoint.")
+        raise ConfigError(
+            f"init_checkpoint {location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Change"
+            " --init_checkpoint."
+        )
 
 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
-    """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes; raises for all else that does not fit."""
+    """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
+    raises for all else that does not fit."""
     encoder = {name: shape for name, shape in wanted.items() if name.startswith(ENCODER_SCOPE)}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
-    problems = reading.compare_names(encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected)
+    problems = reading.compare_names(
+        encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected
+    )
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
-    same_classes = all(tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found)
-    shared = {name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)}
+    same_classes = all(
+        tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found
+    )
+    shared = {
+        name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)
+    }
     for kind, names in reading.compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
-        raise ConfigError(f"init_checkpoint {location} does not fit the model. {describe_names(problems)}. Change --init_checkpoint or "
-                          "--bert_config_file.", problems)
+        raise ConfigError(
+            f"init_checkpoint {location} does not fit the model. {describe_names(problems)}. Change"
+            " --init_checkpoint or --bert_config_file.",
+            problems,
+        )
     return set(heads) - set(shared)
 
 

@@ -3,9 +3,9 @@
 import os
 import re
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.checkpoint import reading
 from official.checkpoint.formats import canonical
@@ -35,16 +35,18 @@ class CheckpointManager:
         self._pinned = None
 
     def pin(self, step: int | None) -> None:
-        """Keeps the checkpoint of this step, in place of the one that was kept before, however old it becomes."""
+        """Keeps the checkpoint of this step, in place of the one that was kept before, however old it
+        becomes."""
         self._pinned = step
 
     def save(self, step: int, companion: str | None = None) -> str:
-        """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the index last, so
-        that a checkpoint whose index is there is whole.
+        """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the
+        index last, so that a checkpoint whose index is there is whole.
 
         Args:
           step: of the state.
-          companion: JSON that belongs to the state and is no variable; it is there before the index, and goes with it.
+          companion: JSON that belongs to the state and is no variable; it is there before the index, and goes
+            with it.
 
         Raises:
           ConfigError: where the folder is full or cannot be written to.
@@ -57,7 +59,9 @@ class CheckpointManager:
         try:
             self._write_companion(prefix + _COMPANION, companion)
             with tf.device("/cpu:0"):
-                tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+                tf.raw_ops.SaveV2(
+                    prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
+                )
             if not is_remote(prefix):  # on the disk before older ones go
                 for path in self._files(step):
                     sync(path)
@@ -65,8 +69,11 @@ class CheckpointManager:
             self._write_state(self._kept(steps))
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
-            raise ConfigError(f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier checkpoints are whole; make "
-                              "room or give the folder back its permissions, and start the same command again.") from None
+            raise ConfigError(
+                f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier"
+                " checkpoints are whole; make room or give the folder back its permissions, and start the"
+                " same command again."
+            ) from None
         for old in sorted(set(steps) - set(self._kept(steps))):
             self._remove(old)
         return prefix
@@ -78,7 +85,8 @@ class CheckpointManager:
             tf.io.gfile.remove(path)
 
     def companion(self, step: int) -> dict:
-        """Returns what was saved with `ckpt-STEP` as its companion; empty where there is none, or a damaged one."""
+        """Returns what was saved with `ckpt-STEP` as its companion; empty where there is none, or a damaged
+        one."""
         path = os.path.join(self._model_dir, f"ckpt-{step}{_COMPANION}")
         if not tf.io.gfile.exists(path):
             return {}
@@ -90,16 +98,19 @@ class CheckpointManager:
 
     def _kept(self, steps: list[int]) -> list[int]:
         """Returns the newest steps and the pinned one, ascending."""
-        return [step for step in steps[:-self._keep] if step == self._pinned] + steps[-self._keep:]
+        return [step for step in steps[: -self._keep] if step == self._pinned] + steps[-self._keep :]
 
     def steps(self) -> list[int]:
         """Returns the steps of the complete checkpoints, ascending."""
         if not tf.io.gfile.isdir(self._model_dir):
             return []
-        return sorted(int(match.group(1)) for match in map(_NAME.match, tf.io.gfile.listdir(self._model_dir)) if match)
+        return sorted(
+            int(match.group(1)) for match in map(_NAME.match, tf.io.gfile.listdir(self._model_dir)) if match
+        )
 
     def restore(self, step: int) -> str | None:
-        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or damaged. Raises ConfigError as below."""
+        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or
+        damaged. Raises ConfigError as below."""
         prefix = os.path.join(self._model_dir, f"ckpt-{step}")
         if step not in self.steps():
             return None
@@ -114,19 +125,25 @@ class CheckpointManager:
             self._check_names(prefix, reading.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
         # Weights only: a slot may overflow in a run that goes on.
-        weights = {name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS}
+        weights = {
+            name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS
+        }
         bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
         if bad:
-            raise ConfigError(f"{prefix} holds NaN or infinite numbers in {shortened(sorted(bad))}. Remove its files to go on from the "
-                              "checkpoint before, or change --model_dir.")
+            raise ConfigError(
+                f"{prefix} holds NaN or infinite numbers in {shortened(sorted(bad))}. Remove its files to go"
+                " on from the checkpoint before, or change --model_dir."
+            )
         for name, value in values.items():
             self._variables[name].assign(value)
 
     def restore_newest(self) -> str | None:
-        """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None where there is none.
+        """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None
+        where there is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are some but all are damaged.
+          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are
+            some but all are damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):
@@ -141,23 +158,33 @@ class CheckpointManager:
                 self._set_aside(newer)
             return prefix
         if steps:
-            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start again, "
-                              "or change --model_dir.")
+            raise ConfigError(
+                f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start"
+                " again, or change --model_dir."
+            )
         return None
 
     def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
         problems = reading.compare_names(wanted, found)
         if problems:
-            raise ConfigError(f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
-                              "Change --model_dir, or go back to the settings in its config.json.", problems)
+            raise ConfigError(
+                f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
+                "Change --model_dir, or go back to the settings in its config.json.",
+                problems,
+            )
 
     def _write_state(self, steps: list[int]) -> None:
-        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to the folder, which may thus be moved.
+        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to
+        the folder, which may thus be moved.
 
-        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one writes names from outside of it.
+        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one
+        writes names from outside of it.
         """
-        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"', *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps)]
+        lines = [
+            f'model_checkpoint_path: "ckpt-{steps[-1]}"',
+            *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps),
+        ]
         replace_file(os.path.join(self._model_dir, "checkpoint"), "\n".join(lines) + "\n")
 
     def _remove(self, step: int) -> None:
@@ -169,9 +196,14 @@ class CheckpointManager:
         """Renames a damaged checkpoint, so that it does not count as the newest any more."""
         if not self.read_only:
             for path in self._files(step):
-                tf.io.gfile.rename(path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True)
+                tf.io.gfile.rename(
+                    path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True
+                )
 
     def _files(self, step: int) -> list[str]:
         """Returns the files of a checkpoint, the index first."""
         names = [name for name in tf.io.gfile.listdir(self._model_dir) if name.startswith(f"ckpt-{step}.")]
-        return [os.path.join(self._model_dir, name) for name in sorted(names, key=lambda name: not name.endswith(".index"))]
+        return [
+            os.path.join(self._model_dir, name)
+            for name in sorted(names, key=lambda name: not name.endswith(".index"))
+        ]

@@ -39,9 +39,19 @@ def publish(container, work: str, location: str, obsolete: Iterable[str]) -> Non
       location: of the result.
       obsolete: files beside the result, there or not, that the result has none in place of.
     """
-    of_vocabulary = (vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG)
-    brings_one = os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY))  # otherwise an older one stays
-    old = [path for path in (*container.files(location), *obsolete) if brings_one or os.path.basename(path) not in of_vocabulary]
+    of_vocabulary = (
+        vocabulary_files.VOCABULARY,
+        vocabulary_files.TOKENIZER,
+        vocabulary_files.TOKENIZER_CONFIG,
+    )
+    brings_one = os.path.exists(
+        os.path.join(work, vocabulary_files.VOCABULARY)
+    )  # otherwise an older one stays
+    old = [
+        path
+        for path in (*container.files(location), *obsolete)
+        if brings_one or os.path.basename(path) not in of_vocabulary
+    ]
     with writing_to(location):
         writing.publish_all(work, os.path.dirname(work), container.LAST, old)
 
@@ -52,11 +62,15 @@ def writing_to(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(f"{path} cannot be written: {getattr(error, 'strerror', None) or (str(error).splitlines() or [error])[0]}.") from None
+        raise ConfigError(
+            f"{path} cannot be written:"
+            f" {getattr(error, 'strerror', None) or (str(error).splitlines() or [error])[0]}."
+        ) from None
 
 
 def write(container, tensors: Tensors, location: str, options: Options, progress) -> None:
-    """Writes the tensors; `progress` is called with the bytes written so far and in all. Raises ConfigError."""
+    """Writes the tensors; `progress` is called with the bytes written so far and in all. Raises
+    ConfigError."""
     total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
 
     def count(size: int) -> None:
@@ -85,7 +99,9 @@ def _compare(written: Tensors, wanted: Tensors) -> int:
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
             problems.append(name)
     if problems:
-        raise MismatchError(f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}.")
+        raise MismatchError(
+            f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}."
+        )
     return len(wanted)
 
 

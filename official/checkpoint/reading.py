@@ -5,6 +5,7 @@ import os
 import re
 
 import tensorflow as tf
+
 # tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
 from tensorflow.python.training import py_checkpoint_reader
 
@@ -14,7 +15,8 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def find_prefix(path: str, label: str) -> str:
-    """Returns the checkpoint prefix that a path means: a prefix as it is, of a folder the newest checkpoint in it.
+    """Returns the checkpoint prefix that a path means: a prefix as it is, of a folder the newest checkpoint
+    in it.
 
     Args:
       path: of a prefix, one of its files, or a folder.
@@ -33,7 +35,10 @@ def find_prefix(path: str, label: str) -> str:
         return prefix
     prefix = re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
     if not tf.io.gfile.exists(prefix + ".index"):
-        raise ConfigError(f"{label}={path}: no checkpoint with this prefix ({os.path.basename(prefix)}.index does not exist).")
+        raise ConfigError(
+            f"{label}={path}: no checkpoint with this prefix ({os.path.basename(prefix)}.index does not"
+            " exist)."
+        )
     return prefix
 
 
@@ -56,19 +61,28 @@ class DamagedError(Exception):
 
 @contextlib.contextmanager
 def open_checkpoint(prefix: str):
-    """Gives a reader of a name-based checkpoint; `get_variable_to_shape_map()` and `get_tensor(name)` verify checksums.
+    """Gives a reader of a name-based checkpoint; `get_variable_to_shape_map()` and `get_tensor(name)` verify
+    checksums.
 
     Raises:
-      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon them.
+      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon
+        them.
       ConfigError: for an object-based checkpoint, which has no variable names.
     """
     try:
         reader = new_reader(prefix)
         if _OBJECT_GRAPH in reader.get_variable_to_shape_map():
             raise ConfigError(
-                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's and Google's TF1) can be read.")
+                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's"
+                " and Google's TF1) can be read."
+            )
         yield reader
-    except (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError) as error:  # what the reader's bindings raise
+    except (
+        tf.errors.OpError,
+        RuntimeError,
+        IndexError,
+        UnicodeDecodeError,
+    ) as error:  # what the reader's bindings raise
         raise DamagedError(f"{str(error).splitlines()[0][:200]}") from None
 
 
@@ -80,7 +94,10 @@ def shapes(reader) -> dict[str, tuple[int, ...]]:
 def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> dict[str, list[str]]:
     """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
     missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    reshaped = [f"{name} {list(found[name])} for {list(expected[name])}" for name in sorted(set(expected) & set(found))
-                if tuple(found[name]) != tuple(expected[name])]
+    reshaped = [
+        f"{name} {list(found[name])} for {list(expected[name])}"
+        for name in sorted(set(expected) & set(found))
+        if tuple(found[name]) != tuple(expected[name])
+    ]
     kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
     return {kind: names for kind, names in kinds.items() if names}

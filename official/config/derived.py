@@ -4,7 +4,8 @@ _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1
 
 
 def fill_in_steps(config, train_samples: int | None = None) -> None:
-    """Fills in the steps of an epoch, of the warm-up and between evaluations where they are unset and can be known.
+    """Fills in the steps of an epoch, of the warm-up and between evaluations where they are unset and can be
+    known.
 
     Args:
       config: the configuration, changed in place.
@@ -12,7 +13,9 @@ def fill_in_steps(config, train_samples: int | None = None) -> None:
     """
     fine_tuning = config.task != "pretrain"
     if config.num_steps_per_epoch is None and (train_samples or not fine_tuning):
-        config.num_steps_per_epoch = -(-train_samples // config.train_batch_size) if fine_tuning else _PRETRAINING_STEPS_PER_EPOCH
+        config.num_steps_per_epoch = (
+            -(-train_samples // config.train_batch_size) if fine_tuning else _PRETRAINING_STEPS_PER_EPOCH
+        )
     if config.warmup_steps is None and config.num_steps_per_epoch is not None:
         share = _FINE_TUNING_WARMUP if config.warmup_proportion is None else config.warmup_proportion
         is_share = fine_tuning or config.warmup_proportion is not None
@@ -34,7 +37,9 @@ def train_steps(config) -> int:
 def checkpoint_every_steps(config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
     tenth = train_steps(config) / 10
-    return config.checkpoint_every_steps or config.steps_per_loop * max(1, round(tenth / config.steps_per_loop))
+    return config.checkpoint_every_steps or config.steps_per_loop * max(
+        1, round(tenth / config.steps_per_loop)
+    )
 
 
 def initial_loss_scale(config) -> float | None:
@@ -49,5 +54,9 @@ def dynamic_loss_scale(config) -> bool:
 
 
 def encoder_options(config) -> dict[str, bool]:
-    """Returns how the encoder is built: `fused` and `shared` of `official.modeling`. A step that is compiled as a whole has no functions to share."""
-    return {"fused": config.fused_ops, "shared": not (config.enable_xla or config.distribution_strategy == "tpu")}
+    """Returns how the encoder is built: `fused` and `shared` of `official.modeling`. A step that is compiled
+    as a whole has no functions to share."""
+    return {
+        "fused": config.fused_ops,
+        "shared": not (config.enable_xla or config.distribution_strategy == "tpu"),
+    }

@@ -1,7 +1,7 @@
 """The evaluation rules of MLPerf, by name: how often, on what and to which accuracy."""
 
-from official.io.errors import ConfigError
 from official.config.fields import FIELDS
+from official.io.errors import ConfigError
 
 
 def apply_eval_rule(config) -> None:
@@ -21,15 +21,23 @@ def apply_eval_rule(config) -> None:
     values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
     wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
     if wrong:
-        loops = f" (steps_per_loop may be any divisor of {values['steps_between_eval']})" if "steps_per_loop" in wrong else ""
-        raise ConfigError(f"eval_rule={config.eval_rule} with train_batch_size={config.train_batch_size} means "
-                          f"{', '.join(f'{name}={_text(values[name])}' for name in wrong)}; "
-                          f"received {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop --eval_rule.")
+        loops = (
+            f" (steps_per_loop may be any divisor of {values['steps_between_eval']})"
+            if "steps_per_loop" in wrong
+            else ""
+        )
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} with train_batch_size={config.train_batch_size} means"
+            f" {', '.join(f'{name}={_text(values[name])}' for name in wrong)}; received"
+            f" {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop"
+            " --eval_rule."
+        )
     config.update(values)
 
 
 def _steps_per_loop(given: int, every: int) -> int:
-    """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no more than the default.
+    """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no
+    more than the default.
 
     A loop of all steps between two evaluations would answer no signal for as long, hours on a small machine.
     """
@@ -50,19 +58,29 @@ def _mlperf_0_7(batch_size: int) -> dict:
     Source: MLPerf Training v0.7 rules; its submissions round both up to whole steps.
     """
     return {
-        "do_eval": True, "steps_between_eval": _ceil(500_000, batch_size), "steps_before_eval_start": _ceil(3_000_000, batch_size),
-        "eval_files": None, "num_eval_samples": 10_000, "stop_threshold": 0.712 if batch_size < 8192 else 0.706,
+        "do_eval": True,
+        "steps_between_eval": _ceil(500_000, batch_size),
+        "steps_before_eval_start": _ceil(3_000_000, batch_size),
+        "eval_files": None,
+        "num_eval_samples": 10_000,
+        "stop_threshold": 0.712 if batch_size < 8192 else 0.706,
     }
 
 
 def _mlperf_1_0(batch_size: int) -> dict:
-    """Every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 sequences, on 10,000 held-out records.
+    """Every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 sequences, on 10,000 held-out
+    records.
 
     Source: MLPerf Training v1.0 rules.
     """
     interval = int(0.05 * (230.23 * batch_size + 3_000_000) / 25_000) * 25_000
-    return {"do_eval": True, "steps_between_eval": _ceil(interval, batch_size), "steps_before_eval_start": 0,
-            "num_eval_samples": 10_000, "stop_threshold": 0.720}
+    return {
+        "do_eval": True,
+        "steps_between_eval": _ceil(interval, batch_size),
+        "steps_before_eval_start": 0,
+        "num_eval_samples": 10_000,
+        "stop_threshold": 0.720,
+    }
 
 
 def _ceil(samples: int, batch_size: int) -> int:

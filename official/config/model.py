@@ -27,11 +27,19 @@ class BertConfig:
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
-LARGEST = {"vocab_size": 10**7, "hidden_size": 2**16, "num_hidden_layers": 1000, "num_attention_heads": 2**10, "intermediate_size": 2**18,
-            "max_position_embeddings": 2**20, "type_vocab_size": 2**10}
+LARGEST = {
+    "vocab_size": 10**7,
+    "hidden_size": 2**16,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 2**10,
+    "intermediate_size": 2**18,
+    "max_position_embeddings": 2**20,
+    "type_vocab_size": 2**10,
+}
 _MOST_PARAMETERS = 10**11
 
-# Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would mean)}.
+# Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would
+# mean)}.
 _FIXED_KEYS = {
     "model_type": (("bert",), "another model"),
     "directionality": (("bidi",), "attention in one direction"),
@@ -46,23 +54,32 @@ _FIXED_KEYS = {
     "auto_map": (({}, None), "the model comes with code of its own"),
     "quantization_config": (({}, None), "its weights are not floating-point numbers"),
 }
-# Keys that describe a file, a head, training or text generation: whatever they say, the encoder computes the same.
-_FREE_KEYS = frozenset("""
-    _attn_implementation_autoset _name_or_path architectures attn_implementation bad_words_ids begin_suppress_tokens bos_token_id
-    chunk_size_feed_forward classifier_dropout cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
-    early_stopping encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label label2id language length_penalty max_length min_length name
-    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix problem_type
-    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params
-    temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p
-    use_bfloat16 use_cache xla_device
-    """.split())
-# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the error function.
+# Keys that describe a file, a head, training or text generation: whatever they say, the encoder computes the
+# same.
+_FREE_KEYS = frozenset(
+    """
+    _attn_implementation_autoset _name_or_path architectures attn_implementation bad_words_ids
+    begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout cross_attention_hidden_size
+    decoder_start_token_id diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size
+    eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_eos_token_id gradient_checkpointing id2label label2id language length_penalty max_length min_length
+    name no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+    output_hidden_states output_past output_scores pooler_fc_size pooler_num_attention_heads
+    pooler_num_fc_layers pooler_size_per_head prefix problem_type remove_invalid_values repetition_penalty
+    return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature
+    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript
+    transformers_version typical_p use_bfloat16 use_cache xla_device
+    """.split()
+)
+# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the
+# error function.
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
-# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see `activation_of`.
+# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see
+# `activation_of`.
 _ACTIVATION_ALIASES = {
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"),
+    **dict.fromkeys(
+        ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"
+    ),
     "gelu_python": "gelu_erf",
 }
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
@@ -74,10 +91,12 @@ def activation_of(values: dict):
     """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
 
     Args:
-      values: of a bert_config.json, of a Hugging Face config.json, which `model_type` or `architectures` tell, or the `model` of a run.
+      values: of a bert_config.json, of a Hugging Face config.json, which `model_type` or `architectures`
+        tell, or the `model` of a run.
 
     Returns:
-      The name; None where the file says none and is not Hugging Face's, whose default is its `gelu`; what is unknown as it is.
+      The name; None where the file says none and is not Hugging Face's, whose default is its `gelu`; what is
+      unknown as it is.
     """
     theirs = is_hugging_face(values)
     name = values.get("hidden_act", "gelu" if theirs else None)
@@ -87,7 +106,8 @@ def activation_of(values: dict):
 
 
 def contradictions(model: BertConfig, values: dict) -> list[str]:
-    """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it has A, the model has B'.
+    """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it
+    has A, the model has B'.
 
     Args:
       model: of the run.
@@ -101,7 +121,8 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
 
 
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
-    """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises ConfigError."""
+    """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises
+    ConfigError."""
     check_other_keys(values, source)
     sizes = {}
     activation = activation_of(values)
@@ -112,11 +133,20 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
     if model.hidden_size % model.num_attention_heads:
-        raise ConfigError(f"{source}: hidden_size={model.hidden_size} is not divisible by num_attention_heads={model.num_attention_heads}.")
+        raise ConfigError(
+            f"{source}: hidden_size={model.hidden_size} is not divisible by"
+            f" num_attention_heads={model.num_attention_heads}."
+        )
     if parameters(model) > _MOST_PARAMETERS:
-        raise ConfigError(f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e} are allowed.")
+        raise ConfigError(
+            f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e}"
+            " are allowed."
+        )
     if model.hidden_act not in ACTIVATIONS:
-        raise ConfigError(f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])}, gelu, relu.")
+        raise ConfigError(
+            f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])},"
+            " gelu, relu."
+        )
     return model
 
 
@@ -129,15 +159,17 @@ def parameters(model: BertConfig) -> int:
 
 
 def checked_sizes(values: dict, source: str) -> dict:
-    """Returns the model's sizes among the keys of a file that may lack some and have others. Raises ConfigError for wrong values."""
+    """Returns the model's sizes among the keys of a file that may lack some and have others. Raises
+    ConfigError for wrong values."""
     return {key: checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
 
 
 def check_other_keys(values: dict, source: str) -> None:
     """Checks what a configuration says beside the sizes.
 
-    Files of Hugging Face's have `model_type` or `architectures`. A key that is not known here may be one of a version to come: it is
-    warned of. In Google's, which people write by hand, it is an error, as is everywhere a key that looks like a size left out.
+    Files of Hugging Face's have `model_type` or `architectures`. A key that is not known here may be one of a
+    version to come: it is warned of. In Google's, which people write by hand, it is an error, as is
+    everywhere a key that looks like a size left out.
 
     Args:
       values: the keys of Google's bert_config.json or of Hugging Face's config.json.
@@ -147,7 +179,9 @@ def check_other_keys(values: dict, source: str) -> None:
       ConfigError: for a value that means another model than BERT, and for keys that are not known.
     """
     check_fixed_keys(values, source)
-    unknown = [key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS]
+    unknown = [
+        key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS
+    ]
     for key in unknown:
         meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if is_hugging_face(values) else _BERT_FIELDS)
         if meant or not is_hugging_face(values):
@@ -159,7 +193,9 @@ def check_fixed_keys(values: dict, source: str) -> None:
     """Raises ConfigError for a value that means another model than BERT."""
     for key, (allowed, meaning) in _FIXED_KEYS.items():
         if key in values and values[key] not in allowed:
-            raise ConfigError(f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning}).")
+            raise ConfigError(
+                f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning})."
+            )
 
 
 def is_hugging_face(values: dict) -> bool:
@@ -169,7 +205,11 @@ def is_hugging_face(values: dict) -> bool:
 
 @functools.cache
 def _warn_of_key(key: str, source: str) -> None:
-    logging.warning("%s: the key %r is not known here and ignored. See that it does not change what the model computes.", source, key)
+    logging.warning(
+        "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
+        source,
+        key,
+    )
 
 
 def checked_size(key: str, value, source: str):

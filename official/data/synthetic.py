@@ -3,16 +3,18 @@
 import numpy as np
 import tensorflow as tf
 
-from official.data import parallelism
+from official.data.records import parallelism
 
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
 
 
 def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int) -> tf.data.Dataset:
-    """Returns an endless dataset of full-length random pre-training batches; every slot of the schema holds valid values.
+    """Returns an endless dataset of full-length random pre-training batches; every slot of the schema holds
+    valid values.
 
-    Tokens have no relation to each other, but word frequencies as text has them: a model that learns no more than these gets
+    Tokens have no relation to each other, but word frequencies as text has them: a model that learns no more
+      than these gets
     9 % of the masked tokens right with 30522 words, where one that learns nothing gets none.
     """
     generator = np.random.default_rng(seed)
@@ -34,7 +36,8 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Draws ids of words independently, the n-th word of the vocabulary with a frequency proportional to 1 / n (Zipf's law)."""
+    """Draws ids of words independently, the n-th word of the vocabulary with a frequency proportional to 1 /
+    n (Zipf's law)."""
     first = min(_FIRST_WORD, vocab_size - 1)
     weights = 1 / np.arange(1, vocab_size - first + 1)
     return first + generator.choice(vocab_size - first, shape, p=weights / weights.sum())

@@ -27,8 +27,11 @@ class BatchPlan:
         return self.eval_batch_size // self.num_replicas
 
     def describe(self) -> str:
-        return (f"train_batch_size {self.train_batch_size} = {self.num_replicas} replica{'s' * (self.num_replicas > 1)} x "
-                f"{self.num_accumulation_steps} micro batch{'es' * (self.num_accumulation_steps > 1)} x {self.micro_batch_size} sequences")
+        return (
+            f"train_batch_size {self.train_batch_size} = {self.num_replicas}"
+            f" replica{'s' * (self.num_replicas > 1)} x {self.num_accumulation_steps} micro"
+            f" batch{'es' * (self.num_accumulation_steps > 1)} x {self.micro_batch_size} sequences"
+        )
 
 
 def make_batch_plan(config, num_replicas: int) -> BatchPlan:
@@ -36,18 +39,26 @@ def make_batch_plan(config, num_replicas: int) -> BatchPlan:
     divisor = num_replicas * config.num_accumulation_steps
     if config.do_train and config.train_batch_size % divisor:
         raise ConfigError(
-            f"train_batch_size={config.train_batch_size} is not divisible by replicas x num_accumulation_steps = {num_replicas} x "
-            f"{config.num_accumulation_steps}. Nearest valid: {nearest_multiples(config.train_batch_size, divisor)}.")
+            f"train_batch_size={config.train_batch_size} is not divisible by replicas x"
+            f" num_accumulation_steps = {num_replicas} x {config.num_accumulation_steps}. Nearest valid:"
+            f" {nearest_multiples(config.train_batch_size, divisor)}."
+        )
     if (config.do_eval or config.do_predict) and config.eval_batch_size % num_replicas:
-        raise ConfigError(f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
-                          f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}.")
-    return BatchPlan(num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size)
+        raise ConfigError(
+            f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
+            f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}."
+        )
+    return BatchPlan(
+        num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
+    )
 
 
 def loop_length(step: int, steps_per_loop: int, next_stop: int) -> int:
-    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to `next_stop`.
+    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to
+    `next_stop`.
 
-    A run that was resumed in the middle of a loop, or has evaluated there, is thus aligned again after one loop.
+    A run that was resumed in the middle of a loop, or has evaluated there, is thus aligned again after one
+    loop.
     """
     return min(steps_per_loop - step % steps_per_loop, next_stop - step)
 
@@ -58,7 +69,11 @@ def eval_is_due(config, step: int, last_step: int) -> bool:
         return False
     if step >= last_step:
         return True
-    return bool(step and config.steps_between_eval) and step % config.steps_between_eval == 0 and step >= config.steps_before_eval_start
+    return (
+        bool(step and config.steps_between_eval)
+        and step % config.steps_between_eval == 0
+        and step >= config.steps_before_eval_start
+    )
 
 
 def next_evaluation(config, step: int, last_step: int) -> int:

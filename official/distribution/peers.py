@@ -1,12 +1,12 @@
 """The other processes of a run: joining them, and noticing that one is gone."""
 
-from collections.abc import Iterator
 import contextlib
 import json
 import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -15,12 +15,20 @@ from official.distribution import rendezvous
 from official.io.errors import ConfigError, PeerError
 
 # What TensorFlow raises in an operation of all processes once one of them is gone.
-_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,
-         tf.errors.FailedPreconditionError, tf.errors.InternalError)
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
 _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNORECASE)
 
 
-def join(cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int) -> tf.distribute.Strategy:
+def join(
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int
+) -> tf.distribute.Strategy:
     """Waits for the other processes and returns the strategy of them all.
 
     Raises:
@@ -29,22 +37,28 @@ def join(cluster: Cluster, options: tf.distribute.experimental.CommunicationOpti
     """
     rendezvous.meet(cluster, timeout_secs)
     # A chief is the first worker here, so whoever reads a rank need not know of jobs.
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}})
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
+    )
     try:
         with _killable(timeout_secs):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         if _is_of_a_lost_peer(error):
             raise PeerError(_describe(error, cluster)) from None
-        raise ConfigError(f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0][:200]}. Check --worker_hosts and TF_CONFIG.") from None
+        raise ConfigError(
+            f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0][:200]}. Check"
+            " --worker_hosts and TF_CONFIG."
+        ) from None
 
 
 @contextlib.contextmanager
 def _killable(timeout_secs: int) -> Iterator[None]:
     """Lets signals, and an alarm after some seconds, end the process while TensorFlow connects.
 
-    It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes were there a moment ago:
-    the alarm is for one that has died since, for which TensorFlow would wait an hour.
+    It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes
+    were there a moment ago: the alarm is for one that has died since, for which TensorFlow would wait an
+    hour.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -67,7 +81,9 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or not _is_of_a_lost_peer(error):
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or not _is_of_a_lost_peer(
+            error
+        ):
             raise
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])

@@ -23,14 +23,16 @@ _LONGEST_LINE_BYTES = 4096
 def meet(cluster: Cluster, timeout_secs: float) -> None:
     """Returns once every process of the cluster has called this, within moments in all of them.
 
-    Says every few seconds who is missing. A signal may raise what it likes here, at any moment: there is nothing to save yet.
+    Says every few seconds who is missing. A signal may raise what it likes here, at any moment: there is
+    nothing to save yet.
 
     Args:
       cluster: the processes.
       timeout_secs: seconds to wait for the others.
 
     Raises:
-      ConfigError: where this process's port is taken, or another process has its rank or another number of processes.
+      ConfigError: where this process's port is taken, or another process has its rank or another number of
+        processes.
       PeerError: naming who did not come in time.
     """
     with _listen(cluster) as listener:
@@ -50,8 +52,10 @@ def _listen(cluster: Cluster) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise ConfigError(f"The port of this process, {cluster.name(cluster.rank)}, cannot be used: {error.strerror}. End the program that has it, "
-                          "or change --worker_hosts (TF_CONFIG).") from None
+        raise ConfigError(
+            f"The port of this process, {cluster.name(cluster.rank)}, cannot be used: {error.strerror}. End"
+            " the program that has it, or change --worker_hosts (TF_CONFIG)."
+        ) from None
     listener.setblocking(False)
     return listener
 
@@ -92,18 +96,27 @@ class _Wait:
         """Returns who is missing, in as much as a line holds."""
         if self.heard:
             return self.heard
-        parts = [self.cluster.name(rank) + (f": {self.problems[rank]}" if rank in self.problems else "") for rank in missing[:3]]
+        parts = [
+            self.cluster.name(rank) + (f": {self.problems[rank]}" if rank in self.problems else "")
+            for rank in missing[:3]
+        ]
         return "; ".join(parts) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
 
     def check(self, missing: list[int]) -> bool:
-        """Says who is missing where a line is due, and returns whether it was. Raises PeerError when time is up."""
+        """Says who is missing where a line is due, and returns whether it was. Raises PeerError when time is
+        up."""
         now = time.monotonic()
         if now >= self._started + self._timeout_secs:
-            raise PeerError(f"Not there after --peer_timeout_secs={self._timeout_secs:g}: {self.describe(missing)}. Start all processes again.")
+            raise PeerError(
+                f"Not there after --peer_timeout_secs={self._timeout_secs:g}: {self.describe(missing)}. Start"
+                " all processes again."
+            )
         if now < self._next_line:
             return False
         self._next_line = now + _SECS_BETWEEN_LINES
-        logging.warning("Waiting for %s (%.0f of %g s)", self.describe(missing), now - self._started, self._timeout_secs)
+        logging.warning(
+            "Waiting for %s (%.0f of %g s)", self.describe(missing), now - self._started, self._timeout_secs
+        )
         return True
 
 
@@ -112,7 +125,8 @@ class _Wait:
 
 
 class _Guests:
-    """The connections to process 0: `present` have said who they are, {rank: connection}, `strangers` have not yet, {connection: bytes so far}."""
+    """The connections to process 0: `present` have said who they are, {rank: connection}, `strangers` have
+    not yet, {connection: bytes so far}."""
 
     def __init__(self, wait: _Wait):
         self.wait = wait
@@ -152,9 +166,16 @@ class _Guests:
             return
         rank, count = int(words[1]), int(words[2])
         if count != len(cluster.hosts) or not 0 < rank < count:
-            self._refuse(connection, f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is rank {rank} of {count}. Give all the same list.")
+            self._refuse(
+                connection,
+                f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is rank {rank} of"
+                f" {count}. Give all the same list.",
+            )
         elif rank in self.present:
-            self._refuse(connection, f"Another process is rank {rank} already. Give each process a task index of its own.")
+            self._refuse(
+                connection,
+                f"Another process is rank {rank} already. Give each process a task index of its own.",
+            )
         else:
             try:
                 _call(cluster, rank).close()
@@ -232,7 +253,8 @@ def _join(wait: _Wait) -> None:
 
 
 def _stay(wait: _Wait, connection: socket.socket) -> bool:
-    """Returns True when process 0 lets everybody go, False where the connection has ended. Raises as `meet`."""
+    """Returns True when process 0 lets everybody go, False where the connection has ended. Raises as
+    `meet`."""
     with contextlib.suppress(OSError):
         connection.sendall(f"{_GREETING} {wait.cluster.rank} {len(wait.cluster.hosts)}\n".encode())
     text = b""

@@ -3,8 +3,8 @@
 import os
 import socket
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError, replaced
 from official.config.cluster import read_cluster
@@ -12,7 +12,10 @@ from official.distribution import peers
 from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
-_CROSS_DEVICE_OPS = {"nccl": tf.distribute.NcclAllReduce, "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce}
+_CROSS_DEVICE_OPS = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+}
 
 
 def make_strategy(config) -> tf.distribute.Strategy:
@@ -28,18 +31,22 @@ def make_strategy(config) -> tf.distribute.Strategy:
         tf.config.experimental.enable_op_determinism()
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     strategy = _strategy(config)
-    # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps take the same time without it on
-    # CPUs, where that was measured.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)})
+    # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps
+    # take the same time without it on CPUs, where that was measured.
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)}
+    )
     quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
 def distribute(host_dataset, strategy):
-    """Returns what `next_batch` deals out: the batches of `host_dataset(tf.distribute.InputContext)`, a dataset of replica batches for each host.
+    """Returns what `next_batch` deals out: the batches of `host_dataset(tf.distribute.InputContext)`, a
+    dataset of replica batches for each host.
 
-    That is this host's dataset itself, but on TPUs. TensorFlow would put iterators for devices behind it that are autotuned whatever the
-    dataset's options say, and that may take as long to end as they have lived (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
+    That is this host's dataset itself, but on TPUs. TensorFlow would put iterators for devices behind it that
+    are autotuned whatever the dataset's options say, and that may take as long to end as they have lived
+    (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most.
     Batches are small here: what they gain by being on the device beforehand cannot be seen in a step.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
@@ -48,14 +55,16 @@ def distribute(host_dataset, strategy):
 
 
 def next_batch(iterator, strategy):
-    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns. For graphs, too."""
+    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns.
+    For graphs, too."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return next(iterator)
     return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
 
 
 def batches(distributed, strategy):
-    """Yields all batches, for every replica of this process, of what `distribute` returns: a set that is read once."""
+    """Yields all batches, for every replica of this process, of what `distribute` returns: a set that is read
+    once."""
     iterator = iter(distributed)
     while True:
         try:
@@ -68,22 +77,42 @@ def batches(distributed, strategy):
 def _input_context(strategy) -> tf.distribute.InputContext:
     """Says which of the processes this one is, of how many, in the order of their replicas."""
     replicas = []
-    strategy.experimental_distribute_values_from_function(lambda context: replicas.append(context.replica_id_in_sync_group) or 0)
-    return tf.distribute.InputContext(strategy.num_replicas_in_sync // len(replicas), replicas[0] // len(replicas), strategy.num_replicas_in_sync)
+    strategy.experimental_distribute_values_from_function(
+        lambda context: replicas.append(context.replica_id_in_sync_group) or 0
+    )
+    return tf.distribute.InputContext(
+        strategy.num_replicas_in_sync // len(replicas),
+        replicas[0] // len(replicas),
+        strategy.num_replicas_in_sync,
+    )
 
 
 def _set_threads(config) -> None:
-    """Sets how many threads compute on the CPU; this can be done once in a process, before its first operation."""
+    """Sets how many threads compute on the CPU; this can be done once in a process, before its first
+    operation."""
     threading = tf.config.threading
-    for name, get, assign in (("intra_op_threads", threading.get_intra_op_parallelism_threads, threading.set_intra_op_parallelism_threads),
-                              ("inter_op_threads", threading.get_inter_op_parallelism_threads, threading.set_inter_op_parallelism_threads)):
+    for name, get, assign in (
+        (
+            "intra_op_threads",
+            threading.get_intra_op_parallelism_threads,
+            threading.set_intra_op_parallelism_threads,
+        ),
+        (
+            "inter_op_threads",
+            threading.get_inter_op_parallelism_threads,
+            threading.set_inter_op_parallelism_threads,
+        ),
+    ):
         count = getattr(config, name)
         if count in (None, get()):
             continue
         try:
             assign(count)
         except RuntimeError:
-            raise ConfigError(f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a new process.") from None
+            raise ConfigError(
+                f"{name}={count}, but this process computes already, with {get() or os.cpu_count()}. Start a"
+                " new process."
+            ) from None
 
 
 def _strategy(config) -> tf.distribute.Strategy:
@@ -93,7 +122,9 @@ def _strategy(config) -> tf.distribute.Strategy:
         return _multi_worker_strategy(config)
     devices = _devices(config)
     if config.all_reduce_alg == "nccl" and "gpu" not in devices[0]:
-        raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy.")
+        raise ConfigError(
+            "all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy."
+        )
     if config.dtype == "fp16" and "gpu" not in devices[0]:
         logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
     if len(devices) == 1:
@@ -110,19 +141,24 @@ def _devices(config) -> list[str]:
     found = len(tf.config.list_physical_devices("GPU"))
     wanted = found if config.num_gpus is None else config.num_gpus
     if wanted > found:
-        raise ConfigError(f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use. Use "
-                          f"--num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0 "
-                          f"--num_virtual_devices={wanted}.")
+        raise ConfigError(
+            f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use."
+            f" Use --num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0"
+            f" --num_virtual_devices={wanted}."
+        )
     if not wanted:
         return ["/cpu:0"]
     return [f"/gpu:{index}" for index in range(1 if config.distribution_strategy == "one_device" else wanted)]
 
 
 def with_length_buckets(config, strategy):
-    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile at most."""
+    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
+    at most."""
     if config.length_buckets != "auto":
         return config
-    return replaced(config, length_buckets="always" if _on_cpus(strategy) and not config.enable_xla else "never")
+    return replaced(
+        config, length_buckets="always" if _on_cpus(strategy) and not config.enable_xla else "never"
+    )
 
 
 def _on_cpus(strategy) -> bool:
@@ -132,24 +168,34 @@ def _on_cpus(strategy) -> bool:
 def is_chief(strategy) -> bool:
     """Tells whether this process is the one that writes files and talks to people."""
     # `peers` has made every process a worker: a chief of TF_CONFIG is the first.
-    return not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or strategy.cluster_resolver.task_id == 0
+    return (
+        not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        or strategy.cluster_resolver.task_id == 0
+    )
 
 
 def _multi_worker_strategy(config) -> tf.distribute.Strategy:
     """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
     if config.num_gpus is not None:
         gpus = _devices(config)
-        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:config.num_gpus] if "gpu" in gpus[0] else [], "GPU")
+        tf.config.set_visible_devices(
+            tf.config.list_physical_devices("GPU")[: config.num_gpus] if "gpu" in gpus[0] else [], "GPU"
+        )
     if config.all_reduce_alg == "nccl" and not tf.config.get_visible_devices("GPU"):
-        raise ConfigError("all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring.")
+        raise ConfigError(
+            "all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring."
+        )
     implementations = tf.distribute.experimental.CommunicationImplementation
-    implementation = {"nccl": implementations.NCCL, "ring": implementations.RING, None: implementations.AUTO}[config.all_reduce_alg]
+    implementation = {"nccl": implementations.NCCL, "ring": implementations.RING, None: implementations.AUTO}[
+        config.all_reduce_alg
+    ]
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     return peers.join(read_cluster(config), options, config.peer_timeout_secs)
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Splits the CPU into logical devices. This can be done once in a process; later calls need at most as many."""
+    """Splits the CPU into logical devices. This can be done once in a process; later calls need at most as
+    many."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     configured = tf.config.get_logical_device_configuration(cpu)
     if configured is None:
@@ -160,15 +206,20 @@ def _make_logical_cpus(count: int) -> None:
         else:
             return
     if len(configured) < count:
-        raise ConfigError(f"num_virtual_devices={count} but this process already has {len(configured)} logical CPUs. Start a new process.")
+        raise ConfigError(
+            f"num_virtual_devices={count} but this process already has {len(configured)} logical CPUs. Start"
+            " a new process."
+        )
 
 
 def _tpu_strategy(config) -> tf.distribute.Strategy:
     """Connects to a TPU and initialises it. Not run on hardware yet."""
     address = config.tpu or ""
     if address in ("", "local") and not tf.config.list_physical_devices("TPU"):
-        raise ConfigError("distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with "
-                          "--tpu=NAME|grpc://HOST:PORT.")
+        raise ConfigError(
+            "distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with "
+            "--tpu=NAME|grpc://HOST:PORT."
+        )
     try:
         if address.startswith("grpc://"):  # connecting to a cluster has no time limit of its own
             host, _, port = address.removeprefix("grpc://").rpartition(":")
@@ -182,5 +233,8 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         raise ConfigError(f"tpu={address}: cannot reach this TPU ({reason}). Check --tpu.") from None
     strategy = tf.distribute.TPUStrategy(resolver)
     if config.num_tpu_cores not in (None, strategy.num_replicas_in_sync):
-        raise ConfigError(f"num_tpu_cores={config.num_tpu_cores}, but tpu={address} has {strategy.num_replicas_in_sync}. Change --num_tpu_cores.")
+        raise ConfigError(
+            f"num_tpu_cores={config.num_tpu_cores}, but tpu={address} has {strategy.num_replicas_in_sync}."
+            " Change --num_tpu_cores."
+        )
     return strategy

@@ -47,7 +47,10 @@ def check_arguments(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError as error:
             what = repr(argument)[1:-1][:100]
-            raise ConfigError(f"{what} is not UTF-8 text (character {error.start + 1}). Rename the file, or set a locale of UTF-8.") from None
+            raise ConfigError(
+                f"{what} is not UTF-8 text (character {error.start + 1}). Rename the file, or set a locale of"
+                " UTF-8."
+            ) from None
 
 
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
@@ -93,7 +96,8 @@ def _clear_bars() -> None:
 
 
 class PeerError(RuntimeError):
-    """Another process of the run was lost, or did not come. Its message is one line. Exit code 4: start all processes again."""
+    """Another process of the run was lost, or did not come. Its message is one line. Exit code 4: start all
+    processes again."""
 
 
 def suggest(name: str, known) -> str:

@@ -19,10 +19,12 @@ _BUFFER_BYTES = 1 << 20
 
 
 def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
-    """Returns the files that comma-separated names of files and folders, and globs, stand for: sorted, each once.
+    """Returns the files that comma-separated names of files and folders, and globs, stand for: sorted, each
+    once.
 
     Args:
-      patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob for any folders.
+      patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob
+        for any folders.
       flag: name of the flag that gave them, for messages; '' for an argument without one.
       in_folders: glob of the names that are taken from a folder.
 
@@ -35,12 +37,17 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
         try:
             matched = _match(pattern, in_folders)
         except OSError as error:
-            raise ConfigError(f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}.") from None
+            raise ConfigError(
+                f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
+            ) from None
         if not matched:
             raise ConfigError(f"{source} matches no file.")
         found.update(matched)
     if not found:
-        raise ConfigError(f"{f'--{flag}' if flag else 'the list of files'} is empty. Give files, folders or globs, separated by commas.")
+        raise ConfigError(
+            f"{f'--{flag}' if flag else 'the list of files'} is empty. Give files, folders or globs,"
+            " separated by commas."
+        )
     return sorted(found)
 
 
@@ -90,24 +97,36 @@ def _size(path: str) -> int:
 class _FileSystem(NamedTuple):
     is_file: Callable[[str], bool]
     is_folder: Callable[[str], bool]
-    walk: Callable[[str], Iterator[tuple[str, list[str], list[str]]]]  # as os.walk; what is taken out of the folders is not visited
+    walk: Callable[
+        [str], Iterator[tuple[str, list[str], list[str]]]
+    ]  # as os.walk; what is taken out of the folders is not visited
     glob: Callable[[str], list[str]]
 
 
 def _match(pattern: str, in_folders: str) -> list[str]:
     if not is_remote(pattern):
-        system = _FileSystem(os.path.isfile, os.path.isdir, _walk, functools.partial(glob.glob, recursive=True))
+        system = _FileSystem(
+            os.path.isfile, os.path.isdir, _walk, functools.partial(glob.glob, recursive=True)
+        )
         return [os.path.normpath(path) for path in _look_up(system, pattern, in_folders)]
     with tensorflow_files(pattern) as gfile:
-        system = _FileSystem(lambda path: gfile.exists(path) and not gfile.isdir(path), gfile.isdir, gfile.walk,
-                             functools.partial(_glob_remote, gfile))
+        system = _FileSystem(
+            lambda path: gfile.exists(path) and not gfile.isdir(path),
+            gfile.isdir,
+            gfile.walk,
+            functools.partial(_glob_remote, gfile),
+        )
         return _look_up(system, pattern, in_folders)
 
 
 def _look_up(system: _FileSystem, pattern: str, in_folders: str) -> list[str]:
     """Returns files; a name that exists is never taken for a glob."""
     if system.is_folder(pattern):
-        return [path for path in _files_below(system.walk, pattern) if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
+        return [
+            path
+            for path in _files_below(system.walk, pattern)
+            if fnmatch.fnmatchcase(os.path.basename(path), in_folders)
+        ]
     if system.is_file(pattern):
         return [pattern]
     return [path for path in system.glob(pattern) if not system.is_folder(path)]
@@ -121,7 +140,9 @@ def _files_below(walk: Callable, folder: str) -> Iterator[str]:
 
 
 def _walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As os.walk, but follows links, enters each folder once, and does not pass over a folder that cannot be read."""
+    """As os.walk, but follows links, enters each folder once, and does not pass over a folder that cannot be
+    read."""
+
     def fail(error: OSError) -> None:
         raise error
 
@@ -148,6 +169,7 @@ def is_remote(path: str) -> bool:
 def tensorflow_files(path: str) -> Iterator:
     """Yields tf.io.gfile for one path; its errors become OSErrors."""
     import tensorflow as tf  # late: it loads for seconds, and local files do not need it
+
     try:
         yield tf.io.gfile
     except tf.errors.OpError as error:
@@ -161,7 +183,11 @@ def _glob_remote(gfile, pattern: str) -> list[str]:
     parts = pattern.split("/")
     fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
     base = "/".join(parts[:fixed])
-    return [path for path in _files_below(gfile.walk, base) if _fits(path.removeprefix(base).strip("/").split("/"), parts[fixed:])]
+    return [
+        path
+        for path in _files_below(gfile.walk, base)
+        if _fits(path.removeprefix(base).strip("/").split("/"), parts[fixed:])
+    ]
 
 
 def _fits(names: list[str], pattern: list[str]) -> bool:
@@ -193,12 +219,14 @@ class _RemoteFile(io.RawIOBase):
     def readinto(self, buffer) -> int:
         with tensorflow_files(self._path):
             data = self._file.read(len(buffer))
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = (
+            offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        )
         with tensorflow_files(self._path):
             self._file.seek(self._position)
         return self._position

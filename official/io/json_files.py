@@ -81,7 +81,8 @@ def parse_json(content: bytes | str, source: str, kind: Kind = dict):
 
 
 def check_kind(value, kind: Kind, source: str):
-    """Returns the value where it is of one of the kinds (see `is_of_kind`). Raises ConfigError where it is not."""
+    """Returns the value where it is of one of the kinds (see `is_of_kind`). Raises ConfigError where it is
+    not."""
     if not is_of_kind(value, kind):
         raise ConfigError(f"{source}: expected {_named(kind)}, got {kind_of(value)}.")
     return value

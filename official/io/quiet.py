@@ -10,9 +10,12 @@ from collections.abc import Iterator
 
 
 def quieten_libraries() -> None:
-    """Keeps back the log lines of TensorFlow's Python side, and the notices that packages give when they are imported."""
+    """Keeps back the log lines of TensorFlow's Python side, and the notices that packages give when they are
+    imported."""
     tensorflow = logging.getLogger("tensorflow")
-    tensorflow.setLevel(logging.CRITICAL)  # its errors, too: "Couldn't match files" is said of a folder in which we then find the checkpoint
+    tensorflow.setLevel(
+        logging.CRITICAL
+    )  # its errors, too: "Couldn't match files" is said of a folder in which we then find the checkpoint
     tensorflow.handlers.clear()
     warnings.filterwarnings("ignore", module="tensorflow_addons")  # the end of its life
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
@@ -20,7 +23,8 @@ def quieten_libraries() -> None:
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """A block that prints. Where nobody reads it any more (`| head`), the rest of it is left out without a word."""
+    """A block that prints. Where nobody reads it any more (`| head`), the rest of it is left out without a
+    word."""
     try:
         yield
         if sys.stdout:
@@ -31,7 +35,8 @@ def telling() -> Iterator[None]:
 
 @functools.cache
 def silence_compiler() -> None:
-    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no log level keeps back.
+    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no
+    log level keeps back.
 
     To be called before anything is compiled, after the devices of the process are set up.
     """

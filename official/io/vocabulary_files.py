@@ -21,7 +21,14 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _CASED_SHARE = 0.02  # of the words with letters that have capitals: Google's cased vocabularies have 20 % and more, uncased ones none
 _SPECIAL = re.compile(r"\[.+\]")
-_STEPS = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", "NFD", "NFC"}  # of normalizers that BERT's rules are made of
+_STEPS = {
+    "Sequence",
+    "BertNormalizer",
+    "Lowercase",
+    "StripAccents",
+    "NFD",
+    "NFC",
+}  # of normalizers that BERT's rules are made of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +49,8 @@ class VocabularyFile:
 
 
 def find(path: str) -> str | None:
-    """Returns the file of a vocabulary: `path`, or of a folder its vocab.txt or tokenizer.json; None where there is none."""
+    """Returns the file of a vocabulary: `path`, or of a folder its vocab.txt or tokenizer.json; None where
+    there is none."""
     if not _is_folder(path):
         return path if _exists(path) else None
     paths = [os.path.join(path, name) for name in (VOCABULARY, TOKENIZER)]
@@ -57,11 +65,16 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
       flag: name of the flag that gave it, for messages.
 
     Raises:
-      ConfigError: where it cannot be read, is not UTF-8 text, or a tokenizer.json of another kind than BERT's.
+      ConfigError: where it cannot be read, is not UTF-8 text, or a tokenizer.json of another kind than
+        BERT's.
     """
     found = find(path)
     if found is None:
-        missing = f"no {VOCABULARY} and no {TOKENIZER} in this folder" if _is_folder(path) else "No such file or directory"
+        missing = (
+            f"no {VOCABULARY} and no {TOKENIZER} in this folder"
+            if _is_folder(path)
+            else "No such file or directory"
+        )
         raise ConfigError(f"--{flag}={path}: {missing}.")
     try:
         with files.open_binary(found) as file:
@@ -74,25 +87,35 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     tokenizer = parse_json(content, f"--{flag}={path}")
     words = _words_of_tokenizer(tokenizer, f"--{flag}={path}")
     lower_case = _lower_case_of_tokenizer(tokenizer, f"--{flag}={path}")
-    return VocabularyFile(found, words, "".join(f"{word}\n" for word in words).encode(), lower_case if told is None else told)
+    return VocabularyFile(
+        found, words, "".join(f"{word}\n" for word in words).encode(), lower_case if told is None else told
+    )
 
 
 def words_of(content: bytes, source: str) -> tuple[str, ...]:
-    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does. Raises ConfigError where it is no UTF-8."""
+    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does. Raises
+    ConfigError where it is no UTF-8."""
     try:
         lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line.") from None
+        raise ConfigError(
+            f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
+        ) from None
     words = tuple(map(str.strip, lines))
-    return words if "" not in words else tuple(line.strip() or line for line in lines)  # white space of Unicode's may be a word
+    return (
+        words if "" not in words else tuple(line.strip() or line for line in lines)
+    )  # white space of Unicode's may be a word
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
-    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word is there twice, or one is empty. `source` begins the message."""
+    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word is there twice, or one is empty.
+    `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
-        raise ConfigError(f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece per line, "
-                          f"with {' '.join(SPECIAL_TOKENS)} among them.")
+        raise ConfigError(
+            f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece"
+            f" per line, with {' '.join(SPECIAL_TOKENS)} among them."
+        )
     check_each(words, source)
 
 
@@ -101,9 +124,13 @@ def check_each(words: tuple[str, ...], source: str) -> None:
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
         lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line.")
+        raise ConfigError(
+            f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line."
+        )
     if "" in words:
-        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line.")
+        raise ConfigError(
+            f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line."
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -114,9 +141,15 @@ def _words_of_tokenizer(tokenizer: dict, source: str) -> tuple[str, ...]:
     model = tokenizer.get("model")
     kind = model.get("type", "WordPiece") if isinstance(model, dict) else None
     if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ConfigError(f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. Give --vocab_file=vocab.txt.")
+        raise ConfigError(
+            f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. Give"
+            " --vocab_file=vocab.txt."
+        )
     if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise ConfigError(f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. Give --vocab_file=vocab.txt.")
+        raise ConfigError(
+            f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. Give"
+            " --vocab_file=vocab.txt."
+        )
     added = tokenizer.get("added_tokens") or []
     try:
         ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
@@ -125,12 +158,15 @@ def _words_of_tokenizer(tokenizer: dict, source: str) -> tuple[str, ...]:
     except (TypeError, KeyError):
         is_whole = False
     if not is_whole or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again.")
+        raise ConfigError(
+            f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
+        )
     return tuple(words)
 
 
 def _lower_case_of_tokenizer(tokenizer: dict, source: str) -> bool:
-    """Returns whether the normalizer lower-cases. Raises ConfigError where it does something that BERT's does not."""
+    """Returns whether the normalizer lower-cases. Raises ConfigError where it does something that BERT's does
+    not."""
     steps = list(_steps(tokenizer.get("normalizer")))
     kinds = {str(step.get("type")) for step in steps}
     bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
@@ -139,9 +175,16 @@ def _lower_case_of_tokenizer(tokenizer: dict, source: str) -> bool:
     strips = "StripAccents" in kinds or (lower_case and bool(bert) if accents is None else accents is True)
     before = tokenizer.get("pre_tokenizer") or {"type": "BertPreTokenizer"}
     splits_like_bert = isinstance(before, dict) and before.get("type") == "BertPreTokenizer"
-    if not kinds <= _STEPS or strips != lower_case or not splits_like_bert or bert.get("handle_chinese_chars") is False:
-        raise ConfigError(f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents, or does neither. "
-                          "Give --vocab_file=vocab.txt.")
+    if (
+        not kinds <= _STEPS
+        or strips != lower_case
+        or not splits_like_bert
+        or bert.get("handle_chinese_chars") is False
+    ):
+        raise ConfigError(
+            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
+            " or does neither. Give --vocab_file=vocab.txt."
+        )
     return lower_case
 
 
@@ -158,7 +201,8 @@ def _steps(normalizer) -> Iterable[dict]:
 
 
 def lower_case_beside(path: str) -> bool | None:
-    """Returns what the tokenizer_config.json in a folder, or beside a file or prefix, says; None where there is none or it says nothing.
+    """Returns what the tokenizer_config.json in a folder, or beside a file or prefix, says; None where there
+    is none or it says nothing.
 
     Raises:
       ConfigError: where it cannot be read, or asks for what no tokenizer of this project does.
@@ -171,30 +215,45 @@ def lower_case_beside(path: str) -> bool | None:
     if not isinstance(lower_case, (bool, type(None))):
         raise ConfigError(f"{path}: do_lower_case={str(lower_case)[:40]!r}, expected true or false.")
     if values.get("strip_accents") not in (None, True if lower_case is None else lower_case):
-        raise ConfigError(f"{path}: strip_accents={values['strip_accents']!r} with do_lower_case={lower_case} is not supported: BERT's "
-                          "tokenizer does both or neither.")
+        raise ConfigError(
+            f"{path}: strip_accents={values['strip_accents']!r} with do_lower_case={lower_case} is not"
+            " supported: BERT's tokenizer does both or neither."
+        )
     if values.get("tokenize_chinese_chars") is False:
         raise ConfigError(f"{path}: tokenize_chinese_chars=false is not supported, only true.")
     return lower_case
 
 
-def resolve_lower_case(file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file") -> bool:
-    """Says whether text is lower-cased: as given, as the vocabulary's files say, as those of the checkpoint say, else yes.
+def resolve_lower_case(
+    file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file"
+) -> bool:
+    """Says whether text is lower-cased: as given, as the vocabulary's files say, as those of the checkpoint
+    say, else yes.
 
     Args:
       given: the setting do_lower_case; None: unset.
-      checkpoint: folder, prefix or file of the weights, beside which a tokenizer_config.json or tokenizer.json may lie.
+      checkpoint: folder, prefix or file of the weights, beside which a tokenizer_config.json or
+        tokenizer.json may lie.
 
     Raises:
-      ConfigError: where the vocabulary is cased and text would be lower-cased: every word with a capital would be [UNK] or in pieces.
+      ConfigError: where the vocabulary is cased and text would be lower-cased: every word with a capital
+        would be [UNK] or in pieces.
     """
     told = given if given is not None else file.do_lower_case
     lower_case = told if told is not None else _lower_case_of_checkpoint(checkpoint) is not False
     capitals, words = count_capitals(file.words)
     if lower_case and _is_cased(capitals, words):
-        by = "given" if given is not None else f"says {TOKENIZER_CONFIG}" if told is not None else "the default"
-        raise ConfigError(f"--{flag}={file.path} is cased: {capitals} of {words} words have capitals, which do_lower_case=true ({by}) never "
-                          "finds. Give --do_lower_case=false, or an uncased vocabulary.")
+        by = (
+            "given"
+            if given is not None
+            else f"says {TOKENIZER_CONFIG}"
+            if told is not None
+            else "the default"
+        )
+        raise ConfigError(
+            f"--{flag}={file.path} is cased: {capitals} of {words} words have capitals, which"
+            f" do_lower_case=true ({by}) never finds. Give --do_lower_case=false, or an uncased vocabulary."
+        )
     if not lower_case and words and not capitals:
         _warn_of_uncased(file.path, flag)
     return lower_case
@@ -210,12 +269,17 @@ def _lower_case_of_checkpoint(path: str | None) -> bool | None:
 
 @functools.cache
 def _warn_of_uncased(path: str, flag: str) -> None:
-    logging.warning("--%s=%s has no word with a capital, and do_lower_case=false: words of the text with capitals become [UNK]. "
-                    "--do_lower_case=true lower-cases them.", flag, path)
+    logging.warning(
+        "--%s=%s has no word with a capital, and do_lower_case=false: words of the text with capitals become"
+        " [UNK]. --do_lower_case=true lower-cases them.",
+        flag,
+        path,
+    )
 
 
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
-    """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE THIS], count for none."""
+    """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
+    THIS], count for none."""
     with_letters = [word for word in words if word.lower() != word.upper() and not _SPECIAL.fullmatch(word)]
     return sum(word != word.lower() for word in with_letters), len(with_letters)
 
@@ -235,14 +299,31 @@ def _is_cased(capitals: int, words: int) -> bool:
 
 def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
     """Returns the content of tokenizer_config.json for a model of `max_length` positions."""
-    return json.dumps({
-        "tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case, "model_max_length": max_length, "strip_accents": None,
-        "tokenize_chinese_chars": True, "cls_token": "[CLS]", "mask_token": "[MASK]", "pad_token": "[PAD]", "sep_token": "[SEP]",
-        "unk_token": "[UNK]"}, indent=2) + "\n"
+    return (
+        json.dumps(
+            {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": do_lower_case,
+                "model_max_length": max_length,
+                "strip_accents": None,
+                "tokenize_chinese_chars": True,
+                "cls_token": "[CLS]",
+                "mask_token": "[MASK]",
+                "pad_token": "[PAD]",
+                "sep_token": "[SEP]",
+                "unk_token": "[UNK]",
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
-def companions(path: str, do_lower_case: bool | None, max_length: int, flag: str = "vocab_file") -> dict[str, bytes]:
-    """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether text is lower-cased.
+def companions(
+    path: str, do_lower_case: bool | None, max_length: int, flag: str = "vocab_file"
+) -> dict[str, bytes]:
+    """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether
+    text is lower-cased.
 
     Args:
       do_lower_case: None: as the vocabulary's files say, else as its words look.

@@ -18,8 +18,8 @@ from official.io.files import is_remote, tensorflow_files
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary name beside `path`, this process's own, for a file that the block writes and closes.
 
-    After the block it is on the disk and renamed to `path`. Where the block fails, or a signal interrupts it, it is removed and `path`
-    stays what it was. Raises OSError.
+    After the block it is on the disk and renamed to `path`. Where the block fails, or a signal interrupts it,
+    it is removed and `path` stays what it was. Raises OSError.
     """
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
@@ -32,7 +32,8 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def publish(complete: str, path: str) -> None:
-    """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises OSError."""
+    """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises
+    OSError."""
     if not is_remote(path):
         sync(complete)
     _rename(complete, path)
@@ -41,7 +42,8 @@ def publish(complete: str, path: str) -> None:
 
 
 def set_aside(path: str, ending: str = "") -> None:
-    """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is free. Raises OSError."""
+    """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is
+    free. Raises OSError."""
     stem, extension = os.path.splitext(path)
     number = 1
     while _exists(f"{stem}{ending}-{number}{extension}"):
@@ -68,7 +70,8 @@ def _remove(path: str) -> None:
 
 
 def replace_file(path: str, content: bytes | str) -> None:
-    """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old or the new one. Raises OSError."""
+    """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
+    or the new one. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     with replacing(path) as temporary:
         if is_remote(path):
@@ -87,9 +90,11 @@ _WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the number of the process
 
 @contextlib.contextmanager
 def unpublished(folder: str) -> Iterator[str]:
-    """Yields an empty work folder in `folder`, which is made where it is not there, and removes it after the block.
+    """Yields an empty work folder in `folder`, which is made where it is not there, and removes it after the
+    block.
 
-    What a killed process has left there of its work is removed, and what it had not yet replaced is put back. Raises OSError.
+    What a killed process has left there of its work is removed, and what it had not yet replaced is put back.
+    Raises OSError.
     """
     _make_folder(folder)
     if not is_remote(folder):
@@ -103,15 +108,17 @@ def unpublished(folder: str) -> Iterator[str]:
 
 
 def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ()) -> None:
-    """Moves all files of a work folder into `folder`, over files of the same names, and removes files that they make obsolete.
+    """Moves all files of a work folder into `folder`, over files of the same names, and removes files that
+    they make obsolete.
 
-    It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here leaves the old files in a
-    folder beside them, which the next call of `unpublished` puts back.
+    It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here
+    leaves the old files in a folder beside them, which the next call of `unpublished` puts back.
 
     Args:
       work: of `unpublished`, with complete files.
       folder: where they go.
-      last: ending of the name without which the others count for nothing; such a file is the first to go and the last to come.
+      last: ending of the name without which the others count for nothing; such a file is the first to go and
+        the last to come.
       obsolete: paths in `folder`.
 
     Raises:
@@ -120,7 +127,10 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     new = sorted(_names_in(work), key=lambda name: (name.endswith(last), name))
     replaced = os.path.join(folder, f"{_REPLACED}{os.getpid()}")
     old = {*new, *map(os.path.basename, obsolete)} & set(_names_in(folder))
-    moves = [(os.path.join(folder, name), os.path.join(replaced, name)) for name in sorted(old, key=lambda name: not name.endswith(last))]
+    moves = [
+        (os.path.join(folder, name), os.path.join(replaced, name))
+        for name in sorted(old, key=lambda name: not name.endswith(last))
+    ]
     moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
     if not is_remote(folder):
         for name in new:
@@ -153,7 +163,10 @@ def signals_held() -> Iterator[None]:
         yield
         return
     received = []
-    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -167,8 +180,13 @@ def signals_held() -> Iterator[None]:
 
 
 def _clean_up_after_killed_ones(folder: str) -> None:
-    """Puts back what a process has taken away that was killed before all of its new files were there; then removes its folders."""
-    left = {name: os.path.join(folder, name) for name in _names_in(folder, files=False) if name.startswith((_WORK, _REPLACED))}
+    """Puts back what a process has taken away that was killed before all of its new files were there; then
+    removes its folders."""
+    left = {
+        name: os.path.join(folder, name)
+        for name in _names_in(folder, files=False)
+        if name.startswith((_WORK, _REPLACED))
+    }
     dead = [name for name in left if not _is_alive(name.removeprefix(_WORK).removeprefix(_REPLACED))]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
@@ -193,7 +211,11 @@ def _names_in(folder: str, files: bool = True) -> list[str]:
     """Returns the names of the files, or of everything, in a folder."""
     if is_remote(folder):
         with tensorflow_files(folder) as gfile:
-            return [name for name in gfile.listdir(folder) if not files or not gfile.isdir(os.path.join(folder, name))]
+            return [
+                name
+                for name in gfile.listdir(folder)
+                if not files or not gfile.isdir(os.path.join(folder, name))
+            ]
     return [entry.name for entry in os.scandir(folder) if not files or entry.is_file(follow_symlinks=True)]
 
 
@@ -243,7 +265,8 @@ def naming_output(path: str, flag: str = "") -> Iterator[None]:
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:
-    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already, or cannot be written."""
+    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already,
+    or cannot be written."""
     if os.path.isdir(path):
         raise ConfigError(f"--{flag}={path} is a folder. Give the name of a file.")
     if os.path.exists(path) and not overwrite:
@@ -274,8 +297,9 @@ def read_lines(path: str) -> list[bytes]:
 class LineFile:
     """A file of lines that grows.
 
-    A line is with the operating system when `write` returns, so a killed process loses none. Filesystems behind a
-    scheme (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the whole file.
+    A line is with the operating system when `write` returns, so a killed process loses none. Filesystems
+    behind a scheme (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the
+    whole file.
     """
 
     def __init__(self, path: str, kept: list[bytes]):

@@ -8,7 +8,8 @@ MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of padding
 
 
 def padding_scores(input_mask_BM) -> tf.Tensor:
-    """Returns what is added to attention scores, float32 [B, 1, 1, M]: 0 for tokens, MASKED_SCORE for padding."""
+    """Returns what is added to attention scores, float32 [B, 1, 1, M]: 0 for tokens, MASKED_SCORE for
+    padding."""
     return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
 
 

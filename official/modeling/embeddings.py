@@ -7,7 +7,8 @@ from official.modeling import layers
 
 
 class Embeddings(tf.keras.layers.Layer):
-    """Token ids to vectors. Runs in float32: it is a small share of the time, and its output feeds every residual."""
+    """Token ids to vectors. Runs in float32: it is a small share of the time, and its output feeds every
+    residual."""
 
     def __init__(self, config: BertConfig):
         super().__init__(name="embeddings", dtype="float32")
@@ -20,8 +21,15 @@ class Embeddings(tf.keras.layers.Layer):
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
-                setattr(self, name, self.add_weight(
-                    name=name, shape=(rows, config.hidden_size), initializer=layers.normal_initializer(config.initializer_range)))
+                setattr(
+                    self,
+                    name,
+                    self.add_weight(
+                        name=name,
+                        shape=(rows, config.hidden_size),
+                        initializer=layers.normal_initializer(config.initializer_range),
+                    ),
+                )
             self.layer_norm = layers.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def call(self, input_ids_BL, segment_ids_BL, dropout_seed=None):

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention
+from official.modeling import attention, layers
 from official.modeling import fused as fused_ops
-from official.modeling import layers
 from official.modeling import plain as plain_ops
 from official.modeling.embeddings import Embeddings
 
@@ -40,7 +39,9 @@ class EncoderBlock(tf.keras.layers.Layer):
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):
                 with tf.name_scope("self"):
-                    self.query, self.key, self.value = (dense(name, hidden, hidden) for name in ("query", "key", "value"))
+                    self.query, self.key, self.value = (
+                        dense(name, hidden, hidden) for name in ("query", "key", "value")
+                    )
                 with tf.name_scope("output"):
                     self.attention_output, self.attention_norm = dense("dense", hidden, hidden), norm()
             self.intermediate = dense("intermediate/dense", hidden, inner)
@@ -48,7 +49,16 @@ class EncoderBlock(tf.keras.layers.Layer):
                 self.output_dense, self.output_norm = dense("dense", inner, hidden), norm()
 
     def tensors(self) -> BlockWeights:
-        parts = (self.query, self.key, self.value, self.attention_output, self.attention_norm, self.intermediate, self.output_dense, self.output_norm)
+        parts = (
+            self.query,
+            self.key,
+            self.value,
+            self.attention_output,
+            self.attention_norm,
+            self.intermediate,
+            self.output_dense,
+            self.output_norm,
+        )
         return BlockWeights(*(part.tensors() for part in parts))
 
 
@@ -68,12 +78,24 @@ def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: B
     """
     attention_seed, attended_seed, inner_seed = layers.split_seed(dropout_seed, 3)
     end = functools.partial(_add_and_norm, rate=config.hidden_dropout_prob, ops=ops)
-    # Variables of their own (LAMB takes one trust ratio per variable, and the published recipe has three), but one product.
-    qkv = layers.Affine(*(tf.concat(parts, axis=-1) for parts in zip(weights.query, weights.key, weights.value)))
+    # Variables of their own (LAMB takes one trust ratio per variable, and the published recipe has three),
+    # but one product.
+    qkv = layers.Affine(
+        *(tf.concat(parts, axis=-1) for parts in zip(weights.query, weights.key, weights.value))
+    )
     attended_BLD = attention.self_attention(
-        qkv, x_BLD, scores_B11M, config.num_attention_heads, config.attention_probs_dropout_prob, attention_seed, ops)
+        qkv,
+        x_BLD,
+        scores_B11M,
+        config.num_attention_heads,
+        config.attention_probs_dropout_prob,
+        attention_seed,
+        ops,
+    )
     x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
-    inner_BLF = ops.bias_activation(layers.matmul_2d(x_BLD, weights.intermediate.kernel), weights.intermediate.bias, config.hidden_act)
+    inner_BLF = ops.bias_activation(
+        layers.matmul_2d(x_BLD, weights.intermediate.kernel), weights.intermediate.bias, config.hidden_act
+    )
     return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)
 
 
@@ -91,15 +113,18 @@ class BertEncoder(tf.keras.layers.Layer):
         Args:
           config: sizes and rates.
           fused: takes the operations of `official.modeling.fused`, equal to rounding.
-          shared: makes the blocks one function that a graph calls with the weights of each. It is traced and optimised once, where BERT-large has 24
-            blocks. Not for functions with jit_compile: the shapes that the backward pass takes from the forward pass must be constants there.
+          shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
+            optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
+            that the backward pass takes from the forward pass must be constants there.
         """
         super().__init__(name="bert")
         with tf.name_scope("bert"):
             self.embeddings = Embeddings(config)
             with tf.name_scope("encoder"):
                 self.blocks = [EncoderBlock(config, index) for index in range(config.num_hidden_layers)]
-            self.pooler = layers.Dense("pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range)
+            self.pooler = layers.Dense(
+                "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
+            )
         block = functools.partial(run_block, config=config, ops=fused_ops if fused else plain_ops)
         self._run_block = layers.shared_function(block) if shared else block
 
@@ -122,7 +147,9 @@ class BertEncoder(tf.keras.layers.Layer):
         """
         embeddings_seed, *block_seeds = layers.split_seed(dropout_seed, 1 + len(self.blocks))
         scores_B11M = attention.padding_scores(input_mask_BL)
-        x_BLD = tf.cast(self.embeddings(input_ids_BL, segment_ids_BL, dropout_seed=embeddings_seed), self.compute_dtype)
+        x_BLD = tf.cast(
+            self.embeddings(input_ids_BL, segment_ids_BL, dropout_seed=embeddings_seed), self.compute_dtype
+        )
         for block, seed in zip(self.blocks, block_seeds):
             x_BLD = self._run_block(block.tensors(), x_BLD, scores_B11M, seed)
         pooled_BD = tf.tanh(tf.cast(self.pooler(x_BLD[:, 0]), tf.float32))

@@ -12,7 +12,8 @@ class SpanModel(tf.keras.Model):
     """BERT that tells where an answer begins and ends.
 
     Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
-    Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's run_squad.py.
+    Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's
+      run_squad.py.
     """
 
     def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
@@ -32,7 +33,9 @@ class SpanModel(tf.keras.Model):
         Returns:
           (start logits [B, L], end logits [B, L]), float32.
         """
-        sequence_BLD, _ = self.encoder(features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed)
+        sequence_BLD, _ = self.encoder(
+            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed
+        )
         logits_BL2 = self.head(sequence_BLD)
         return logits_BL2[..., 0], logits_BL2[..., 1]
 
@@ -53,5 +56,7 @@ class SequenceModel(tf.keras.Model):
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, C]; arguments as in `SpanModel.call`."""
         encoder_seed, head_seed = layers.split_seed(dropout_seed, 2)
-        _, pooled_BD = self.encoder(features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=encoder_seed)
+        _, pooled_BD = self.encoder(
+            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=encoder_seed
+        )
         return self.head(layers.dropout(pooled_BD, self._dropout_rate, head_seed))

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from official.modeling import layers
 
-_compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)  # lengths are traced twice, not once each
+_compiled = tf.function(
+    jit_compile=True, reduce_retracing=True, autograph=False
+)  # lengths are traced twice, not once each
 
 
 def bias_activation(x, bias, activation: str):
@@ -48,10 +50,14 @@ def _gelu_tanh_slope(x):
 
 def _gelu_erf_slope(x):
     """Derivative of x P(x), P the standard normal distribution function: P(x) + x p(x), p its density."""
-    return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * tf.exp(-0.5 * x * x) * (2 * math.pi)**-0.5
+    return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * tf.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5
 
 
-_SLOPES = {"gelu_tanh": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope, "relu": lambda x: tf.cast(x > 0, x.dtype)}
+_SLOPES = {
+    "gelu_tanh": _gelu_tanh_slope,
+    "gelu_erf": _gelu_erf_slope,
+    "relu": lambda x: tf.cast(x > 0, x.dtype),
+}
 
 
 def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
@@ -62,9 +68,16 @@ def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
         y, normal, scale = _normalize(x, bias, residual, layers.Norm(gamma, beta, norm.epsilon), rate, seed)
 
         def gradient(upstream):
-            x_gradient, residual_gradient, gamma_terms = _norm_gradient(upstream, normal, scale, gamma, rate, seed, x.dtype)
-            return (x_gradient, _column_sums(x_gradient, bias.dtype), residual_gradient,
-                    _column_sums(gamma_terms, gamma.dtype), _column_sums(upstream, beta.dtype))
+            x_gradient, residual_gradient, gamma_terms = _norm_gradient(
+                upstream, normal, scale, gamma, rate, seed, x.dtype
+            )
+            return (
+                x_gradient,
+                _column_sums(x_gradient, bias.dtype),
+                residual_gradient,
+                _column_sums(gamma_terms, gamma.dtype),
+                _column_sums(upstream, beta.dtype),
+            )
 
         return y, gradient
 
@@ -74,7 +87,9 @@ def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
 @_compiled
 def _normalize(x, bias, residual, norm, rate, seed):
     """Returns (LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
-    x = layers.dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed) + tf.cast(residual, tf.float32)
+    x = layers.dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed) + tf.cast(
+        residual, tf.float32
+    )
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + norm.epsilon)
     normal = centred * scale
@@ -94,7 +109,7 @@ def _norm_gradient(upstream, normal, scale, gamma, rate, seed, dtype):
 
 def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
     """See `plain.attend`."""
-    scale = query_BHLK.shape[-1]**-0.5
+    scale = query_BHLK.shape[-1] ** -0.5
 
     @tf.custom_gradient
     def weigh(query, key, value):
@@ -103,10 +118,19 @@ def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
         output = tf.matmul(_drop(weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
-            # Rows of sum(weights x their gradient) are those of sum(output x its gradient); source: Dao et al. 2022, "FlashAttention".
-            along = tf.reduce_sum(tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True)
-            kept, score_gradient = _attention_gradient(weights, tf.matmul(upstream, value, transpose_b=True), along, scale, rate, seed)
-            return (tf.matmul(score_gradient, key), tf.matmul(score_gradient, query, transpose_a=True), tf.matmul(kept, upstream, transpose_a=True))
+            # Rows of sum(weights x their gradient) are those of sum(output x its gradient); source: Dao et
+            # al. 2022, "FlashAttention".
+            along = tf.reduce_sum(
+                tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
+            )
+            kept, score_gradient = _attention_gradient(
+                weights, tf.matmul(upstream, value, transpose_b=True), along, scale, rate, seed
+            )
+            return (
+                tf.matmul(score_gradient, key),
+                tf.matmul(score_gradient, query, transpose_a=True),
+                tf.matmul(kept, upstream, transpose_a=True),
+            )
 
         return output, gradient
 
@@ -120,10 +144,13 @@ def _drop(weights, rate, seed, dtype):
 
 @_compiled
 def _attention_gradient(weights, kept_gradient, along, scale, rate, seed):
-    """Returns (weights after dropout, gradient of the products query key^T), in the type of `kept_gradient`."""
+    """Returns (weights after dropout, gradient of the products query key^T), in the type of
+    `kept_gradient`."""
     dtype = kept_gradient.dtype
     weights_gradient = layers.dropout(tf.cast(kept_gradient, tf.float32), rate, seed)
-    return tf.cast(layers.dropout(weights, rate, seed), dtype), tf.cast((weights_gradient - along) * weights * scale, dtype)
+    return tf.cast(layers.dropout(weights, rate, seed), dtype), tf.cast(
+        (weights_gradient - along) * weights * scale, dtype
+    )
 
 
 def cross_entropy(logits, labels):
@@ -132,7 +159,8 @@ def cross_entropy(logits, labels):
     @tf.custom_gradient
     def surprise(logits):
         shares = tf.nn.softmax(logits)
-        # The largest logit is where softmax is at least 1 / C: log(sum(exp(logits))) without another pass of exponentials.
+        # The largest logit is where softmax is at least 1 / C: log(sum(exp(logits))) without another pass of
+        # exponentials.
         largest = tf.reduce_max(logits, axis=-1)
         log_sum = largest - tf.math.log(tf.reduce_max(shares, axis=-1))
         losses = log_sum - tf.gather(logits, labels, batch_dims=labels.shape.rank)
@@ -155,5 +183,6 @@ def _column_sums(x, dtype):
 
 @_compiled
 def _sum_of_rows(x):
-    # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes half as long again.
+    # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes half as long
+    # again.
     return tf.linalg.matvec(tf.cast(x, tf.float32), tf.ones(tf.shape(x)[:1]), transpose_a=True)

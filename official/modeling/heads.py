@@ -14,11 +14,17 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         self._activation = layers.ACTIVATIONS[config.hidden_act]
         with tf.name_scope("cls/predictions"):
             with tf.name_scope("transform"):
-                self.dense = layers.Dense("dense", config.hidden_size, config.hidden_size, config.initializer_range)
+                self.dense = layers.Dense(
+                    "dense", config.hidden_size, config.hidden_size, config.initializer_range
+                )
                 self.layer_norm = layers.LayerNorm(config.hidden_size, config.layer_norm_eps)
             # Not cast with the kernels: it is added to float32 logits.
             self.output_bias = self.add_weight(
-                name="output_bias", shape=(config.vocab_size,), initializer="zeros", experimental_autocast=False)
+                name="output_bias",
+                shape=(config.vocab_size,),
+                initializer="zeros",
+                experimental_autocast=False,
+            )
 
     def call(self, sequence_BLD, positions_BP, word_embeddings_VD):
         """Returns logits float32 [B, P, V] for the tokens at `positions_BP` (int32, in [0, L))."""
@@ -34,12 +40,16 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 
 
 class LinearHead(tf.keras.layers.Layer):
-    """x @ output_weights^T + output_bias over the last axis, in float32. Variables under the scope of the caller, as Google's heads have them."""
+    """x @ output_weights^T + output_bias over the last axis, in float32. Variables under the scope of the
+    caller, as Google's heads have them."""
 
     def __init__(self, name: str, config: BertConfig, outputs: int):
         super().__init__(name=name, dtype="float32")
         self.output_weights = self.add_weight(
-            name="output_weights", shape=(outputs, config.hidden_size), initializer=layers.normal_initializer(config.initializer_range))
+            name="output_weights",
+            shape=(outputs, config.hidden_size),
+            initializer=layers.normal_initializer(config.initializer_range),
+        )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
 
     def call(self, x):

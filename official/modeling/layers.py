@@ -18,7 +18,8 @@ def _gelu(x, approximate: bool):
     return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=approximate), x.dtype)
 
 
-# By the names of `config.model.ACTIVATIONS`. Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
+# By the names of `config.model.ACTIVATIONS`. Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear
+# Units".
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(_gelu, approximate=True),  # Google's BERT
     "gelu_erf": functools.partial(_gelu, approximate=False),  # Hugging Face's BERT
@@ -28,7 +29,8 @@ _WORDS = 2**32  # values that a random word can have
 
 
 def normal_initializer(stddev: float):
-    """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the seed of the run."""
+    """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the
+    seed of the run."""
 
     def draw(shape, dtype=tf.float32):
         if tf.executing_eagerly():
@@ -42,7 +44,8 @@ def normal_initializer(stddev: float):
 
 @functools.cache
 def _truncated_normal(count: int):
-    """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as long, seconds for BERT-base.
+    """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as
+    long, seconds for BERT-base.
 
     It is the inverse of the distribution function, of uniform numbers, which comes to the same as redrawing.
     """
@@ -65,7 +68,8 @@ class Affine(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """What LayerNorm over D takes: gamma and beta [D], float32, and the number that is added to the variance."""
+    """What LayerNorm over D takes: gamma and beta [D], float32, and the number that is added to the
+    variance."""
 
     gamma: tf.Tensor
     beta: tf.Tensor
@@ -73,17 +77,23 @@ class Norm(NamedTuple):
 
 
 def shared_function(function):
-    """Makes of a function of tensors one that is traced and optimised once however often a graph calls it: it stays a call there."""
-    return tf.function(function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True})
+    """Makes of a function of tensors one that is traced and optimised once however often a graph calls it: it
+    stays a call there."""
+    return tf.function(
+        function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True}
+    )
 
 
 class Dense(tf.keras.layers.Layer):
-    """x @ kernel + bias over the last axis, in the compute dtype. Variables `kernel` [in, out] and `bias` [out]."""
+    """x @ kernel + bias over the last axis, in the compute dtype. Variables `kernel` [in, out] and `bias`
+    [out]."""
 
     def __init__(self, scope: str, in_size: int, out_size: int, stddev: float):
         super().__init__(name=scope.replace("/", "_"))
         with tf.name_scope(scope):
-            self.kernel = self.add_weight(name="kernel", shape=(in_size, out_size), initializer=normal_initializer(stddev))
+            self.kernel = self.add_weight(
+                name="kernel", shape=(in_size, out_size), initializer=normal_initializer(stddev)
+            )
             self.bias = self.add_weight(name="bias", shape=(out_size,), initializer="zeros")
 
     def call(self, x):
@@ -94,7 +104,8 @@ class Dense(tf.keras.layers.Layer):
 
 
 class LayerNorm(tf.keras.layers.Layer):
-    """LayerNorm over the last axis. Statistics and output are float32 whatever the compute dtype; the caller casts.
+    """LayerNorm over the last axis. Statistics and output are float32 whatever the compute dtype; the caller
+    casts.
 
     Source: Ba et al. 2016, "Layer Normalization".
     """
@@ -120,22 +131,26 @@ def layer_norm(x, norm: Norm):
 
 
 def matmul_2d(x, kernel):
-    """x [B, ..., in] @ kernel [in, out] as one two-dimensional product, the fastest form for vendor libraries."""
+    """x [B, ..., in] @ kernel [in, out] as one two-dimensional product, the fastest form for vendor
+    libraries."""
     product = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
     return tf.reshape(product, [-1, *sizes(x)[1:-1], kernel.shape[1]])
 
 
 def sizes(x) -> list:
-    """Returns the sizes of a tensor: numbers where they are known, scalar tensors elsewhere (batches of one length each have no fixed L)."""
-    return [dynamic if static is None else static for static, dynamic in zip(x.shape, tf.unstack(tf.shape(x)))]
+    """Returns the sizes of a tensor: numbers where they are known, scalar tensors elsewhere (batches of one
+    length each have no fixed L)."""
+    return [
+        dynamic if static is None else static for static, dynamic in zip(x.shape, tf.unstack(tf.shape(x)))
+    ]
 
 
 @tf.custom_gradient
 def gather_rows(table, indices):
     """Rows of `table` [N, D] at `indices`, with a dense gradient.
 
-    tf.gather's gradient is an IndexedSlices, which next to the dense gradient of a tied output layer is turned into
-    N more slices; one segment sum is both smaller and faster.
+    tf.gather's gradient is an IndexedSlices, which next to the dense gradient of a tied output layer is
+    turned into N more slices; one segment sum is both smaller and faster.
     """
 
     def gradient(upstream):
@@ -151,7 +166,8 @@ def dropout(x, rate: float, seed):
     Args:
       x: any float tensor.
       rate: probability in [0, 1) of zeroing an element.
-      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `split_seed`; or None to switch dropout off.
+      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `split_seed`; or None to
+        switch dropout off.
     """
     if seed is None or rate == 0:
         return x
@@ -161,21 +177,26 @@ def dropout(x, rate: float, seed):
 def split_seed(seed, count: int) -> list:
     """Returns `count` seeds, int32 [2], drawn from one, int32 [N]; of None, as many None.
 
-    A hash like `keep_mask`'s, for its reasons; TensorFlow's own `fold_in` gives other numbers in compiled functions.
+    A hash like `keep_mask`'s, for its reasons; TensorFlow's own `fold_in` gives other numbers in compiled
+    functions.
     """
     if seed is None:
         return [None] * count
-    state = tf.constant([[0x9E3779B9, 0x85EBCA6B]], tf.uint32)  # two numbers that differ: each half is a hash of its own
+    state = tf.constant(
+        [[0x9E3779B9, 0x85EBCA6B]], tf.uint32
+    )  # two numbers that differ: each half is a hash of its own
     for word in (*tf.unstack(tf.bitcast(seed, tf.uint32)), tf.cast(tf.range(count), tf.uint32)[:, None]):
         state = _mixed(tf.bitwise.bitwise_xor(state, word))
     return tf.unstack(tf.bitcast(state, tf.int32), num=count)
 
 
 def keep_mask(x, rate: float, seed) -> tf.Tensor:
-    """Returns bool of the shape of `x`: which elements dropout keeps, each with probability 1 - rate, to 2^-32.
+    """Returns bool of the shape of `x`: which elements dropout keeps, each with probability 1 - rate, to
+    2^-32.
 
-    A hash of the seed and the element's number: in a compiled function it costs next to nothing, so that a backward pass draws the mask
-    again instead of keeping it, and it is the same in every function, compiled or not, on every device.
+    A hash of the seed and the element's number: in a compiled function it costs next to nothing, so that a
+    backward pass draws the mask again instead of keeping it, and it is the same in every function, compiled
+    or not, on every device.
     """
     *rows, columns = sizes(x)
     dropped = tf.constant(min(round(rate * _WORDS), _WORDS - 1), tf.uint32)
@@ -183,9 +204,11 @@ def keep_mask(x, rate: float, seed) -> tf.Tensor:
 
 
 def _random_words(seed, rows, columns) -> tf.Tensor:
-    """Returns uint32 [rows, columns], at most 2^32 of them: hashes of the seed, int32 [2], and the element's number.
+    """Returns uint32 [rows, columns], at most 2^32 of them: hashes of the seed, int32 [2], and the element's
+    number.
 
-    One half of the seed is where the hash's counter begins, the other its stride, so that none is another one shifted.
+    One half of the seed is where the hash's counter begins, the other its stride, so that none is another one
+    shifted.
     """
     first, stride = tf.unstack(tf.bitcast(seed, tf.uint32))
     stride = tf.bitwise.bitwise_or(stride, tf.constant(1, tf.uint32))
@@ -195,7 +218,8 @@ def _random_words(seed, rows, columns) -> tf.Tensor:
 
 
 def _mixed(word):
-    """Returns the hash of uint32 numbers. Source: the 32-bit integer hash "lowbias32" (C. Wellons, Hash Prospector, 2018)."""
+    """Returns the hash of uint32 numbers. Source: the 32-bit integer hash "lowbias32" (C. Wellons, Hash
+    Prospector, 2018)."""
     word = _xor_shifted(word, 16) * tf.constant(0x21F0AAAD, tf.uint32)
     word = _xor_shifted(word, 15) * tf.constant(0x735A2D97, tf.uint32)
     return _xor_shifted(word, 15)

@@ -9,12 +9,14 @@ from official.modeling import layers
 
 
 def bias_activation(x, bias, activation: str):
-    """Returns activation(x + bias) for x [..., F] and bias [F], in the type of x; `activation` is a name of `layers.ACTIVATIONS`."""
+    """Returns activation(x + bias) for x [..., F] and bias [F], in the type of x; `activation` is a name of
+    `layers.ACTIVATIONS`."""
     return layers.ACTIVATIONS[activation](tf.nn.bias_add(x, tf.cast(bias, x.dtype)))
 
 
 def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
-    """Returns LayerNorm(residual + dropout(x + bias)), in the type of the residual. The sum and its statistics are float32.
+    """Returns LayerNorm(residual + dropout(x + bias)), in the type of the residual. The sum and its
+    statistics are float32.
 
     Args:
       x, residual: [..., D] in the compute dtype.
@@ -37,11 +39,12 @@ def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
     """
     # Softmax in float32: cast once here, back once below.
     scores_BHLM = tf.cast(tf.matmul(query_BHLK, key_BHMK, transpose_b=True), tf.float32)
-    weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1]**-0.5 + tf.stop_gradient(scores_B11M))
+    weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1] ** -0.5 + tf.stop_gradient(scores_B11M))
     weights_BHLM = layers.dropout(weights_BHLM, rate, seed)
     return tf.matmul(tf.cast(weights_BHLM, query_BHLK.dtype), value_BHMK)
 
 
 def cross_entropy(logits, labels):
-    """Returns -log softmax(logits)[labels], float32 [...], of logits float32 [..., C] and labels int32 [...] in [0, C)."""
+    """Returns -log softmax(logits)[labels], float32 [...], of logits float32 [..., C] and labels int32 [...]
+    in [0, C)."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

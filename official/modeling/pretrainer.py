@@ -14,20 +14,26 @@ class BertPretrainer(tf.keras.Model):
         super().__init__(name="bert_pretrainer")
         self.encoder = BertEncoder(config, fused, shared)
         self.masked_lm = MaskedLanguageModelHead(config)
-        with tf.name_scope("cls/seq_relationship"):  # class 0: the second segment follows the first; class 1: it is a random one
+        with tf.name_scope(
+            "cls/seq_relationship"
+        ):  # class 0: the second segment follows the first; class 1: it is a random one
             self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
     def call(self, features, dropout_seed=None):
         """Predicts masked tokens and the relation of the two segments.
 
         Args:
-          features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}; more are ignored.
+          features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]};
+            more are ignored.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
           (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
         """
         sequence_BLD, pooled_BD = self.encoder(
-            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed)
-        logits_BPV = self.masked_lm(sequence_BLD, features["masked_lm_positions"], self.encoder.word_embeddings)
+            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed
+        )
+        logits_BPV = self.masked_lm(
+            sequence_BLD, features["masked_lm_positions"], self.encoder.word_embeddings
+        )
         return logits_BPV, self.next_sentence(pooled_BD)

@@ -14,8 +14,8 @@ with warnings.catch_warnings():
 class _AdamW(tfa.optimizers.AdamW):
     """tensorflow-addons' AdamW, choosing what to decay by name.
 
-    The parent compares variable objects, which under a mirrored strategy are never the replica's own: with an exclusion
-    list it would decay nothing there.
+    The parent compares variable objects, which under a mirrored strategy are never the replica's own: with an
+    exclusion list it would decay nothing there.
     """
 
     def _do_use_weight_decay(self, var):
@@ -37,14 +37,27 @@ class Addons:
         self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
 
     def update(self, gradients, variables, factor) -> None:
-        self._optimizer.apply_gradients(zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False)
+        self._optimizer.apply_gradients(
+            zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False
+        )
 
 
 def make_lamb(excluded, **hyper):
     """Returns LAMB; arguments as those of `fused.Lamb`."""
-    return Addons(tfa.optimizers.LAMB(exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper))
+    return Addons(
+        tfa.optimizers.LAMB(
+            exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper
+        )
+    )
 
 
 def make_adamw(learning_rate, weight_decay, excluded, **hyper):
     """Returns AdamW; arguments as those of `fused.AdamW`."""
-    return Addons(_AdamW(learning_rate=learning_rate, weight_decay=Scaled(learning_rate, weight_decay), exclude_from_weight_decay=excluded, **hyper))
+    return Addons(
+        _AdamW(
+            learning_rate=learning_rate,
+            weight_decay=Scaled(learning_rate, weight_decay),
+            exclude_from_weight_decay=excluded,
+            **hyper,
+        )
+    )

@@ -29,8 +29,12 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
 
     zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
     _, total = tf.while_loop(
-        lambda index, _: index < num_micro_batches, body, (tf.constant(0), zeros), parallel_iterations=1,
-        maximum_iterations=num_micro_batches)
+        lambda index, _: index < num_micro_batches,
+        body,
+        (tf.constant(0), zeros),
+        parallel_iterations=1,
+        maximum_iterations=num_micro_batches,
+    )
     return total
 
 
@@ -45,9 +49,9 @@ def _cut(value, parts: int):
 def _add(total, new):
     """Returns the sum, by an addition that stays one.
 
-    TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable that it makes for
-    them breaks in a loop ("AlreadyExistsError: .../AddOpsRewrite_Add/tmp_var"). It does not look behind a Snapshot, which copies
-    nothing where nobody else needs its input.
+    TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable
+    that it makes for them breaks in a loop ("AlreadyExistsError: .../AddOpsRewrite_Add/tmp_var"). It does not
+    look behind a Snapshot, which copies nothing where nobody else needs its input.
     """
     return total + tf.raw_ops.Snapshot(input=new)
 
@@ -58,7 +62,8 @@ def scaled(gradients, factor):
 
 
 def reduce_sum(tensors):
-    """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of them go together."""
+    """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of
+    them go together."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
@@ -77,8 +82,11 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
     packs = _packs(tensors, bytes_per_pack)
     # A call for each: TensorFlow joins what it is given at once.
     reduced = [reduce_sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in pack], axis=0)) for pack in packs]
-    return [tf.reshape(part, tensor.shape) for joined, pack in zip(reduced, packs)
-            for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)]
+    return [
+        tf.reshape(part, tensor.shape)
+        for joined, pack in zip(reduced, packs)
+        for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)
+    ]
 
 
 def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:
@@ -104,5 +112,6 @@ def gather(tensors: dict):
 
 
 def clip_factor(norm, max_norm: float):
-    """Returns what to multiply gradients of global norm `norm` by, so that it is at most `max_norm`: at most 1; NaN where the norm is not finite."""
+    """Returns what to multiply gradients of global norm `norm` by, so that it is at most `max_norm`: at most
+    1; NaN where the norm is not finite."""
     return tf.where(tf.math.is_finite(norm), max_norm / tf.maximum(norm, max_norm), float("nan"))

@@ -9,7 +9,8 @@ GROWTH_STEPS = 2000
 
 
 class LossScale:
-    """A fixed or dynamic loss scale: doubled after 2,000 finite steps in a row, halved (not below 1) after one that is not.
+    """A fixed or dynamic loss scale: doubled after 2,000 finite steps in a row, halved (not below 1) after
+    one that is not.
 
     Make it inside the strategy's scope; `update` is called outside of replicas.
     """

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from official.optimization import fused
 
-# Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that the gamma of
-# the MLM head is decayed there; one list serves both optimizers here.
+# Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
+# the gamma of the MLM head is decayed there; one list serves both optimizers here.
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 
 # Names of the slots in checkpoints, as Google's and Graphcore's TF1 optimizers write them.
@@ -24,24 +24,33 @@ class Optimizer(Protocol):
     iterations: tf.Variable
 
     def create_slots(self, variables) -> None:
-        """Creates the moments of variables, in the strategy's scope: before the first step, so that a checkpoint can be restored."""
+        """Creates the moments of variables, in the strategy's scope: before the first step, so that a
+        checkpoint can be restored."""
 
     def get_slot(self, variable, slot: str) -> tf.Variable:
         """Returns a moment of a variable, "m" or "v"."""
 
     def update(self, gradients, variables, factor) -> None:
-        """Updates variables with gradients times `factor`, float32, which are the same on every replica; in the context of a replica."""
+        """Updates variables with gradients times `factor`, float32, which are the same on every replica; in
+        the context of a replica."""
 
 
 def build_optimizer(config, schedule) -> Optimizer:
     """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
-    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -= rate * |w| / |u| * u.
+    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -=
+    rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
     --fused_ops=false takes tensorflow-addons' optimizers, the same to rounding.
     """
-    hyper = dict(learning_rate=schedule, weight_decay=config.weight_decay_rate, beta_1=config.beta_1, beta_2=config.beta_2,
-                 epsilon=config.epsilon, excluded=list(EXCLUDED))
+    hyper = dict(
+        learning_rate=schedule,
+        weight_decay=config.weight_decay_rate,
+        beta_1=config.beta_1,
+        beta_2=config.beta_2,
+        epsilon=config.epsilon,
+        excluded=list(EXCLUDED),
+    )
     if config.fused_ops:
         return {"lamb": fused.Lamb, "adamw": fused.AdamW}[config.optimizer_type](**hyper)
     from official.optimization import addons  # a second of start-up
@@ -53,5 +62,6 @@ def slot_variables(optimizer: Optimizer, optimizer_type: str, variables) -> dict
     """Returns {checkpoint name: slot variable}, e.g. bert/embeddings/word_embeddings/lamb_m."""
     return {
         f"{variable.name.split(':')[0]}/{saved}": optimizer.get_slot(variable, slot)
-        for slot, saved in SLOT_NAMES[optimizer_type].items() for variable in variables
+        for slot, saved in SLOT_NAMES[optimizer_type].items()
+        for variable in variables
     }

@@ -16,8 +16,8 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         decay from step_0:       (peak - end) * (1 - min(t, N) / N) ** power + end
         decay from warmup_end:   the same with t - (start + W) and N - (start + W) in place of t and N
 
-    With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to the value that the decay has
-    by then.
+    With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to the value that the
+    decay has by then.
     Source: step_0 is the MLPerf v0.7 reference's, with start_warmup_step and poly_power of its TF1 version;
     warmup_end is the shape of Graphcore's BERT and of most later recipes.
 
@@ -30,10 +30,22 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
       decay_from: "step_0" or "warmup_end".
     """
 
-    def __init__(self, peak: float, total_steps: int, warmup_steps: float = 0.0, start_warmup_step: int = 0,
-                 end: float = 0.0, power: float = 1.0, decay_from: str = "step_0"):
+    def __init__(
+        self,
+        peak: float,
+        total_steps: int,
+        warmup_steps: float = 0.0,
+        start_warmup_step: int = 0,
+        end: float = 0.0,
+        power: float = 1.0,
+        decay_from: str = "step_0",
+    ):
         self.peak, self.end, self.power = peak, end, power
-        self.total_steps, self.warmup_steps, self.start_warmup_step = total_steps, warmup_steps, start_warmup_step
+        self.total_steps, self.warmup_steps, self.start_warmup_step = (
+            total_steps,
+            warmup_steps,
+            start_warmup_step,
+        )
         self.decay_from = decay_from
 
     def __call__(self, step):
@@ -68,14 +80,21 @@ class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
 def from_config(config) -> WarmupPolynomialDecay:
     """Returns the schedule that the configuration describes."""
     return WarmupPolynomialDecay(
-        config.learning_rate, schedule_steps(config), config.warmup_steps, config.start_warmup_step,
-        config.end_learning_rate, config.poly_power, config.decay_from)
+        config.learning_rate,
+        schedule_steps(config),
+        config.warmup_steps,
+        config.start_warmup_step,
+        config.end_learning_rate,
+        config.poly_power,
+        config.decay_from,
+    )
 
 
 def corners(config) -> dict[int, float]:
     """Returns {step: learning rate of the update made there} from the first to the last step of the schedule.
 
-    Straight lines from one to the next draw the schedule: exactly where it decays linearly, else through _DECAY_POINTS points.
+    Straight lines from one to the next draw the schedule: exactly where it decays linearly, else through
+      _DECAY_POINTS points.
     """
     schedule, last = from_config(config), max(schedule_steps(config) - 1, 0)
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0

@@ -13,7 +13,8 @@ from official.io import json_files
 from official.reporting import mllog, palette, plots
 from official.reporting.metrics import read_metrics_counted
 from official.reporting.names import format_number
-from official.reporting.result import FILE_NAME as RESULT, load_result
+from official.reporting.result import FILE_NAME as RESULT
+from official.reporting.result import load_result
 
 _ACCURACY = "mlm_accuracy"
 # Settings that say where a run is and what it prints. The model's own settings stand in for its file.
@@ -67,7 +68,8 @@ def read_runs(folders: list[str]) -> list[Run]:
 
 
 def _drop_shared_logs(runs: list[Run]) -> None:
-    """Takes the events away from runs with one and the same log: it tells of the last of them only, and not which that is."""
+    """Takes the events away from runs with one and the same log: it tells of the last of them only, and not
+    which that is."""
     by_path = {}
     for run in runs:
         by_path.setdefault(_real(run.log_path), []).append(run)
@@ -75,8 +77,10 @@ def _drop_shared_logs(runs: list[Run]) -> None:
         if len(sharing) > 1:
             for run in sharing:
                 run.events = []
-            sharing[0].notes.append(f"{', '.join(run.name for run in sharing)} have the same --mllog_file, {path}, which tells of the last of "
-                                    "them only: left out.")
+            sharing[0].notes.append(
+                f"{', '.join(run.name for run in sharing)} have the same --mllog_file, {path}, which tells of"
+                " the last of them only: left out."
+            )
 
 
 def _real(path: str) -> str:
@@ -88,7 +92,9 @@ def _read_run(folder: str, name: str) -> Run:
         raise ConfigError(f"{folder} is not a folder. Give the --model_dir of each run.")
     metrics, damaged = read_metrics_counted(folder)
     if not metrics:
-        raise ConfigError(f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run.")
+        raise ConfigError(
+            f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run."
+        )
     settings = _read_settings(os.path.join(folder, "config.json"))
     log_path = settings.get("mllog_file") or os.path.join(folder, mllog.FILE_NAME)
     result = load_result(folder) if tf.io.gfile.exists(os.path.join(folder, RESULT)) else {}
@@ -97,7 +103,8 @@ def _read_run(folder: str, name: str) -> Run:
 
 
 def _read_settings(path: str) -> dict:
-    """Returns a saved configuration, the model's sizes as model.NAME; {} where there is none. Raises ConfigError where it is damaged."""
+    """Returns a saved configuration, the model's sizes as model.NAME; {} where there is none. Raises
+    ConfigError where it is damaged."""
     if not tf.io.gfile.exists(path):
         return {}
     settings = json_files.read_json(path)
@@ -109,7 +116,8 @@ def _read_settings(path: str) -> dict:
 
 
 def short_names(folders: list[str]) -> list[str]:
-    """Returns the shortest ends of the paths that differ, without what all of them end with: a/1/run, a/2/run -> 1, 2."""
+    """Returns the shortest ends of the paths that differ, without what all of them end with: a/1/run, a/2/run
+    -> 1, 2."""
     paths = [_real(folder) for folder in folders]
     for number, path in enumerate(paths):
         if path in paths[:number]:
@@ -133,19 +141,35 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
       target: masked-LM accuracy to reach; None for each run's own stop_threshold.
 
     Returns:
-      {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes": of all runs}.
+      {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes":
+      of all runs}.
     """
     names = differing_settings(runs)
-    return {"settings": names, "runs": [
-        {"run": run.name, "folder": run.folder, "settings": {name: _setting(run, name) for name in names}, **summarize(run, target)}
-        for run in runs], "notes": [note for run in runs for note in run.notes]}
+    return {
+        "settings": names,
+        "runs": [
+            {
+                "run": run.name,
+                "folder": run.folder,
+                "settings": {name: _setting(run, name) for name in names},
+                **summarize(run, target),
+            }
+            for run in runs
+        ],
+        "notes": [note for run in runs for note in run.notes],
+    }
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
-    """Returns the names of the settings that are not the same in all runs, in the order of the configuration."""
+    """Returns the names of the settings that are not the same in all runs, in the order of the
+    configuration."""
     known = dict.fromkeys([*config_lib.FIELDS, *(name for run in runs for name in run.settings)])
     known_runs = [run for run in runs if run.settings]
-    return [name for name in known if not name.startswith(_LEFT_OUT) and len({repr(_setting(run, name)) for run in known_runs}) > 1]
+    return [
+        name
+        for name in known
+        if not name.startswith(_LEFT_OUT) and len({repr(_setting(run, name)) for run in known_runs}) > 1
+    ]
 
 
 def _setting(run: Run, name: str):
@@ -162,19 +186,30 @@ def summarize(run: Run, target: float | None = None) -> dict:
       target: masked-LM accuracy to reach; None for the run's own stop_threshold.
 
     Returns:
-      target; target_step, target_samples and target_secs (since run_start): where an evaluation first reached it; step, eval_loss
-      (nats) and eval_accuracy: the last ones; best_accuracy; sequences_per_sec; status, "unfinished" without a result.
+      target; target_step, target_samples and target_secs (since run_start): where an evaluation first reached
+      it; step, eval_loss (nats) and eval_accuracy: the last ones; best_accuracy; sequences_per_sec; status,
+      "unfinished" without a result.
     """
     target = run_target(run, target)
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
     last = evaluations[-1] if evaluations else {}
-    reached = next((line for line in evaluations if target is not None and (line.get(_ACCURACY) or 0) >= target), {})
-    return {"target": target, "target_step": reached.get("step"), "target_samples": reached.get("samples"),
-            "target_secs": _secs_until(run.events, reached.get("samples")), "step": max(line["step"] for line in run.metrics),
-            "eval_loss": last.get("loss"), "eval_accuracy": last.get(_ACCURACY),
-            "best_accuracy": max((line[_ACCURACY] for line in evaluations if line.get(_ACCURACY) is not None), default=None),
-            "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
-            "status": run.result.get("status", "unfinished")}
+    reached = next(
+        (line for line in evaluations if target is not None and (line.get(_ACCURACY) or 0) >= target), {}
+    )
+    return {
+        "target": target,
+        "target_step": reached.get("step"),
+        "target_samples": reached.get("samples"),
+        "target_secs": _secs_until(run.events, reached.get("samples")),
+        "step": max(line["step"] for line in run.metrics),
+        "eval_loss": last.get("loss"),
+        "eval_accuracy": last.get(_ACCURACY),
+        "best_accuracy": max(
+            (line[_ACCURACY] for line in evaluations if line.get(_ACCURACY) is not None), default=None
+        ),
+        "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
+        "status": run.result.get("status", "unfinished"),
+    }
 
 
 def run_target(run: Run, target: float | None) -> float | None:
@@ -183,17 +218,29 @@ def run_target(run: Run, target: float | None) -> float | None:
 
 
 def _secs_until(events: list[dict], samples: int | None) -> float | None:
-    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of them is not known."""
+    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of
+    them is not known."""
     if samples is None:
         return None
     started = next((event["time_ms"] for event in events if event["key"] == "run_start"), None)
-    reached = next((event["time_ms"] for event in events if event["key"] == "eval_accuracy"
-                    and event["metadata"].get("samples_count", event["metadata"].get("epoch_num")) == samples), None)
+    reached = next(
+        (
+            event["time_ms"]
+            for event in events
+            if event["key"] == "eval_accuracy"
+            and event["metadata"].get("samples_count", event["metadata"].get("epoch_num")) == samples
+        ),
+        None,
+    )
     return None if None in (started, reached) else (reached - started) / 1000
 
 
 def _median_speed(metrics: list[dict]) -> float | None:
-    speeds = [line["sequences_per_sec"] for line in metrics if line["split"] == "train" and line.get("sequences_per_sec") is not None]
+    speeds = [
+        line["sequences_per_sec"]
+        for line in metrics
+        if line["split"] == "train" and line.get("sequences_per_sec") is not None
+    ]
     return statistics.median(speeds) if speeds else None
 
 
@@ -202,8 +249,11 @@ def _median_speed(metrics: list[dict]) -> float | None:
 
 
 def format_comparison(comparison: dict) -> str:
-    """Returns what `compare` found as text: a row for each run; settings in a table of their own where many differ."""
-    return "\n\n".join([*_tables(comparison["runs"], comparison["settings"]), *map("Note: {}".format, comparison["notes"])])
+    """Returns what `compare` found as text: a row for each run; settings in a table of their own where many
+    differ."""
+    return "\n\n".join(
+        [*_tables(comparison["runs"], comparison["settings"]), *map("Note: {}".format, comparison["notes"])]
+    )
 
 
 def _tables(runs: list[dict], names: list[str]) -> list[str]:
@@ -214,7 +264,9 @@ def _tables(runs: list[dict], names: list[str]) -> list[str]:
     table = format_table(columns + _result_columns(runs))
     if len(names) <= _MOST_SETTINGS:
         return [table]
-    listed = [("setting", names)] + [(run["run"], [values[number] for _, values in settings]) for number, run in enumerate(runs)]
+    listed = [("setting", names)] + [
+        (run["run"], [values[number] for _, values in settings]) for number, run in enumerate(runs)
+    ]
     return [table, format_table(listed)]
 
 
@@ -223,21 +275,35 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
     to_target = []
     if targets != {None}:
         target = f"{targets.pop():g}" if len(targets) == 1 else "target"
-        to_target = [("target_step", f"steps to {target}", "{:,}"), ("target_samples", f"samples to {target}", "{:,}"),
-                     ("target_secs", f"seconds to {target}", "{:,.1f}")]
-    columns = [*to_target, ("step", "last step", "{:,}"), ("eval_loss", "final loss", "{:.4f}"),
-               ("eval_accuracy", "final accuracy", "{:.4f}"), ("best_accuracy", "best accuracy", "{:.4f}")]
-    shown = [(title, [_DASH if run[name] is None else form.format(run[name]) for run in runs]) for name, title, form in columns]
-    speeds = [_DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs]
+        to_target = [
+            ("target_step", f"steps to {target}", "{:,}"),
+            ("target_samples", f"samples to {target}", "{:,}"),
+            ("target_secs", f"seconds to {target}", "{:,.1f}"),
+        ]
+    columns = [
+        *to_target,
+        ("step", "last step", "{:,}"),
+        ("eval_loss", "final loss", "{:.4f}"),
+        ("eval_accuracy", "final accuracy", "{:.4f}"),
+        ("best_accuracy", "best accuracy", "{:.4f}"),
+    ]
+    shown = [
+        (title, [_DASH if run[name] is None else form.format(run[name]) for run in runs])
+        for name, title, form in columns
+    ]
+    speeds = [
+        _DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
+    ]
     return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
 
 
 def short_values(values: list) -> list[str]:
-    """Returns settings as short text: without the folders that paths share, and only the ends of what is still long."""
+    """Returns settings as short text: without the folders that paths share, and only the ends of what is
+    still long."""
     texts = [_text(value) for value in values]
     while all("/" in text.strip("/") for text in texts) and len({text.split("/")[0] for text in texts}) == 1:
         texts = [text.split("/", 1)[1] for text in texts]
-    return [text if len(text) <= _VALUE_WIDTH else "\u2026" + text[1 - _VALUE_WIDTH:] for text in texts]
+    return [text if len(text) <= _VALUE_WIDTH else "\u2026" + text[1 - _VALUE_WIDTH :] for text in texts]
 
 
 def _text(value) -> str:
@@ -252,8 +318,8 @@ def format_table(columns: list[tuple[str, list[str]]]) -> str:
     """Returns aligned text.
 
     Args:
-      columns: (title, cells). Titles are broken at underscores and spaces over several lines. Columns of numbers and dashes stand
-        at the right, others at the left.
+      columns: (title, cells). Titles are broken at underscores and spaces over several lines. Columns of
+        numbers and dashes stand at the right, others at the left.
     """
     headers = [_broken(title) for title, _ in columns]
     depth = max(map(len, headers))
@@ -287,7 +353,8 @@ def _is_number(cell: str) -> bool:
 
 
 def plot_comparison(runs: list[Run], target: float | None = None):
-    """Draws loss and masked-LM accuracy of all runs over sequences: evaluations strong, training faint, a colour for each run.
+    """Draws loss and masked-LM accuracy of all runs over sequences: evaluations strong, training faint, a
+    colour for each run.
 
     Args:
       runs: of `read_runs`.
@@ -303,9 +370,17 @@ def plot_comparison(runs: list[Run], target: float | None = None):
     last = max((line.get("samples") or 0 for run in runs for line in run.metrics), default=0)
     with plots.style():
         figure = plots.new_figure(width, height)
-        loss, accuracy = figure.subplots(1, 2, gridspec_kw=dict(
-            left=_LEFT / width, right=1 - margin / width, wspace=(margin + _LEFT) / _PANEL, bottom=(below + _BOTTOM) / height,
-            top=1 - _TOP / height))
+        loss, accuracy = figure.subplots(
+            1,
+            2,
+            gridspec_kw=dict(
+                left=_LEFT / width,
+                right=1 - margin / width,
+                wspace=(margin + _LEFT) / _PANEL,
+                bottom=(below + _BOTTOM) / height,
+                top=1 - _TOP / height,
+            ),
+        )
         _draw_loss(loss, runs, looks)
         _draw_accuracy(accuracy, runs, looks, target)
         for axes in (loss, accuracy):
@@ -319,19 +394,26 @@ def plot_comparison(runs: list[Run], target: float | None = None):
 
 def _looks(count: int) -> list[tuple]:
     """Returns (colour, dashes) for each run."""
-    return [(palette.COLORS[number % len(palette.COLORS)], _DASHES[number // len(palette.COLORS) % len(_DASHES)]) for number in range(count)]
+    return [
+        (palette.COLORS[number % len(palette.COLORS)], _DASHES[number // len(palette.COLORS) % len(_DASHES)])
+        for number in range(count)
+    ]
 
 
 def _label(run: Run) -> str:
-    return run.name if len(run.name) <= _LABEL_WIDTH else "\u2026" + run.name[1 - _LABEL_WIDTH:]
+    return run.name if len(run.name) <= _LABEL_WIDTH else "\u2026" + run.name[1 - _LABEL_WIDTH :]
 
 
 def _captions(runs: list[Run]) -> list[tuple[str, str]]:
-    """Returns (name, the settings in which it differs from the others) for each run; none where only the seed differs."""
+    """Returns (name, the settings in which it differs from the others) for each run; none where only the seed
+    differs."""
     names = differing_settings(runs)
     values = [short_values([_setting(run, name) for run in runs]) for name in names]
-    texts = [", ".join(f"{name} {column[number]}" for name, column in zip(names, values)) for number in range(len(runs))]
-    cut = [text if len(text) <= _CAPTION_WIDTH else text[:_CAPTION_WIDTH - 1] + "\u2026" for text in texts]
+    texts = [
+        ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
+        for number in range(len(runs))
+    ]
+    cut = [text if len(text) <= _CAPTION_WIDTH else text[: _CAPTION_WIDTH - 1] + "\u2026" for text in texts]
     return [(_label(run), text) for run, text in zip(runs, cut)] if set(names) - {"seed"} else []
 
 
@@ -342,7 +424,10 @@ def _draw_loss(axes, runs: list[Run], looks: list[tuple]) -> None:
     labels = [_draw_run(axes, run, "loss", look) for run, look in zip(runs, looks)]
     values = plots.finite(np.concatenate([[np.nan], *(line.get_ydata() for line in axes.lines)]))
     if values.size:
-        low, high = values.min(), np.quantile(values, 0.97)  # the first steps would take up half of the height
+        low, high = (
+            values.min(),
+            np.quantile(values, 0.97),
+        )  # the first steps would take up half of the height
         margin = 0.06 * (high - low) + 1e-6
         axes.set_ylim(low - margin, high + margin)
     plots.label_ends(axes, labels)
@@ -360,7 +445,8 @@ def _draw_accuracy(axes, runs: list[Run], looks: list[tuple], target: float | No
 
 
 def _draw_run(axes, run: Run, name: str, look: tuple):
-    """Draws a metric of a run; returns (value, text, colour) of the label for the end of its strongest curve, or None."""
+    """Draws a metric of a run; returns (value, text, colour) of the label for the end of its strongest curve,
+    or None."""
     import numpy as np
 
     color, dashes = look
@@ -371,9 +457,21 @@ def _draw_run(axes, run: Run, name: str, look: tuple):
             continue
         line = plots.smoothed(values) if not strong and len(values) >= plots.FEWEST_TO_SMOOTH else values
         samples, line = plots.thinned(samples, line)
-        dots = {"marker": "o", "markersize": 3.2, "markeredgewidth": 0} if len(line) <= (40 if strong else 2) else {}
-        axes.plot(samples, line, color=color, linestyle=dashes, linewidth=1.9 if strong else 1.1, alpha=1 if strong else 0.35,
-                  zorder=4 if strong else 3, **dots)
+        dots = (
+            {"marker": "o", "markersize": 3.2, "markeredgewidth": 0}
+            if len(line) <= (40 if strong else 2)
+            else {}
+        )
+        axes.plot(
+            samples,
+            line,
+            color=color,
+            linestyle=dashes,
+            linewidth=1.9 if strong else 1.1,
+            alpha=1 if strong else 0.35,
+            zorder=4 if strong else 3,
+            **dots,
+        )
         end = float(plots.finite(line)[-1])
         label = end, f"{_label(run)} {end:.3f}{'' if strong else _TRAINING_ONLY}", color
     return label

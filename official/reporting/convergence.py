@@ -27,9 +27,10 @@ def score(runs: list[Run], ruleset: str) -> dict:
       ruleset: of RULESETS.
 
     Returns:
-      runs: [{run, minutes, samples, batch_size, success, whole}], minutes and samples None where they do not count; whole: the log
-        has the run from its first sequence on, others are left out of all that follows;
-      score_minutes and mean_samples: the mean without the best and the worst, None where there are too few runs of one batch size;
+      runs: [{run, minutes, samples, batch_size, success, whole}], minutes and samples None where they do not
+        count; whole: the log has the run from its first sequence on, others are left out of all that follows;
+      score_minutes and mean_samples: the mean without the best and the worst, None where there are too few
+        runs of one batch size;
       references: see `_references`; notes: what is missing or in doubt, a sentence each.
 
     Raises:
@@ -46,13 +47,20 @@ def score(runs: list[Run], ruleset: str) -> dict:
             minutes = _olympic_mean([row["minutes"] for row in successes], failures)
             samples = _olympic_mean([row["samples"] for row in successes], failures)
         references = [] if samples is None else _references(batches.pop(), samples, ruleset)
-    return {"ruleset": ruleset, "runs": rows, "score_minutes": minutes, "mean_samples": samples, "references": references,
-            "notes": _notes(runs, rows, references)}
+    return {
+        "ruleset": ruleset,
+        "runs": rows,
+        "score_minutes": minutes,
+        "mean_samples": samples,
+        "references": references,
+        "notes": _notes(runs, rows, references),
+    }
 
 
 @contextlib.contextmanager
 def _quiet():
-    """Keeps the library from logging; it would also give the root logger a handler, which later messages would go to twice."""
+    """Keeps the library from logging; it would also give the root logger a handler, which later messages
+    would go to twice."""
     root = logging.getLogger()
     handlers, disabled = list(root.handlers), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -66,35 +74,56 @@ def _quiet():
 
 
 def _read_run(run: Run, ruleset: str) -> dict:
-    times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in ("run_start", "run_stop")}
+    times = {
+        event["key"]: event["time_ms"] for event in run.events if event["key"] in ("run_start", "run_stop")
+    }
     if "run_start" not in times:
         raise ConfigError(f"{run.folder} has no MLPerf log of its own with a run_start: {run.log_path}.")
     failed, samples, batch_size = _read_log(run, ruleset)
     whole = _first_samples(run) == 0
     minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times and whole else None
-    return {"run": run.name, "minutes": minutes, "samples": None if failed or not whole else samples, "batch_size": batch_size,
-            "success": not failed, "whole": whole}
+    return {
+        "run": run.name,
+        "minutes": minutes,
+        "samples": None if failed or not whole else samples,
+        "batch_size": batch_size,
+        "success": not failed,
+        "whole": whole,
+    }
 
 
 def _read_log(run: Run, ruleset: str) -> tuple[bool, float, int]:
-    """Returns (whether the target was missed, sequences to it, batch size), as the library reads them from the whole lines."""
+    """Returns (whether the target was missed, sequences to it, batch size), as the library reads them from
+    the whole lines."""
     from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
 
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.writelines(f":::MLLOG {json.dumps(event)}\n" for event in run.events)
         file.flush()
         try:
-            failed, samples, batch_size, _ = rcp_checker.read_submission_file(file.name, ruleset, use_train_samples=False)
+            failed, samples, batch_size, _ = rcp_checker.read_submission_file(
+                file.name, ruleset, use_train_samples=False
+            )
         except (KeyError, TypeError, UnboundLocalError, ValueError) as error:
             raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
     if not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigError(f"{run.log_path} is not a whole MLPerf log: global_batch_size is {batch_size!r}, expected a number.")
+        raise ConfigError(
+            f"{run.log_path} is not a whole MLPerf log: global_batch_size is {batch_size!r}, expected a"
+            " number."
+        )
     return bool(failed), samples, batch_size
 
 
 def _first_samples(run: Run) -> int:
     """Returns the sequences that the run had seen where its log begins."""
-    return next((event["metadata"].get("first_epoch_num") or 0 for event in run.events if event["key"] == "block_start"), 0)
+    return next(
+        (
+            event["metadata"].get("first_epoch_num") or 0
+            for event in run.events
+            if event["key"] == "block_start"
+        ),
+        0,
+    )
 
 
 def _olympic_mean(values: list[float], failures: int) -> float:
@@ -108,9 +137,10 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     """Compares the mean of the sequences to the target with the reference's.
 
     Returns:
-      A dict for all reference points, and one for the pruned ones, by which submissions are checked: {points, batch_sizes (two where
-      they were interpolated), mean and minimum (sequences), accepted, normalization (the factor of the score)}. Batches larger than
-      all reference points have none.
+      A dict for all reference points, and one for the pruned ones, by which submissions are checked: {points,
+        batch_sizes (two where
+      they were interpolated), mean and minimum (sequences), accepted, normalization (the factor of the
+      score)}. Batches larger than all reference points have none.
     """
     from mlperf_logging.rcp_checker import rcp_checker
 
@@ -119,19 +149,30 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     for points in ("full_rcps", "pruned_rcps"):
         record, batch_sizes = _reference(checker, batch_size, points)
         if record:
-            found.append({"points": points, "batch_sizes": batch_sizes, "mean": float(record["RCP Mean"]),
-                          "minimum": float(record["Min Epochs"]), "accepted": bool(samples >= record["Min Epochs"]),
-                          "normalization": float(checker._find_norm_factor(record, samples))})  # pylint: disable=protected-access
+            found.append(
+                {
+                    "points": points,
+                    "batch_sizes": batch_sizes,
+                    "mean": float(record["RCP Mean"]),
+                    "minimum": float(record["Min Epochs"]),
+                    "accepted": bool(samples >= record["Min Epochs"]),
+                    "normalization": float(checker._find_norm_factor(record, samples)),
+                }
+            )  # pylint: disable=protected-access
     return found
 
 
 def _reference(checker, batch_size: int, points: str) -> tuple[dict | None, list[int]]:
-    """Returns the reference for a batch size and those it was made from, as the library's check_directory chooses it."""
+    """Returns the reference for a batch size and those it was made from, as the library's check_directory
+    chooses it."""
     # pylint: disable=protected-access
     record = checker._find_rcp(batch_size, points)
     if record:
         return record, [batch_size]
-    low, high = checker._find_top_min_rcp(batch_size, points), checker._find_bottom_max_rcp(batch_size, points)
+    low, high = (
+        checker._find_top_min_rcp(batch_size, points),
+        checker._find_bottom_max_rcp(batch_size, points),
+    )
     if low and high:
         return checker._create_interp_rcp(batch_size, low, high)[1], [low["BS"], high["BS"]]
     return (high, [high["BS"]]) if high else (None, [])
@@ -142,18 +183,32 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
     runs, rows = [run for run in runs if run.name not in partial], [row for row in rows if row["whole"]]
     failed = [row["run"] for row in rows if not row["success"]]
     batches = sorted({row["batch_size"] for row in rows})
-    names = [name for name in differing_settings(runs) if name not in ("seed", "init_checkpoint", "train_batch_size")]
+    names = [
+        name
+        for name in differing_settings(runs)
+        if name not in ("seed", "init_checkpoint", "train_batch_size")
+    ]
     targets = {run.settings.get("stop_threshold") for run in runs} - {None}
     notes = {
-        f"left out of the score, because the log begins in the middle of the run: {', '.join(sorted(partial))}.": partial,
-        f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no score.": failed,
-        f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {len(rows) - len(failed)}.":
-            len(rows) - len(failed) < _FEWEST_RUNS,
-        f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.": len(rows) != _RUNS_OF_A_SUBMISSION,
-        f"the batch sizes differ ({', '.join(map(str, batches))}), so there is no score and no reference.": len(batches) > 1,
+        f"left out of the score, because the log begins in the middle of the run: {', '.join(sorted(partial))}.": (
+            partial
+        ),
+        f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no score.": (
+            failed
+        ),
+        f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {len(rows) - len(failed)}.": (
+            len(rows) - len(failed) < _FEWEST_RUNS
+        ),
+        f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.": (
+            len(rows) != _RUNS_OF_A_SUBMISSION
+        ),
+        f"the batch sizes differ ({', '.join(map(str, batches))}), so there is no score and no reference.": (
+            len(batches) > 1
+        ),
         f"not one recipe: the runs differ in {', '.join(names)}.": names,
-        f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at {', '.join(f'{t:g}' for t in sorted(targets))}.":
-            references and targets - {_REFERENCE_TARGET},
+        f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at {', '.join(f'{t:g}' for t in sorted(targets))}.": (
+            references and targets - {_REFERENCE_TARGET}
+        ),
     }
     return [note for note, applies in notes.items() if applies]
 
@@ -161,14 +216,23 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
 def format_score(values: dict) -> str:
     """Returns what `score` found as text."""
     rows = values["runs"]
-    table = format_table([
-        ("run", [row["run"] for row in rows]), ("batch size", [str(row["batch_size"]) for row in rows]),
-        ("minutes", ["\u2013" if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]),
-        ("samples to target", ["\u2013" if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows])])
+    table = format_table(
+        [
+            ("run", [row["run"] for row in rows]),
+            ("batch size", [str(row["batch_size"]) for row in rows]),
+            ("minutes", ["\u2013" if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]),
+            (
+                "samples to target",
+                ["\u2013" if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows],
+            ),
+        ]
+    )
     parts = [f"MLPerf, ruleset {values['ruleset']}\n{table}"]
     if values["score_minutes"] is not None:
-        parts.append(f"Score: {values['score_minutes']:,.2f} minutes; samples to target: {values['mean_samples']:,.0f} "
-                     "(means without the best and the worst run)")
+        parts.append(
+            f"Score: {values['score_minutes']:,.2f} minutes; samples to target: {values['mean_samples']:,.0f}"
+            " (means without the best and the worst run)"
+        )
     if values["references"]:
         parts.append(_format_references(values))
     return "\n\n".join(parts + ["\n".join(_NOTE + note for note in values["notes"])]).rstrip()
@@ -176,12 +240,15 @@ def format_score(values: dict) -> str:
 
 def _format_references(values: dict) -> str:
     references = values["references"]
-    return format_table([
-        ("reference points", [_describe_points(reference) for reference in references]),
-        ("mean samples", [f"{reference['mean']:,.0f}" for reference in references]),
-        ("fewest accepted", [f"{math.ceil(reference['minimum']):,}" for reference in references]),
-        ("these runs", [f"{values['mean_samples']:,.0f}" for _ in references]),
-        ("verdict", [_verdict(reference, values["score_minutes"]) for reference in references])])
+    return format_table(
+        [
+            ("reference points", [_describe_points(reference) for reference in references]),
+            ("mean samples", [f"{reference['mean']:,.0f}" for reference in references]),
+            ("fewest accepted", [f"{math.ceil(reference['minimum']):,}" for reference in references]),
+            ("these runs", [f"{values['mean_samples']:,.0f}" for _ in references]),
+            ("verdict", [_verdict(reference, values["score_minutes"]) for reference in references]),
+        ]
+    )
 
 
 def _describe_points(reference: dict) -> str:
@@ -193,5 +260,8 @@ def _verdict(reference: dict, minutes: float) -> str:
     if not reference["accepted"]:
         return "FAILED: converges faster than the reference allows"
     if reference["normalization"] > 1:
-        return f"passed, faster than the reference: score normalized to {minutes * reference['normalization']:,.2f} minutes"
+        return (
+            "passed, faster than the reference: score normalized to"
+            f" {minutes * reference['normalization']:,.2f} minutes"
+        )
     return "passed"

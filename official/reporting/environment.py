@@ -14,15 +14,26 @@ _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 def environment() -> dict:
     """Returns the versions, the commit of the code and the machine of this process."""
-    return {"commit": commit(), "python": platform.python_version(),
-            "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}, "machine": machine()}
+    return {
+        "commit": commit(),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "machine": machine(),
+    }
 
 
 def commit() -> str | None:
-    """Returns the commit that this file belongs to, with -dirty where files differ from it; None outside of a checkout."""
+    """Returns the commit that this file belongs to, with -dirty where files differ from it; None outside of a
+    checkout."""
     try:
-        done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=os.path.dirname(os.path.abspath(__file__)),
-                              capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=os.path.dirname(os.path.abspath(__file__)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
@@ -36,13 +47,18 @@ def machine() -> dict:
             for line in file:
                 key, _, value = line.partition(":")
                 cpu.setdefault(key.strip(), value.strip())
-    return {"cpu": cpu.get("model name") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
-            "instructions": [name for name in _CPU_FEATURES if name in cpu.get("flags", "").split()],
-            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9), "system": platform.platform()}
+    return {
+        "cpu": cpu.get("model name") or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "instructions": [name for name in _CPU_FEATURES if name in cpu.get("flags", "").split()],
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "system": platform.platform(),
+    }
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory in use at once so far: of the first GPU where TensorFlow uses one, otherwise of this process."""
+    """Returns the most memory in use at once so far: of the first GPU where TensorFlow uses one, otherwise of
+    this process."""
     if tf.config.list_logical_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -34,8 +34,12 @@ class Timing:
         return amount / self.median
 
 
-def measure_in_turns(cases: dict[str, Callable[[], None]], rounds: int, warmup_rounds: int = 1,
-                     after_round: Callable[[int], None] = lambda _: None) -> dict[str, Timing]:
+def measure_in_turns(
+    cases: dict[str, Callable[[], None]],
+    rounds: int,
+    warmup_rounds: int = 1,
+    after_round: Callable[[int], None] = lambda _: None,
+) -> dict[str, Timing]:
     """Runs every case once a round, so that a slow episode of the machine hits all of them.
 
     Args:
@@ -57,7 +61,8 @@ def measure_in_turns(cases: dict[str, Callable[[], None]], rounds: int, warmup_r
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar of a chart: its name, value, relative spread, the text at its end, and the group that gives its colour."""
+    """One bar of a chart: its name, value, relative spread, the text at its end, and the group that gives its
+    colour."""
 
     name: str
     value: float
@@ -66,7 +71,9 @@ class Bar:
     group: str
 
 
-def draw_bars(bars: list[Bar], title: str, unit: str, limit: float | None = None, limit_text: str = "") -> bytes:
+def draw_bars(
+    bars: list[Bar], title: str, unit: str, limit: float | None = None, limit_text: str = ""
+) -> bytes:
     """Draws horizontal bars with their spread, and returns a PNG.
 
     Args:
@@ -80,19 +87,44 @@ def draw_bars(bars: list[Bar], title: str, unit: str, limit: float | None = None
     height = _BAR_INCHES * len(bars) + 1.5
     figure = Figure(figsize=(9.0, height))
     FigureCanvasAgg(figure)
-    left = min(0.45, max(0.24, 0.02 + 0.0085 * max(len(bar.name) for bar in bars)))  # names that are long need room
+    left = min(
+        0.45, max(0.24, 0.02 + 0.0085 * max(len(bar.name) for bar in bars))
+    )  # names that are long need room
     axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
     colours = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
     places = range(len(bars))[::-1]
-    axes.barh(places, [bar.value for bar in bars], height=0.62, color=[colours[bar.group] for bar in bars],
-              xerr=[bar.value * bar.spread for bar in bars], error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5})
+    axes.barh(
+        places,
+        [bar.value for bar in bars],
+        height=0.62,
+        color=[colours[bar.group] for bar in bars],
+        xerr=[bar.value * bar.spread for bar in bars],
+        error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
+    )
     for place, bar in zip(places, bars):
-        axes.annotate(bar.text, (1, place), xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", va="center",
-                      fontsize=9, color=palette.INK, annotation_clip=False)
+        axes.annotate(
+            bar.text,
+            (1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=palette.INK,
+            annotation_clip=False,
+        )
     if limit is not None:
         axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
-        axes.annotate(limit_text, (limit, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points", ha="center",
-                      fontsize=8.5, color=palette.MUTED)
+        axes.annotate(
+            limit_text,
+            (limit, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8.5,
+            color=palette.MUTED,
+        )
     axes.set_yticks(list(places), [bar.name for bar in bars], fontsize=9.5)
     axes.tick_params(length=0, labelcolor=palette.INK)
     axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))

@@ -6,8 +6,8 @@ import os
 import socket
 import time
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError
 from official.io import json_files
@@ -18,7 +18,8 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 def plain_value(value):
-    """Returns a number, string, None or nested container as JSON can hold it: NumPy and TensorFlow unwrapped, NaN and infinity as None."""
+    """Returns a number, string, None or nested container as JSON can hold it: NumPy and TensorFlow unwrapped,
+    NaN and infinity as None."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if hasattr(value, "tolist"):
@@ -33,7 +34,8 @@ def plain_value(value):
 
 
 def read_metrics(path: str) -> list[dict]:
-    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete, or that something else damaged, are skipped.
+    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete, or that something else damaged,
+    are skipped.
 
     Args:
       path: the file, or the run's folder. A file that does not exist holds no lines.
@@ -45,7 +47,8 @@ def read_metrics(path: str) -> list[dict]:
 
 
 def read_metrics_counted(path: str) -> tuple[list[dict], int]:
-    """As `read_metrics`, and the number of lines that are damaged; one that a kill cut short at the end is not among them."""
+    """As `read_metrics`, and the number of lines that are damaged; one that a kill cut short at the end is
+    not among them."""
     if tf.io.gfile.isdir(path):
         path = os.path.join(path, FILE_NAME)
     lines = read_lines(path)
@@ -86,9 +89,10 @@ class MetricsWriter:
 
         Args:
           model_dir: folder of the run, made if missing.
-          resume_step: the step this process goes on from. Lines of later steps, which it will write again, are
-            removed. 0 for a run that starts from nothing; None keeps lines of all steps.
-          others: writers with the same `write` and `flush` that are called, too; who has opened them closes them.
+          resume_step: the step this process goes on from. Lines of later steps, which it will write again,
+            are removed. 0 for a run that starts from nothing; None keeps lines of all steps.
+          others: writers with the same `write` and `flush` that are called, too; who has opened them closes
+            them.
         """
         self._others = tuple(others)
         tf.io.gfile.makedirs(model_dir)
@@ -119,8 +123,14 @@ class MetricsWriter:
 
     def _write_events(self, split: str, step: int, values: dict) -> None:
         if split not in self._event_files:
-            self._event_files[split] = _EventFile(os.path.join(self._tensorboard_dir, split), self._resume_step)
-        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and name != "samples"}
+            self._event_files[split] = _EventFile(
+                os.path.join(self._tensorboard_dir, split), self._resume_step
+            )
+        numbers = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, (int, float)) and name != "samples"
+        }
         self._event_files[split].write(step, numbers)
 
     def flush(self) -> None:
@@ -152,8 +162,9 @@ class SilentWriter:
 class _EventFile:
     """A TensorBoard event file of scalars.
 
-    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted process that
-    lie beyond the step a later one went on from, so the records are written here; the format is TFRecords of Event.
+    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted
+    process that lie beyond the step a later one went on from, so the records are written here; the format is
+    TFRecords of Event.
     """
 
     def __init__(self, folder: str, resume_step: int | None):
@@ -172,7 +183,8 @@ class _EventFile:
 
     def write(self, step: int, values: dict) -> None:
         summary = tf.compat.v1.Summary(
-            value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        )
         self._write(tf.compat.v1.Event(step=step, summary=summary))
         self._writer.flush()
 

@@ -11,8 +11,8 @@ import os
 import re
 import sys
 
-from absl import logging as absl_logging
 import tensorflow as tf
+from absl import logging as absl_logging
 
 from official import config as config_lib
 from official.config import ConfigError
@@ -32,7 +32,8 @@ def log_path(config) -> str:
 
 
 def read_events(path: str) -> list[dict]:
-    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}. A file that is missing holds none."""
+    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}. A file that is missing
+    holds none."""
     return [event for event in map(_parse, read_lines(path)) if event]
 
 
@@ -63,40 +64,66 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
       platform: stands in for an unset --submission_platform, e.g. gpu-8.
     """
     steps, name = config_lib.schedule_steps(config), config.optimizer_type
-    warmup = int(config.warmup_steps) if config.warmup_steps == int(config.warmup_steps) else config.warmup_steps
+    warmup = (
+        int(config.warmup_steps) if config.warmup_steps == int(config.warmup_steps) else config.warmup_steps
+    )
     return [
         # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
-        ("submission_benchmark", "bert"), ("submission_org", config.submission_org),
-        ("submission_platform", config.submission_platform or platform), ("submission_division", config.submission_division),
+        ("submission_benchmark", "bert"),
+        ("submission_org", config.submission_org),
+        ("submission_platform", config.submission_platform or platform),
+        ("submission_division", config.submission_division),
         ("submission_status", config.submission_status),
-        ("seed", config.seed), ("global_batch_size", config.train_batch_size), ("max_sequence_length", config.max_seq_length),
-        ("max_predictions_per_seq", config.max_predictions_per_seq), ("opt_name", name),
-        ("opt_base_learning_rate", config.learning_rate), ("opt_end_learning_rate", config.end_learning_rate),
-        ("opt_epsilon", config.epsilon), (f"opt_{name}_epsilon", config.epsilon), (f"opt_{name}_beta_1", config.beta_1),
-        (f"opt_{name}_beta_2", config.beta_2), (_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate),
-        (f"opt_{name}_learning_rate_decay_poly_power", config.poly_power), ("opt_learning_rate_training_steps", steps),
-        ("opt_learning_rate_warmup_steps", warmup), ("num_warmup_steps", warmup), ("start_warmup_step", config.start_warmup_step),
-        ("gradient_accumulation_steps", config.num_accumulation_steps), ("opt_gradient_accumulation_steps", config.num_accumulation_steps),
+        ("seed", config.seed),
+        ("global_batch_size", config.train_batch_size),
+        ("max_sequence_length", config.max_seq_length),
+        ("max_predictions_per_seq", config.max_predictions_per_seq),
+        ("opt_name", name),
+        ("opt_base_learning_rate", config.learning_rate),
+        ("opt_end_learning_rate", config.end_learning_rate),
+        ("opt_epsilon", config.epsilon),
+        (f"opt_{name}_epsilon", config.epsilon),
+        (f"opt_{name}_beta_1", config.beta_1),
+        (f"opt_{name}_beta_2", config.beta_2),
+        (_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate),
+        (f"opt_{name}_learning_rate_decay_poly_power", config.poly_power),
+        ("opt_learning_rate_training_steps", steps),
+        ("opt_learning_rate_warmup_steps", warmup),
+        ("num_warmup_steps", warmup),
+        ("start_warmup_step", config.start_warmup_step),
+        ("gradient_accumulation_steps", config.num_accumulation_steps),
+        ("opt_gradient_accumulation_steps", config.num_accumulation_steps),
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
         ("train_samples", config.train_batch_size * steps),
     ]
 
 
 class MLPerfLog:
-    """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to stdout.
+    """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to
+    stdout.
 
-    Nothing is touched before there is something new to write: a finished run that is started again keeps its log.
+    Nothing is touched before there is something new to write: a finished run that is started again keeps its
+      log.
 
     Args:
       path: the file. Where it tells of another run (other settings, or not `goes_on`) it is renamed.
       settings: of `run_settings`.
-      samples: sequences that earlier processes of this run have trained on; what the file holds beyond is taken back.
+      samples: sequences that earlier processes of this run have trained on; what the file holds beyond is
+        taken back.
       goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
       to_stdout: writes every line to stdout, too.
     """
 
-    def __init__(self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool, to_stdout: bool = False):
+    def __init__(
+        self,
+        path: str,
+        settings: list[tuple[str, object]],
+        samples: int,
+        goes_on: bool,
+        evaluated: bool,
+        to_stdout: bool = False,
+    ):
         with _one_line_errors(path):
             lines = read_lines(path)
         self._kept = _kept(lines, samples, evaluated) if goes_on else []
@@ -147,12 +174,21 @@ class MLPerfLog:
           step: optimizer updates done before it.
         """
         if self._block is None:
-            self._block = {"first_epoch_num": samples, "epoch_count": planned, "samples_count": samples, "step_num": step}
+            self._block = {
+                "first_epoch_num": samples,
+                "epoch_count": planned,
+                "samples_count": samples,
+                "step_num": step,
+            }
             self._logger.start("block_start", metadata=self._block)
 
     def _close_block(self, samples: int, step: int) -> None:
         if self._block is not None:
-            metadata = {"first_epoch_num": self._block["first_epoch_num"], "samples_count": samples, "step_num": step}
+            metadata = {
+                "first_epoch_num": self._block["first_epoch_num"],
+                "samples_count": samples,
+                "step_num": step,
+            }
             self._logger.end("block_stop", metadata=metadata)
             self._block = None
 
@@ -184,7 +220,11 @@ class MLPerfLog:
                 return
             time_ms = event["time_ms"]  # only the target has changed
         self._close_block(samples, step)
-        self._logger.end("run_stop", metadata={"status": status, "reason": reason, **_point(samples, step)}, time_ms=time_ms)
+        self._logger.end(
+            "run_stop",
+            metadata={"status": status, "reason": reason, **_point(samples, step)},
+            time_ms=time_ms,
+        )
 
     def flush(self) -> None:
         """Writes out what is still in memory, on file systems that cannot append."""
@@ -213,7 +253,9 @@ class MLPerfLog:
                 set_aside(self._path, "-earlier")
             self._file = LineFile(self._path, self._kept)
         if self._samples and not self._kept:
-            absl_logging.warning("%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples)
+            absl_logging.warning(
+                "%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples
+            )
         self._print(self._kept)  # so that the output of every process is a whole log, too
 
     def _print(self, lines: list[bytes]) -> None:
@@ -224,7 +266,9 @@ class MLPerfLog:
             self._echo.flush()
         except (OSError, ValueError) as error:  # whoever read it has gone away; the run has not
             self._echo = None
-            absl_logging.warning("stdout is closed (%s): the MLPerf log goes on in %s only.", error, self._path)
+            absl_logging.warning(
+                "stdout is closed (%s): the MLPerf log goes on in %s only.", error, self._path
+            )
 
 
 def _point(samples: int, step: int) -> dict:
@@ -243,7 +287,9 @@ def _kept(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]:
         begun_again = at >= samples and event["key"] == "block_start"
         if at <= samples and not repeated and not begun_again:
             kept.append(line)
-    return kept if any(_parse(line)["key"] == "run_start" for line in kept) else []  # not of a run that was killed before it started
+    return (
+        kept if any(_parse(line)["key"] == "run_start" for line in kept) else []
+    )  # not of a run that was killed before it started
 
 
 def _end_after(kept: list[bytes], lines: list[bytes]) -> bytes | None:

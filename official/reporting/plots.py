@@ -10,13 +10,33 @@ from official.reporting.metrics import read_metrics
 from official.reporting.names import format_number, format_power, metric_title
 from official.reporting.result import read_result
 
-_TRAIN, _EVAL, _TARGET, _MASKED_LM, _NEXT_SENTENCE = palette.BLUE, palette.VERMILION, palette.GREEN, palette.SKY, palette.PURPLE
+_TRAIN, _EVAL, _TARGET, _MASKED_LM, _NEXT_SENTENCE = (
+    palette.BLUE,
+    palette.VERMILION,
+    palette.GREEN,
+    palette.SKY,
+    palette.PURPLE,
+)
 
 _STYLE = {
-    "font.size": 9.5, "axes.edgecolor": "#b6bcc4", "xtick.color": "#8c949e", "xtick.labelcolor": palette.MUTED, "ytick.labelcolor": palette.MUTED,
-    "axes.labelcolor": palette.MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True,
-    "axes.grid.axis": "y", "grid.color": palette.GRID, "grid.linewidth": 0.8, "axes.axisbelow": True, "ytick.major.size": 0,
-    "lines.solid_capstyle": "round", "figure.facecolor": "white", "axes.facecolor": "white",
+    "font.size": 9.5,
+    "axes.edgecolor": "#b6bcc4",
+    "xtick.color": "#8c949e",
+    "xtick.labelcolor": palette.MUTED,
+    "ytick.labelcolor": palette.MUTED,
+    "axes.labelcolor": palette.MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": palette.GRID,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "ytick.major.size": 0,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
 }
 # In inches; the margin on the right of each plot holds the labels of its curves.
 _WIDTH, _HEIGHT, _LEFT, _LABELS, _TOP, _BOTTOM, _TITLE = 12.0, 7.0, 0.65, 1.85, 0.62, 0.62, 0.42
@@ -25,8 +45,15 @@ _MOST_POINTS = 1500
 FEWEST_TO_SMOOTH = 25
 
 
-def plot_run(metrics: list[dict], target: float | None = None, majority: float | None = None, title: str | None = None,
-             metric: str = "mlm_accuracy", majority_name: str = "most frequent", learning_rates: dict[int, float] | None = None):
+def plot_run(
+    metrics: list[dict],
+    target: float | None = None,
+    majority: float | None = None,
+    title: str | None = None,
+    metric: str = "mlm_accuracy",
+    majority_name: str = "most frequent",
+    learning_rates: dict[int, float] | None = None,
+):
     """Draws loss, the metric of the run, learning rate and throughput over its steps.
 
     Args:
@@ -36,7 +63,8 @@ def plot_run(metrics: list[dict], target: float | None = None, majority: float |
       title: stands above the four plots.
       metric: name of the metric that the run is judged by.
       majority_name: what that is the same of: a token, a label.
-      learning_rates: {step: rate} at the corners of the schedule; without it the rates that the metrics hold are drawn.
+      learning_rates: {step: rate} at the corners of the schedule; without it the rates that the metrics hold
+        are drawn.
 
     Returns:
       A matplotlib Figure with four axes, on the Agg canvas.
@@ -57,9 +85,19 @@ def save_picture(model_dir: str, path: str) -> None:
     """Draws the run in `model_dir` into the file `path`, in the format of its ending (png, svg, pdf)."""
     result = read_result(model_dir)
     metric = {"metric": result["target_metric"]} if "target_metric" in result else {}
-    name = {"majority_name": f"always \u201c{result['majority_prediction']}\u201d"} if result.get("majority_prediction") else {}
-    figure = plot_run(read_metrics(model_dir), result.get("target"), result.get("majority_accuracy"), **metric, **name,
-                      learning_rates=result.get("learning_rates"))
+    name = (
+        {"majority_name": f"always \u201c{result['majority_prediction']}\u201d"}
+        if result.get("majority_prediction")
+        else {}
+    )
+    figure = plot_run(
+        read_metrics(model_dir),
+        result.get("target"),
+        result.get("majority_accuracy"),
+        **metric,
+        **name,
+        learning_rates=result.get("learning_rates"),
+    )
     replace_file(path, render(figure, os.path.splitext(path)[1][1:]))
 
 
@@ -71,7 +109,8 @@ def style():
 
 
 def new_figure(width: float, height: float):
-    """Returns an empty matplotlib Figure, in inches, on the Agg canvas: it needs no screen and no global state."""
+    """Returns an empty matplotlib Figure, in inches, on the Agg canvas: it needs no screen and no global
+    state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -86,16 +125,35 @@ def _four_axes(figure, title: str | None):
     column = (_WIDTH - 2 * (_LEFT + _LABELS)) / 2
     row = (_HEIGHT - 2 * (_TOP + _BOTTOM)) / 2
     if title:
-        figure.text(_LEFT / _WIDTH, 1 - 0.38 / height, title, fontsize=14, fontweight="bold", color=palette.INK)
-    return figure.subplots(2, 2, gridspec_kw=dict(
-        left=_LEFT / _WIDTH, right=1 - _LABELS / _WIDTH, wspace=(_LABELS + _LEFT) / column, bottom=_BOTTOM / height,
-        top=(_HEIGHT - _TOP) / height, hspace=(_TOP + _BOTTOM) / row))
+        figure.text(
+            _LEFT / _WIDTH, 1 - 0.38 / height, title, fontsize=14, fontweight="bold", color=palette.INK
+        )
+    return figure.subplots(
+        2,
+        2,
+        gridspec_kw=dict(
+            left=_LEFT / _WIDTH,
+            right=1 - _LABELS / _WIDTH,
+            wspace=(_LABELS + _LEFT) / column,
+            bottom=_BOTTOM / height,
+            top=(_HEIGHT - _TOP) / height,
+            hspace=(_TOP + _BOTTOM) / row,
+        ),
+    )
 
 
 def write_head(axes, title: str, unit: str) -> None:
     """Writes the title and, smaller below it, the unit of the vertical axis."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=palette.INK, pad=24)
-    axes.annotate(unit, (0, 1), xycoords="axes fraction", xytext=(0, 10), textcoords="offset points", color=palette.MUTED, fontsize=9)
+    axes.annotate(
+        unit,
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 10),
+        textcoords="offset points",
+        color=palette.MUTED,
+        fontsize=9,
+    )
 
 
 def render(figure, image_format: str) -> bytes:
@@ -124,7 +182,10 @@ def _draw_metric(axes, metrics: list[dict], metric: str, *levels: tuple[float | 
     labels = [
         _draw_curve(axes, metrics, "train", metric, _TRAIN, "train", digits=3),
         _draw_curve(axes, metrics, "eval", metric, _EVAL, "evaluation", digits=3),
-        *(draw_level(axes, value, color, f"{name} {value or 0:.3f}") for (value, name), color in zip(levels, (_TARGET, palette.MUTED))),
+        *(
+            draw_level(axes, value, color, f"{name} {value or 0:.3f}")
+            for (value, name), color in zip(levels, (_TARGET, palette.MUTED))
+        ),
     ]
     axes.set_ylim(bottom=min(axes.get_ylim()[0], 0))
     label_ends(axes, labels)
@@ -140,7 +201,14 @@ def _draw_learning_rate(axes, metrics: list[dict], rates: dict[int, float]) -> N
     _draw_curve(axes, lines, "train", "learning_rate", _TRAIN, "", smooth=False)
     axes.set_ylim(bottom=0)
     steps, values = series(lines, "train", "learning_rate")
-    label_ends(axes, [(peak, f"peak {format_power(peak)}", _TRAIN) for peak in finite(values[steps <= last]).max(initial=0, keepdims=True) if peak > 0])
+    label_ends(
+        axes,
+        [
+            (peak, f"peak {format_power(peak)}", _TRAIN)
+            for peak in finite(values[steps <= last]).max(initial=0, keepdims=True)
+            if peak > 0
+        ],
+    )
 
 
 def _draw_throughput(axes, metrics: list[dict]) -> None:
@@ -160,11 +228,15 @@ def _has(metrics: list[dict], split: str, name: str) -> bool:
 
 
 def series(metrics: list[dict], split: str, name: str, over: str = "step"):
-    """Returns one metric of one split over `over` (step or samples): two float64 arrays, sorted; null is NaN."""
+    """Returns one metric of one split over `over` (step or samples): two float64 arrays, sorted; null is
+    NaN."""
     import numpy as np
 
-    points = [(record[over], np.nan if record[name] is None else record[name]) for record in metrics
-              if record.get("split") == split and name in record and record.get(over) is not None]
+    points = [
+        (record[over], np.nan if record[name] is None else record[name])
+        for record in metrics
+        if record.get("split") == split and name in record and record.get(over) is not None
+    ]
     array = np.array(sorted(points, key=lambda point: point[0]), dtype=float).reshape(-1, 2)
     return array[:, 0], array[:, 1]
 
@@ -179,8 +251,8 @@ def finite(values):
 def smoothed(values):
     """Returns the mean over a window of a fiftieth of the points on either side, NaN left out.
 
-    The window narrows towards the start, so that it stays centred and the steep first part is not flattened. At the
-    end it keeps its length to the left, so that the last value is a mean and not a noisy point.
+    The window narrows towards the start, so that it stays centred and the steep first part is not flattened.
+    At the end it keeps its length to the left, so that the last value is a mean and not a noisy point.
     """
     import numpy as np
 
@@ -195,7 +267,8 @@ def smoothed(values):
 
 
 def thinned(*arrays):
-    """Returns the arrays with at most _MOST_POINTS evenly spaced elements, the first and the last among them."""
+    """Returns the arrays with at most _MOST_POINTS evenly spaced elements, the first and the last among
+    them."""
     import numpy as np
 
     if len(arrays[0]) <= _MOST_POINTS:
@@ -204,9 +277,19 @@ def thinned(*arrays):
     return tuple(array[kept] for array in arrays)
 
 
-def _draw_curve(axes, metrics: list[dict], split: str, name: str, color: str, label: str, width: float = 1.8, smooth: bool = True,
-                digits: int = 2):
-    """Draws one metric of one split: smoothed over its faint raw values where there are many points, dots where few.
+def _draw_curve(
+    axes,
+    metrics: list[dict],
+    split: str,
+    name: str,
+    color: str,
+    label: str,
+    width: float = 1.8,
+    smooth: bool = True,
+    digits: int = 2,
+):
+    """Draws one metric of one split: smoothed over its faint raw values where there are many points, dots
+    where few.
 
     Returns:
       (value, text, colour) of the label for the end of the curve, or None where there is nothing to draw.
@@ -246,21 +329,36 @@ def label_ends(axes, labels: list) -> None:
     gap = min(_LABEL_GAP, 1 / max(len(labels) - 1, 1))
     heights = spread_heights([(value - low) / (high - low) for value, _, _ in labels], gap)
     for height, (_, text, color) in zip(heights, labels):
-        axes.annotate(text, (1, height), xycoords="axes fraction", xytext=(6, 0), textcoords="offset points", va="center",
-                      color=color, fontsize=9 * gap / _LABEL_GAP, annotation_clip=False)
+        axes.annotate(
+            text,
+            (1, height),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=color,
+            fontsize=9 * gap / _LABEL_GAP,
+            annotation_clip=False,
+        )
 
 
 def spread_heights(heights: list[float], gap: float) -> list[float]:
     """Moves sorted heights as little as makes them `gap` apart and keeps them within 0 to 1.
 
-    Least squares under an order: isotonic regression, by pooling neighbours, of the heights less their share of gaps.
+    Least squares under an order: isotonic regression, by pooling neighbours, of the heights less their share
+      of gaps.
     """
     pools = []
     for index, height in enumerate(heights):
         pools.append([height - index * gap, 1])
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
             (first, first_size), (second, second_size) = pools[-2:]
-            pools[-2:] = [[(first * first_size + second * second_size) / (first_size + second_size), first_size + second_size]]
+            pools[-2:] = [
+                [
+                    (first * first_size + second * second_size) / (first_size + second_size),
+                    first_size + second_size,
+                ]
+            ]
     top = 1 - (len(heights) - 1) * gap
     bases = [min(max(base, 0.0), top) for base, size in pools for _ in range(size)]
     return [base + index * gap for index, base in enumerate(bases)]
@@ -272,8 +370,17 @@ def _mark_non_finite(axes, metrics: list[dict]) -> None:
     for step in steps[:20]:
         axes.axvline(step, color=palette.ALARM, linewidth=1, alpha=0.7, linestyle=":")
     if steps:
-        axes.annotate("loss not finite", (steps[0], 1), xycoords=("data", "axes fraction"), xytext=(-4, -8), textcoords="offset points",
-                      ha="right", va="top", color=palette.ALARM, fontsize=8.5)
+        axes.annotate(
+            "loss not finite",
+            (steps[0], 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, -8),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            color=palette.ALARM,
+            fontsize=8.5,
+        )
 
 
 def finish_axes(axes, label: str, last: float) -> None:
@@ -285,14 +392,23 @@ def finish_axes(axes, label: str, last: float) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel(label)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: format_power(value) if 0 < value < 0.005 else f"{value:,.10g}")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: format_power(value) if 0 < value < 0.005 else f"{value:,.10g}"
+    )
     if not axes.lines:
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=palette.MUTED)
+        axes.text(
+            0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=palette.MUTED
+        )
         axes.set_yticks([])
 
 
 def _step_label(metrics: list[dict]) -> str:
-    """Returns the label of the horizontal axis, with the sequences of a step where they are the same all along."""
-    sizes = {record["samples"] / record["step"] for record in metrics if record.get("samples") and record.get("step")}
+    """Returns the label of the horizontal axis, with the sequences of a step where they are the same all
+    along."""
+    sizes = {
+        record["samples"] / record["step"]
+        for record in metrics
+        if record.get("samples") and record.get("step")
+    }
     size = sizes.pop() if len(sizes) == 1 else 0
     return f"step ({size:,.0f} sequences each)" if size >= 1 else "step"

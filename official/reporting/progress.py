@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
-from absl import logging
 import tqdm
+from absl import logging
 
 from official.io import quiet
 from official.reporting.names import format_number
@@ -61,7 +61,8 @@ class _Formatter(standard_logging.Formatter):
 class Progress:
     """Shows where a run is.
 
-    A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines otherwise.
+    A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines
+    otherwise.
     """
 
     def __init__(self, total_steps: int, initial_step: int = 0):
@@ -73,11 +74,17 @@ class Progress:
         self._bar = None
         if _is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
             self._bar = _active_bar = tqdm.tqdm(
-                total=total_steps, initial=initial_step, file=sys.stderr, dynamic_ncols=True, leave=True,
-                bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}")
+                total=total_steps,
+                initial=initial_step,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                leave=True,
+                bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}",
+            )
 
     def begin(self, step: int) -> None:
-        """Notes that the first step is done, which has compiled the others: from now on they tell how much time is left."""
+        """Notes that the first step is done, which has compiled the others: from now on they tell how much
+        time is left."""
         self._started = self._first_update = (step, time.monotonic())
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
@@ -87,7 +94,8 @@ class Progress:
 
         Args:
           step: optimizer updates done so far.
-          values: the metrics; loss, mlm_accuracy, learning_rate and sequences_per_sec are shown if they are there.
+          values: the metrics; loss, mlm_accuracy, learning_rate and sequences_per_sec are shown if they are
+            there.
         """
         now = time.monotonic()
         left = self._secs_left(step, now)
@@ -97,14 +105,20 @@ class Progress:
         elif self._line_is_due(step, now):
             self._shown = (step, now)
             width = len(str(self._total_steps))
-            logging.info("%s", "  ".join([f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]))
+            logging.info(
+                "%s",
+                "  ".join(
+                    [f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]
+                ),
+            )
 
     def message(self, text: str) -> None:
         """Logs a line; a bar is drawn again below it."""
         logging.info("%s", text)
 
     def close(self) -> None:
-        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the bar stays."""
+        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the
+        bar stays."""
         global _active_bar
         if self._bar is not None:
             self._bar.leave = sys.exc_info()[0] is None
@@ -131,7 +145,8 @@ class Progress:
 
 
 def _is_terminal(stream) -> bool:
-    """Returns whether a bar can be drawn: not on a terminal without a size, as containers give, where tqdm hides it."""
+    """Returns whether a bar can be drawn: not on a terminal without a size, as containers give, where tqdm
+    hides it."""
     if not stream.isatty():
         return False
     try:
@@ -142,7 +157,11 @@ def _is_terminal(stream) -> bool:
 
 def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
     """Returns the parts of a progress line, those that `values` has."""
-    shown = [("loss", "loss {:.4f}"), ("mlm_accuracy", accuracy_label + " {:.4f}"), ("learning_rate", "lr {:.1e}")]
+    shown = [
+        ("loss", "loss {:.4f}"),
+        ("mlm_accuracy", accuracy_label + " {:.4f}"),
+        ("learning_rate", "lr {:.1e}"),
+    ]
     parts = [text.format(float(values[name])) for name, text in shown if values.get(name) is not None]
     if values.get("sequences_per_sec") is not None:
         parts.append(f"{format_number(values['sequences_per_sec'])} seq/s")

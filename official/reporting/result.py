@@ -15,8 +15,8 @@ from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 
-# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite, or, with a code of its own,
-# a lost peer; `interrupted` is 128 and the number of the signal.
+# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite,
+# or, with a code of its own, a lost peer; `interrupted` is 128 and the number of the signal.
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
 PEER_LOST = 4
 
@@ -26,23 +26,28 @@ class TrainResult:
     """The end of a run.
 
     Attributes:
-      status: success (threshold reached), finished (no threshold asked for, all steps done), aborted (threshold not
-        reached within the steps), interrupted (saved on a signal) or failed (a loss that is not finite, or a lost peer).
+      status: success (threshold reached), finished (no threshold asked for, all steps done), aborted
+        (threshold not reached within the steps), interrupted (saved on a signal) or failed (a loss that is
+        not finite, or a lost peer).
       reason: the status as a sentence for people.
       step: optimizer updates done.
       samples: sequences trained on.
-      eval_accuracy: the target metric in the last evaluation, a fraction like all scores; masked-LM accuracy for pre-training.
+      eval_accuracy: the target metric in the last evaluation, a fraction like all scores; masked-LM accuracy
+        for pre-training.
       eval_loss: loss of the last evaluation, nats.
       target: the value of the target metric that --stop_threshold asked for.
       target_metric: its name.
-      majority_accuracy: the target metric of always predicting the same, the most frequent of the evaluation set.
+      majority_accuracy: the target metric of always predicting the same, the most frequent of the evaluation
+        set.
       majority_prediction: what that is: a token, a label.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
-      startup_secs: seconds from the start of this process until it trains at its speed: until its first step is done, less one step. That
-        is imports, model, checkpoint, data and compilation; without training, until the evaluation starts.
+      startup_secs: seconds from the start of this process until it trains at its speed: until its first step
+        is done, less one step. That is imports, model, checkpoint, data and compilation; without training,
+        until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
-      peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this process.
+      peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
+        process.
       checkpoint: prefix of the newest checkpoint.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
@@ -51,11 +56,14 @@ class TrainResult:
       data: what tells the data files apart: number, bytes and a digest.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       peer_lost: whether the run failed because another of its processes was lost.
-      scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other fields in the file.
+      scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other
+        fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
-      examples: groups of sequences with what the model makes of them; see `official.training.task.Task.examples`.
+      examples: groups of sequences with what the model makes of them; see
+        `official.training.task.Task.examples`.
       predictions: files that were written.
-      learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by straight lines.
+      learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
+        straight lines.
     """
 
     status: str
@@ -109,7 +117,8 @@ def result_dict(result: TrainResult) -> dict:
 
 
 def read_result(model_dir: str) -> dict:
-    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or damaged."""
+    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or
+    damaged."""
     try:
         return load_result(model_dir)
     except ConfigError:
@@ -117,7 +126,8 @@ def read_result(model_dir: str) -> dict:
 
 
 def load_result(model_dir: str) -> dict:
-    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or damaged."""
+    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or
+    damaged."""
     path = os.path.join(model_dir, FILE_NAME)
     values = json_files.read_json(path)
     for field in dataclasses.fields(TrainResult):
@@ -146,7 +156,8 @@ def remove_result(model_dir: str) -> None:
 
 
 def keep_training_result(model_dir: str) -> None:
-    """Renames result.json and report.html of a training to train_result.json and train_report.html: an evaluation writes its own."""
+    """Renames result.json and report.html of a training to train_result.json and train_report.html: an
+    evaluation writes its own."""
     if read_result(model_dir).get("config", {}).get("do_train"):
         for name in (FILE_NAME, "report.html"):
             path = os.path.join(model_dir, name)

@@ -32,8 +32,8 @@ def parameter_table(variables) -> list[ParameterRow]:
     """Groups variables into rows: first over numbers in the names, then over words, where all else is equal.
 
     Args:
-      variables: objects with `.name` (`bert/encoder/layer_0/output/dense/kernel:0`) and `.shape`; those without a
-        `.dtype` count as float32.
+      variables: objects with `.name` (`bert/encoder/layer_0/output/dense/kernel:0`) and `.shape`; those
+        without a `.dtype` count as float32.
 
     Returns:
       Rows in the order in which their first variables come.
@@ -50,22 +50,30 @@ def format_parameter_table(rows: list[ParameterRow]) -> str:
     """Returns the rows and their totals as aligned lines of text."""
     cells = [(row.name, str(list(row.shape)), f"x{row.tensors}", f"{row.parameters:,}") for row in rows]
     widths = [max((len(line[column]) for line in cells), default=0) for column in range(4)]
-    lines = [f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {tensors:>{widths[2]}}  {parameters:>{widths[3]}}"
-             for name, shape, tensors, parameters in cells]
+    lines = [
+        f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {tensors:>{widths[2]}}  {parameters:>{widths[3]}}"
+        for name, shape, tensors, parameters in cells
+    ]
     return "\n".join(lines + [format_total(rows)])
 
 
 def format_total(rows: list[ParameterRow]) -> str:
     """Returns e.g. '398 tensors, 336,226,108 parameters, 1,344.9 MB'."""
-    tensors, parameters, megabytes = (sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes"))
+    tensors, parameters, megabytes = (
+        sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
+    )
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
 
 
 def _single(variable) -> dict:
     """A group is {parts: the alternatives at each place of the name, shape, tensors, item_bytes}."""
     name = variable.name.split(":")[0]
-    return {"parts": tuple((part,) for part in name.split("/")), "shape": tuple(int(size) for size in variable.shape),
-            "tensors": 1, "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4)}
+    return {
+        "parts": tuple((part,) for part in name.split("/")),
+        "shape": tuple(int(size) for size in variable.shape),
+        "tensors": 1,
+        "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4),
+    }
 
 
 def _number_key(alternatives: tuple[str, ...]):
@@ -86,7 +94,13 @@ def _merge(groups: list[dict], place: int, same_place) -> list[dict]:
         if place >= len(parts):
             key = (parts, group["shape"], group["item_bytes"])
         else:
-            key = (parts[:place], same_place(parts[place]), parts[place + 1:], group["shape"], group["item_bytes"])
+            key = (
+                parts[:place],
+                same_place(parts[place]),
+                parts[place + 1 :],
+                group["shape"],
+                group["item_bytes"],
+            )
         first = merged.get(key)
         merged[key] = _union(first, group, place) if first else group
     return list(merged.values())
@@ -101,8 +115,13 @@ def _union(first: dict, second: dict, place: int) -> dict:
 
 def _row(group: dict) -> ParameterRow:
     parameters = group["tensors"] * math.prod(group["shape"])
-    return ParameterRow("/".join(map(_format_part, group["parts"])), group["shape"], group["tensors"], parameters,
-                        parameters * group["item_bytes"])
+    return ParameterRow(
+        "/".join(map(_format_part, group["parts"])),
+        group["shape"],
+        group["tensors"],
+        parameters,
+        parameters * group["item_bytes"],
+    )
 
 
 def _split_number(part: str) -> tuple[str, int | None]:

@@ -5,8 +5,8 @@ import os
 import secrets
 import tempfile
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.config import ConfigError
@@ -17,15 +17,22 @@ from official.reporting.result import EXIT_CODES
 ID_FILE_NAME = "wandb_id.txt"
 _PROJECT = "bert-tf2"
 _SPLITS = ("train", "eval")
-# Where the server cannot be reached, W&B would by default try for ten minutes and more before training starts.
-_PATIENCE = {"x_graphql_retry_max": 3, "x_graphql_retry_wait_max_seconds": 5, "x_graphql_timeout_seconds": 20, "finish_timeout": 120}
+# Where the server cannot be reached, W&B would by default try for ten minutes and more before training
+# starts.
+_PATIENCE = {
+    "x_graphql_retry_max": 3,
+    "x_graphql_retry_wait_max_seconds": 5,
+    "x_graphql_timeout_seconds": 20,
+    "finish_timeout": 120,
+}
 
 
 class WandbRun:
     """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
 
-    Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever goes wrong with W&B
-    after the start is one warning, not an error. In a `with` block it is closed as crashed where nothing else has closed it.
+    Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever
+    goes wrong with W&B after the start is one warning, not an error. In a `with` block it is closed as
+    crashed where nothing else has closed it.
     """
 
     def __init__(self, config):
@@ -43,9 +50,15 @@ class WandbRun:
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
         arguments = dict(
-            dir=folder, id=_run_id(config.model_dir), resume="allow", project=config.wandb_project or _PROJECT,
-            name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)), config=_flat_config(config),
-            allow_val_change=True, settings=settings)
+            dir=folder,
+            id=_run_id(config.model_dir),
+            resume="allow",
+            project=config.wandb_project or _PROJECT,
+            name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)),
+            config=_flat_config(config),
+            allow_val_change=True,
+            settings=settings,
+        )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
         self._attempt(_define_metrics)
@@ -64,10 +77,17 @@ class WandbRun:
           step: optimizer updates done so far.
           values: name -> number.
         """
-        numbers = {name: value for name, value in plain_value(values).items() if isinstance(value, (int, float)) and name != "samples"}
+        numbers = {
+            name: value
+            for name, value in plain_value(values).items()
+            if isinstance(value, (int, float)) and name != "samples"
+        }
         line = {f"{split}/{name}": value for name, value in numbers.items()}
-        # W&B's own step only grows, but a resumed process writes some steps again: the step is a number beside the others.
-        self._attempt(lambda run: run.log({"step": int(step), "samples": plain_value(values.get("samples")), **line}))
+        # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
+        # beside the others.
+        self._attempt(
+            lambda run: run.log({"step": int(step), "samples": plain_value(values.get("samples")), **line})
+        )
 
     def flush(self) -> None:
         """Does nothing: W&B sends in the background."""
@@ -79,7 +99,11 @@ class WandbRun:
           status: as in result.json; anything else counts as a crash.
           result: what result.json holds; goes into the summary.
         """
-        summary = {name: value for name, value in plain_value(result or {}).items() if name not in ("config", "examples") and value is not None}
+        summary = {
+            name: value
+            for name, value in plain_value(result or {}).items()
+            if name not in ("config", "examples") and value is not None
+        }
         self._attempt(lambda run: run.summary.update(summary))
         self._attempt(lambda run: run.finish(exit_code=EXIT_CODES.get(status, 1)))
         self._run = None
@@ -91,15 +115,23 @@ class WandbRun:
             action(self._run)
         except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
             self._run = None
-            logging.warning("W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s", _one_line(error))
+            logging.warning(
+                "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s",
+                _one_line(error),
+            )
 
 
 def _import():
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to its makers; where they cannot be reached, that is several warnings
+    os.environ.setdefault(
+        "WANDB_ERROR_REPORTING", "false"
+    )  # to its makers; where they cannot be reached, that is several warnings
     try:
         return importlib.import_module("wandb")
     except ImportError:
-        raise ConfigError("wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop --wandb.") from None
+        raise ConfigError(
+            "wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop"
+            " --wandb."
+        ) from None
 
 
 def _run_id(model_dir: str) -> str:
@@ -128,7 +160,11 @@ def _start(wandb, arguments: dict):
     except wandb.errors.UsageError as error:
         raise ConfigError(f"wandb: {_one_line(error)} Or set WANDB_MODE=offline, or drop --wandb.") from None
     except Exception as error:  # pylint: disable=broad-except
-        logging.warning("W&B cannot be reached, the metrics for it are kept in %s/wandb: %s", arguments["dir"], _one_line(error))
+        logging.warning(
+            "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s",
+            arguments["dir"],
+            _one_line(error),
+        )
         wandb.teardown()  # what has failed still holds the id
         run = _init(wandb, arguments | {"mode": "offline"})
     where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"

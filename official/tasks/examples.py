@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from official.data.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 
 MOST = 6  # items of a group
 _MOST_TOKENS = 160  # of a sequence that are shown

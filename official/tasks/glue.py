@@ -1,19 +1,16 @@
 """Classes and scores of sentences and of pairs of them: the tasks of GLUE."""
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError, encoder_options
-from official.data import token_rows
 from official.data.glue import features as features_lib
-from official.data.glue import metrics
-from official.data.glue import reading
-from official.data.glue import submission
-from official.data.glue import tasks
-from official.data.reading import digest
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import load_for_text
+from official.data.glue import metrics, reading, submission, tasks
+from official.data.records.batches import digest
+from official.data.rows import token_rows
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import load_for_text
 from official.io import label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
@@ -48,19 +45,32 @@ class GlueTask:
         if config.use_synthetic_data:
             return []
         vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
-        self.companions |= vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
+        self.companions |= vocabulary_files.companions(
+            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+        )
         tokenizer = Tokenizer(vocabulary)
-        for split, is_needed in (("train", config.do_train), ("dev", config.do_eval), ("test", config.do_predict)):
+        for split, is_needed in (
+            ("train", config.do_train),
+            ("dev", config.do_eval),
+            ("test", config.do_predict),
+        ):
             if not is_needed:
                 continue
             rows = self._rows[split] = reading.read_split(self._task, split, config.data_dir)
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
-            features = self._features[split] = features_lib.make_features(rows, tokenizer, vocabulary, config.max_seq_length)
+            features = self._features[split] = features_lib.make_features(
+                rows, tokenizer, vocabulary, config.max_seq_length
+            )
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
             if features.truncated:
-                logging.info("%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends", rows.path, features.truncated,
-                             len(rows), config.max_seq_length)
+                logging.info(
+                    "%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends",
+                    rows.path,
+                    features.truncated,
+                    len(rows),
+                    config.max_seq_length,
+                )
         return [rows.path for rows in self._rows.values()]
 
     @property
@@ -72,35 +82,64 @@ class GlueTask:
         if config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
         return token_rows.training_dataset(
-            self._token_rows("train"), config.train_batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed,
-            samples_done // config.train_batch_size, host, num_hosts)
+            self._token_rows("train"),
+            config.train_batch_size,
+            batch_size,
+            config.max_seq_length,
+            self._bucketed,
+            config.seed,
+            samples_done // config.train_batch_size,
+            host,
+            num_hosts,
+        )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return token_rows.evaluation_dataset(self._token_rows("dev"), batch_size, self._config.max_seq_length, self._bucketed)
+        return token_rows.evaluation_dataset(
+            self._token_rows("dev"), batch_size, self._config.max_seq_length, self._bucketed
+        )
 
     def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return token_rows.evaluation_dataset(self._token_rows("test"), batch_size, self._config.max_seq_length, self._bucketed)
+        return token_rows.evaluation_dataset(
+            self._token_rows("test"), batch_size, self._config.max_seq_length, self._bucketed
+        )
 
     def _token_rows(self, split: str) -> token_rows.TokenRows:
         features = self._features[split]
         labels = self._no_labels(len(features)) if features.labels is None else features.labels
-        return token_rows.TokenRows(features.ids, features.lengths, features.first_lengths, {"labels": labels})
+        return token_rows.TokenRows(
+            features.ids, features.lengths, features.first_lengths, {"labels": labels}
+        )
 
     def _no_labels(self, count: int) -> np.ndarray:
         return np.zeros(count, np.float32 if self._task.is_regression else np.int32)
 
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
         config = self._config
-        labels = np.random.default_rng(config.seed).integers(0, self._task.num_outputs, _SYNTHETIC_ROWS).astype(self._no_labels(0).dtype)
-        rows = token_rows.synthetic_rows({"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed)
-        return token_rows.training_dataset(rows, batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed)
+        labels = (
+            np.random.default_rng(config.seed)
+            .integers(0, self._task.num_outputs, _SYNTHETIC_ROWS)
+            .astype(self._no_labels(0).dtype)
+        )
+        rows = token_rows.synthetic_rows(
+            {"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed
+        )
+        return token_rows.training_dataset(
+            rows, batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed
+        )
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
 
     def data_digest(self) -> dict:
-        return {split: {**digest([rows.path]), "rows": len(rows), "truncated": self._features[split].truncated,
-                        "problems": list(map(str, rows.problems))} for split, rows in self._rows.items()}
+        return {
+            split: {
+                **digest([rows.path]),
+                "rows": len(rows),
+                "truncated": self._features[split].truncated,
+                "problems": list(map(str, rows.problems)),
+            }
+            for split, rows in self._rows.items()
+        }
 
     # -------------------------------------------------------------------------------------------------------------
     # Model and loss
@@ -121,9 +160,17 @@ class GlueTask:
     def _terms(self, logits_BC: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         weight = self.weights(batch)["label_loss"]
         if self._task.is_regression:
-            return {"label_loss": (losses.squared_error(logits_BC[:, 0], batch["labels"], batch["example_weights"]), weight)}
+            return {
+                "label_loss": (
+                    losses.squared_error(logits_BC[:, 0], batch["labels"], batch["example_weights"]),
+                    weight,
+                )
+            }
         labelled = (logits_BC, batch["labels"], batch["example_weights"])
-        return {"label_loss": (losses.cross_entropy(*labelled), weight), "label_accuracy": (losses.correct(*labelled), weight)}
+        return {
+            "label_loss": (losses.cross_entropy(*labelled), weight),
+            "label_accuracy": (losses.correct(*labelled), weight),
+        }
 
     # -------------------------------------------------------------------------------------------------------------
     # Scores
@@ -138,21 +185,38 @@ class GlueTask:
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
         if self._task.is_regression:
             return {}
-        counts = metrics.confusion_matrix(self._task, self._predictions(outputs), self._rows["dev"].labels).tolist()
+        counts = metrics.confusion_matrix(
+            self._task, self._predictions(outputs), self._rows["dev"].labels
+        ).tolist()
         labels = list(self._task.labels)
-        return {"Confusion matrix": [["label", *(f"predicted {label}" for label in labels)], *([label, *row] for label, row in zip(labels, counts))]}
+        return {
+            "Confusion matrix": [
+                ["label", *(f"predicted {label}" for label in labels)],
+                *([label, *row] for label, row in zip(labels, counts)),
+            ]
+        }
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         rows, predictions = self._rows["dev"], self._predictions(outputs)
         if self._task.is_regression:
             items = examples_lib.far_scores(rows.texts, predictions, rows.labels)
-            return examples_lib.group("Largest errors", "The rows of the evaluation set whose scores are missed by most.", items)
+            return examples_lib.group(
+                "Largest errors", "The rows of the evaluation set whose scores are missed by most.", items
+            )
         items = examples_lib.sure_mistakes(rows.texts, self._task.labels, outputs["logits"], rows.labels)
-        return examples_lib.group("Confident mistakes", "The wrong predictions that the model gives the highest probabilities.", items)
+        return examples_lib.group(
+            "Confident mistakes",
+            "The wrong predictions that the model gives the highest probabilities.",
+            items,
+        )
 
     def constant_prediction(self) -> tuple[str, float]:
         labels = self._rows["dev"].labels
-        name = f"{np.mean(labels):.2f}" if self._task.is_regression else self._task.labels[np.argmax(np.bincount(labels))]
+        name = (
+            f"{np.mean(labels):.2f}"
+            if self._task.is_regression
+            else self._task.labels[np.argmax(np.bincount(labels))]
+        )
         return name, metrics.baseline(self._task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:

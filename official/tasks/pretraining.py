@@ -2,16 +2,16 @@
 
 import os
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError, encoder_options
-from official.data import reading
-from official.data import records
-from official.data import schema as schema_lib
 from official.data import synthetic
-from official.data.vocabulary import Vocabulary, load_for_text, load_vocabulary
+from official.data.records import batches as reading
+from official.data.records import containers as records
+from official.data.records import schema as schema_lib
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
@@ -33,7 +33,9 @@ class PretrainingTask:
 
     def __init__(self, config):
         self._config = config
-        self._schema = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
+        self._schema = schema_lib.pretraining_schema(
+            config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
+        )
         self._train_files, self._eval_files = [], []
         self.companions = {}
 
@@ -48,12 +50,15 @@ class PretrainingTask:
         return files
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
-        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no flag says it."""
+        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no
+        flag says it."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
             told = records.lower_case_of(files[0])
         vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
-        return vocabulary_files.companions(config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings)
+        return vocabulary_files.companions(
+            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+        )
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
@@ -69,25 +74,47 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
         streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
-        name = f"record_counts-{host}.json" if host else "record_counts.json"  # a host counts the files that it reads
+        name = (
+            f"record_counts-{host}.json" if host else "record_counts.json"
+        )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return reading.training_dataset(
-            self._train_files, self._schema, batch_size, self._config.seed, samples_done, streams, host, num_hosts, counts_path)
+            self._train_files,
+            self._schema,
+            batch_size,
+            self._config.seed,
+            samples_done,
+            streams,
+            host,
+            num_hosts,
+            counts_path,
+        )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
-        return reading.evaluation_dataset(self._eval_files, self._schema, batch_size, self._config.num_eval_samples)
+        return reading.evaluation_dataset(
+            self._eval_files, self._schema, batch_size, self._config.num_eval_samples
+        )
 
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return synthetic.synthetic_dataset(self._schema, self._config.model.vocab_size, batch_size, self._config.seed)
+        return synthetic.synthetic_dataset(
+            self._schema, self._config.model.vocab_size, batch_size, self._config.seed
+        )
 
     def explain_read_error(self) -> str | None:
-        splits = {tuple(files): files for files in (self._train_files, self._eval_files) if files}  # each may have a format of its own
-        return next(filter(None, (reading.find_bad_record(files, self._schema) for files in splits.values())), None)
+        splits = {
+            tuple(files): files for files in (self._train_files, self._eval_files) if files
+        }  # each may have a format of its own
+        return next(
+            filter(None, (reading.find_bad_record(files, self._schema) for files in splits.values())), None
+        )
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"mlm_loss": tf.reduce_sum(batch["masked_lm_weights"]), "nsp_loss": tf.reduce_sum(batch["example_weights"])}
+        return {
+            "mlm_loss": tf.reduce_sum(batch["masked_lm_weights"]),
+            "nsp_loss": tf.reduce_sum(batch["example_weights"]),
+        }
 
     def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         logits_BPV, logits_B2 = model(batch, dropout_seed=dropout_seed)
@@ -108,21 +135,36 @@ class PretrainingTask:
         return {}
 
     def data_digest(self) -> dict:
-        return {name: reading.digest(files) for name, files in (("train", self._train_files), ("eval", self._eval_files)) if files}
+        return {
+            name: reading.digest(files)
+            for name, files in (("train", self._train_files), ("eval", self._eval_files))
+            if files
+        }
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
         logits_BPV, logits_B2 = model(batch)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
-        return {**shown, "top_ids": top.indices, "top_probabilities": top.values, "random_probability": tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]}
+        return {
+            **shown,
+            "top_ids": top.indices,
+            "top_probabilities": top.values,
+            "random_probability": tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1],
+        }
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         word = examples_lib.word_of(self._vocabulary())
-        rows = [{name: values[row] for name, values in outputs.items()} for row in range(len(outputs.get("input_ids", ())))]
+        rows = [
+            {name: values[row] for name, values in outputs.items()}
+            for row in range(len(outputs.get("input_ids", ())))
+        ]
         return examples_lib.group(
-            "Masked tokens and predictions", "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong prediction, before the "
-            "token that was masked, in blue. Below: the masked tokens with the likeliest predictions and their probabilities.",
-            [examples_lib.masked_sequence(row, word) for row in rows[:examples_lib.MOST]])
+            "Masked tokens and predictions",
+            "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong"
+            " prediction, before the token that was masked, in blue. Below: the masked tokens with the"
+            " likeliest predictions and their probabilities.",
+            [examples_lib.masked_sequence(row, word) for row in rows[: examples_lib.MOST]],
+        )
 
     def _vocabulary(self) -> Vocabulary | None:
         """Returns the words of the records; None where they are not known."""
@@ -135,8 +177,11 @@ class PretrainingTask:
     def constant_prediction(self) -> tuple[str, float]:
         counts = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
-            new = np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts))
-            new[:len(counts)] += counts
+            new = np.bincount(
+                batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts)
+            )
+            new[: len(counts)] += counts
             counts = new
-        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
-
+        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(
+            counts.max() / max(counts.sum(), 1.0)
+        )

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 
-def run(eval_step: Callable, batches: Iterable, before_each: Callable[[], None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def run(
+    eval_step: Callable, batches: Iterable, before_each: Callable[[], None]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Evaluates all batches.
 
     Args:
@@ -14,7 +16,8 @@ def run(eval_step: Callable, batches: Iterable, before_each: Callable[[], None])
       before_each: called before a batch; what it raises comes through.
 
     Returns:
-      (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [rows of the set, ...]}, without what filled the last batch).
+      (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [rows of the set, ...]}, without what
+      filled the last batch).
     """
     totals, parts = 0.0, []
     for batch in batches:
@@ -31,5 +34,5 @@ def _in_order(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         return {}
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     rows = whole.pop("rows")
-    order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0):]
+    order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
     return {name: values[order] for name, values in whole.items()}

@@ -4,12 +4,13 @@ import dataclasses
 import os
 import tempfile
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official.distribution import strategy as strategy_lib
 from official.io.writing import replace_file, set_aside
-from official.training import evaluation, step as step_lib
+from official.training import evaluation
+from official.training import step as step_lib
 from official.training.loop import Loop, reading
 
 _EXAMPLES = 8  # rows a replica
@@ -33,14 +34,17 @@ class Findings:
 
 
 def finish(loop: Loop) -> Findings:
-    """Goes back to the weights of the best evaluation, scores them and writes what they predict; otherwise only looks at examples.
+    """Goes back to the weights of the best evaluation, scores them and writes what they predict; otherwise
+    only looks at examples.
 
     Raises:
       Interrupted: on a signal.
     """
     config, task, findings = loop.config, loop.task, Findings()
     if not task.keeps_best:
-        findings.examples = task.examples(_few_outputs(loop)) if config.do_eval and not config.use_synthetic_data else []
+        findings.examples = (
+            task.examples(_few_outputs(loop)) if config.do_eval and not config.use_synthetic_data else []
+        )
         return findings
     if not (config.do_eval or config.do_predict):
         return findings
@@ -59,7 +63,8 @@ def finish(loop: Loop) -> Findings:
 
 
 def _few_outputs(loop: Loop) -> dict:
-    """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so that it costs next to nothing."""
+    """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so that
+    it costs next to nothing."""
     size = min(_EXAMPLES, loop.plan.replica_eval_batch_size)
 
     def host_dataset(context):
@@ -87,14 +92,17 @@ def _restore_best(loop: Loop) -> bool:
     if best is None or best == last:
         return bool(loop.outcome.outputs)
     if not loop.manager.restore(best):
-        logging.warning("ckpt-%d of the best evaluation is gone or damaged; going on with step %d.", best, last)
+        logging.warning(
+            "ckpt-%d of the best evaluation is gone or damaged; going on with step %d.", best, last
+        )
         return bool(loop.outcome.outputs)
     logging.info("Back to the best evaluation: step %d", best)
     return False
 
 
 def _write_predictions(task, outputs: dict, model_dir: str) -> list[str]:
-    """Writes the predictions into the run's folder, local or remote. Others of the same name that are there are renamed, not lost."""
+    """Writes the predictions into the run's folder, local or remote. Others of the same name that are there
+    are renamed, not lost."""
     paths = []
     with tempfile.TemporaryDirectory() as folder:
         for made in task.write_predictions(outputs, folder):

@@ -48,7 +48,8 @@ class Interval:
         return step if step >= 0 else None
 
     def values(self, task, state, batch_size: int) -> dict:
-        """Returns the line of the metrics as far as the interval is done. `batch_size`: sequences of a step."""
+        """Returns the line of the metrics as far as the interval is done. `batch_size`: sequences of a
+        step."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
         return {
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),

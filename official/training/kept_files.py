@@ -13,14 +13,17 @@ def missing(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
     """Returns those of {name: content} that are not in the folder of a run.
 
     Raises:
-      ConfigError: where one is there and says something else: the weights there would be of another vocabulary, or other labels.
+      ConfigError: where one is there and says something else: the weights there would be of another
+        vocabulary, or other labels.
     """
     found = {name: b"".join(writing.read_lines(os.path.join(model_dir, name))) for name in wanted}
     for name, content in found.items():
         if content and not _says_the_same(name, content, wanted[name]):
             flag = _FLAGS[name]
-            raise ConfigError(f"--{flag} is not that of the run in --model_dir={model_dir}, which keeps its own in {name}. Change --{flag}, or "
-                              f"give another --model_dir; where there is no run, remove {name}.")
+            raise ConfigError(
+                f"--{flag} is not that of the run in --model_dir={model_dir}, which keeps its own in {name}."
+                f" Change --{flag}, or give another --model_dir; where there is no run, remove {name}."
+            )
     return {name: wanted[name] for name, content in found.items() if not content}
 
 

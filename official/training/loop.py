@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
@@ -32,7 +32,12 @@ def reading(task, work):
     try:
         return work()
     # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError, UnicodeDecodeError) as error:
+    except (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.NotFoundError,
+        UnicodeDecodeError,
+    ) as error:
         explanation = task.explain_read_error()
         if explanation is None:
             raise
@@ -44,7 +49,9 @@ class Outcome:
     """What the loop has found out so far."""
 
     eval_metrics: dict = dataclasses.field(default_factory=dict)
-    outputs: dict = dataclasses.field(default_factory=dict)  # of the model, in the last evaluation of this process
+    outputs: dict = dataclasses.field(
+        default_factory=dict
+    )  # of the model, in the last evaluation of this process
     reached: bool = False
     skipped_steps: int = 0
     loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each interval
@@ -53,7 +60,8 @@ class Outcome:
     interrupted: bool = False  # a signal has left something undone
 
     def sequences_per_sec(self) -> float | None:
-        """Returns the training throughput, without the first interval, which holds the compilation, where there are more."""
+        """Returns the training throughput, without the first interval, which holds the compilation, where
+        there are more."""
         steady = self.loop_rates[1:] or self.loop_rates
         secs = sum(secs for _, secs in steady)
         return sum(samples for samples, _ in steady) / secs if secs else None
@@ -74,7 +82,9 @@ class Loop:
     interruption: Interruption
     evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
     process_started: float = dataclasses.field(default_factory=time.time)
-    check_folder: Callable[[], None] = lambda: None  # raises ConfigError where the run's folder is not its own any more
+    check_folder: Callable[[], None] = lambda: (
+        None
+    )  # raises ConfigError where the run's folder is not its own any more
     outcome: Outcome = dataclasses.field(default_factory=Outcome)
     pace: interval_lib.Pace = dataclasses.field(default_factory=interval_lib.Pace)
 
@@ -84,11 +94,14 @@ class Loop:
         self.weights_are_finite = step_lib.make_finite_check(self.state)
         self.sum_over_replicas = step_lib.make_sum_over_replicas(self.strategy)
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
-        self.interval = interval_lib.from_saved(self.manager.companion(self.state.step), self.state.step, step_lib.no_totals(self.task))
+        self.interval = interval_lib.from_saved(
+            self.manager.companion(self.state.step), self.state.step, step_lib.no_totals(self.task)
+        )
         self.progress: Progress | None = None
 
     def run(self) -> None:
-        """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in `outcome`.
+        """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
+        `outcome`.
 
         Raises:
           NonFiniteError: where a metric is not finite; the state is not saved then.
@@ -136,12 +149,15 @@ class Loop:
         self.log.flush()
 
     def check_same_state(self) -> None:
-        """Raises ConfigError where processes start from different steps, because they do not see the same folder."""
+        """Raises ConfigError where processes start from different steps, because they do not see the same
+        folder."""
         if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
             total = float(self.sum_over_replicas(tf.constant(float(self.state.step))))
             if total != self.state.step * self.strategy.num_replicas_in_sync:
-                raise ConfigError(f"--model_dir={self.config.model_dir} is not the same for all workers: this one is at step "
-                                  f"{self.state.step}, others are not. Use a folder that all of them share.")
+                raise ConfigError(
+                    f"--model_dir={self.config.model_dir} is not the same for all workers: this one is at"
+                    f" step {self.state.step}, others are not. Use a folder that all of them share."
+                )
 
     def _poll(self) -> None:
         """Raises Interrupted, in all processes at the same point, once one of them has got a signal."""
@@ -154,10 +170,13 @@ class Loop:
         """Returns the mean of what all processes give, in all of them the same."""
         if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return value
-        return float(self.sum_over_replicas(tf.constant(value, tf.float32))) / self.strategy.num_replicas_in_sync
+        return (
+            float(self.sum_over_replicas(tf.constant(value, tf.float32))) / self.strategy.num_replicas_in_sync
+        )
 
     def _interruptible(self, work: Callable):
-        """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted then, in all processes."""
+        """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted
+        then, in all processes."""
         made = None
         try:
             with signals.raising():
@@ -168,14 +187,27 @@ class Loop:
         return made
 
     def warm_up(self) -> None:
-        """Compiles the training and the evaluation step on synthetic data and leaves every variable bit-equal."""
+        """Compiles the training and the evaluation step on synthetic data and leaves every variable
+        bit-equal."""
         with step_lib.restored(list(self.state.variables().values())):
-            self.train_loop(self._synthetic_iterator(self.plan.replica_batch_size), tf.constant(1), step_lib.no_totals(self.task))
+            self.train_loop(
+                self._synthetic_iterator(self.plan.replica_batch_size),
+                tf.constant(1),
+                step_lib.no_totals(self.task),
+            )
         if self.config.do_eval:
-            self.eval_step(strategy_lib.next_batch(self._synthetic_iterator(self.plan.replica_eval_batch_size), self.strategy))
+            self.eval_step(
+                strategy_lib.next_batch(
+                    self._synthetic_iterator(self.plan.replica_eval_batch_size), self.strategy
+                )
+            )
 
     def _synthetic_iterator(self, replica_batch_size: int):
-        return iter(strategy_lib.distribute(lambda context: self.task.synthetic_dataset(replica_batch_size), self.strategy))
+        return iter(
+            strategy_lib.distribute(
+                lambda context: self.task.synthetic_dataset(replica_batch_size), self.strategy
+            )
+        )
 
     def _train_iterator(self):
         """Every host reads its own part, in batches of one replica, from where the state says."""
@@ -183,7 +215,8 @@ class Loop:
 
         def host_dataset(context):
             return self.task.train_dataset(
-                self.plan.replica_batch_size, samples, context.input_pipeline_id, context.num_input_pipelines)
+                self.plan.replica_batch_size, samples, context.input_pipeline_id, context.num_input_pipelines
+            )
 
         return iter(strategy_lib.distribute(host_dataset, self.strategy))
 
@@ -191,15 +224,19 @@ class Loop:
         """Global batches, filled up to one shape, cut into one batch a replica and dealt out to the hosts."""
 
         def host_dataset(context):
-            batches = dataset(self.plan.eval_batch_size).rebatch(self.plan.replica_eval_batch_size, drop_remainder=True)
+            batches = dataset(self.plan.eval_batch_size).rebatch(
+                self.plan.replica_eval_batch_size, drop_remainder=True
+            )
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
         return strategy_lib.distribute(host_dataset, self.strategy)
 
     def _train(self, iterator) -> dict:
-        """Trains to the end of the interval, in calls of some seconds, writes its line of the metrics and returns its values.
+        """Trains to the end of the interval, in calls of some seconds, writes its line of the metrics and
+        returns its values.
 
-        Where an interval ends depends on steps alone, and its totals go on from call to call: how long calls are changes no bit.
+        Where an interval ends depends on steps alone, and its totals go on from call to call: how long calls
+          are changes no bit.
         """
         self._poll()
         step = self.state.step
@@ -218,16 +255,24 @@ class Loop:
         return values
 
     def _call_devices(self, iterator, left: int) -> dict:
-        """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises NonFiniteError."""
+        """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises
+        NonFiniteError."""
         self.check_folder()
         first, steps, started = self.pace.is_unknown, self.pace.steps(left), time.monotonic()
-        with signals.expendable() if first else contextlib.nullcontext():  # it compiles, for minutes perhaps, and nothing is trained yet
-            totals = reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps), self.interval.totals))
+        with (
+            signals.expendable() if first else contextlib.nullcontext()
+        ):  # it compiles, for minutes perhaps, and nothing is trained yet
+            totals = reading(
+                self.task, lambda: self.train_loop(iterator, tf.constant(steps), self.interval.totals)
+            )
             totals["sums"].numpy()  # waits
         secs = time.monotonic() - started
         self.pace.note(steps, self._agreed(secs))
         self.interval.add(totals, steps, secs)
-        values = {**self._counters(), **self.interval.values(self.task, self.state, self.plan.train_batch_size)}
+        values = {
+            **self._counters(),
+            **self.interval.values(self.task, self.state, self.plan.train_batch_size),
+        }
         if self.interval.bad_step is not None:
             self.metrics.write("train", self.state.step, values)
             raise self.interval.non_finite(self.task, values)
@@ -235,7 +280,8 @@ class Loop:
         return values
 
     def _show(self, first: bool, step_secs: float, values: dict) -> None:
-        """Lets people see that steps were done. The first one of a process says nothing about how long the others will take."""
+        """Lets people see that steps were done. The first one of a process says nothing about how long the
+        others will take."""
         if first:
             self.outcome.first_step_secs = time.time() - self.process_started
             logging.info("First step done %.1f s after the start", self.outcome.first_step_secs)
@@ -248,7 +294,9 @@ class Loop:
 
     def _count_open_interval(self) -> None:
         if self.interval.steps:
-            self.outcome.loop_rates.append((self.interval.steps * self.plan.train_batch_size, self.interval.secs))
+            self.outcome.loop_rates.append(
+                (self.interval.steps * self.plan.train_batch_size, self.interval.secs)
+            )
         self.outcome.skipped_steps += int(self.interval.totals["skipped"])
 
     def _evaluate_if_due(self) -> None:
@@ -274,19 +322,25 @@ class Loop:
             self.manager.pin(step)
 
     def best_step(self) -> int | None:
-        """Returns the step of the best evaluation, the first of equals, of a task that keeps its best checkpoint; None where there was none."""
+        """Returns the step of the best evaluation, the first of equals, of a task that keeps its best
+        checkpoint; None where there was none."""
         if not (self.task.keeps_best and self.evaluated):
             return None
         return max(sorted(self.evaluated), key=lambda step: self.evaluated[step][self.task.target_metric])
 
     def evaluate(self) -> dict:
-        """Evaluates the whole set, sums first and divides once, and writes and returns the metrics. On a signal, Interrupted comes through."""
+        """Evaluates the whole set, sums first and divides once, and writes and returns the metrics. On a
+        signal, Interrupted comes through."""
         started = time.monotonic()
         at = self._counters()["samples"], self.state.step
         with self.log.evaluation(*at):
             (*sums, examples), self.outcome.outputs = self._evaluated(self.task.eval_dataset)
         means = step_lib.mean_metrics(self.task.losses, self.task.eval_metrics, sums)
-        values = {**self._counters(), **means, **(self.task.score(self.outcome.outputs) if self._outputs_are_finite() else {})}
+        values = {
+            **self._counters(),
+            **means,
+            **(self.task.score(self.outcome.outputs) if self._outputs_are_finite() else {}),
+        }
         values.setdefault(self.task.target_metric, math.nan)
         if math.isfinite(values[self.task.target_metric]):
             self.log.accuracy(values[self.task.target_metric], round(examples), *at)
@@ -297,7 +351,13 @@ class Loop:
             raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")
         target = "" if self.config.stop_threshold is None else f" (target {self.config.stop_threshold})"
         parts = [f"{name} {value:.4f}" for name, value in values.items() if name != "samples"]
-        logging.info("Evaluation at step %d: %s%s, %.1f s", self.state.step, "  ".join(parts), target, time.monotonic() - started)
+        logging.info(
+            "Evaluation at step %d: %s%s, %.1f s",
+            self.state.step,
+            "  ".join(parts),
+            target,
+            time.monotonic() - started,
+        )
         return values
 
     def _outputs_are_finite(self) -> bool:
@@ -305,14 +365,19 @@ class Loop:
         return all(np.isfinite(values).all() for values in self.outcome.outputs.values())
 
     def outputs_of(self, dataset) -> dict:
-        """Returns the model's outputs, in the order of the rows; `dataset` makes the set's global batches of their size."""
+        """Returns the model's outputs, in the order of the rows; `dataset` makes the set's global batches of
+        their size."""
         return self._evaluated(dataset)[1]
 
     def _evaluated(self, dataset) -> tuple:
         """Returns what `evaluation.run` does. Raises Interrupted on a signal, between two batches."""
         distributed = self._interruptible(lambda: self._global_batches(dataset))
-        return reading(self.task, lambda: evaluation.run(
-            self.eval_step, strategy_lib.batches(distributed, self.strategy), self._poll))
+        return reading(
+            self.task,
+            lambda: evaluation.run(
+                self.eval_step, strategy_lib.batches(distributed, self.strategy), self._poll
+            ),
+        )
 
     def _counters(self) -> dict:
         return {"samples": int(self.state.samples.numpy())}

@@ -17,11 +17,12 @@ from official.training import runner
 def run(config, make_task, command: list[str] | None = None, started: float | None = None) -> TrainResult:
     """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
 
-    A run that is finished already only says again what it scored, so the same command goes on where it was interrupted.
+    A run that is finished already only says again what it scored, so the same command goes on where it was
+    interrupted.
 
     Returns:
-      The result that ended the last run, with {metric: mean} and {metric_std: sample standard deviation} over all runs as scores
-      and {run, ...} as a table. It is also written to model_dir/result.json.
+      The result that ended the last run, with {metric: mean} and {metric_std: sample standard deviation} over
+      all runs as scores and {run, ...} as a table. It is also written to model_dir/result.json.
 
     Raises:
       ConfigError: for bad input.
@@ -30,18 +31,29 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         return runner.run(config, make_task, command, started)
     if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
         raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
-    cache_dir = config.cache_dir or (os.path.join(config.model_dir, "features") if config.task == "squad" else None)  # of all runs
+    cache_dir = config.cache_dir or (
+        os.path.join(config.model_dir, "features") if config.task == "squad" else None
+    )  # of all runs
     scores, folders = {}, {}
     for number in range(1, config.num_runs + 1):
         seed = config.seed + number - 1
         logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
-        own = config_lib.replaced(config, num_runs=1, seed=seed, model_dir=os.path.join(config.model_dir, f"run-{number}"), cache_dir=cache_dir)
+        own = config_lib.replaced(
+            config,
+            num_runs=1,
+            seed=seed,
+            model_dir=os.path.join(config.model_dir, f"run-{number}"),
+            cache_dir=cache_dir,
+        )
         result = runner.run(own, make_task, command, started if number == 1 else None)
         if result.status in ("interrupted", "failed"):
             return result
         scores[seed], folders[str(seed)] = result.scores, f"run-{number}"
         if result.signal and number < config.num_runs:  # it came while this run was finishing
-            result.status, result.reason = "interrupted", f"{number} of {config.num_runs} runs done on {signal.Signals(result.signal).name}"
+            result.status, result.reason = (
+                "interrupted",
+                f"{number} of {config.num_runs} runs done on {signal.Signals(result.signal).name}",
+            )
             return result
     _summarize(result, scores)
     result.config = json.loads(config_lib.to_json(config))
@@ -53,10 +65,21 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
 def _summarize(result: TrainResult, scores: dict[int, dict[str, float]]) -> None:
     """Sets the scores of all runs in place of those of the last one."""
     names = [name for name in next(iter(scores.values())) if name != "best_step"]
-    result.tables = {"Runs": [["seed", *names], *([str(seed), *(values[name] for name in names)] for seed, values in scores.items())]}
+    result.tables = {
+        "Runs": [
+            ["seed", *names],
+            *([str(seed), *(values[name] for name in names)] for seed, values in scores.items()),
+        ]
+    }
     result.scores, result.examples = {}, []
     for name in names:
         values = [run_scores[name] for run_scores in scores.values()]
         result.scores |= {name: statistics.fmean(values), f"{name}_std": statistics.stdev(values)}
-        logging.info("%s over %d runs: %.4f +- %.4f", name, len(values), result.scores[name], result.scores[f"{name}_std"])
+        logging.info(
+            "%s over %d runs: %.4f +- %.4f",
+            name,
+            len(values),
+            result.scores[name],
+            result.scores[f"{name}_std"],
+        )
     result.reason = f"{len(scores)} runs done"

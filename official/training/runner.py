@@ -8,8 +8,8 @@ import signal
 import sys
 import time
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.checkpoint import initialize
@@ -17,25 +17,25 @@ from official.checkpoint.formats import registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.config.model import contradictions
-from official.distribution import batch_plan
-from official.distribution import peers
+from official.distribution import batch_plan, peers
 from official.distribution import strategy as strategy_lib
-from official.optimization import schedules
-from official.reporting import environment
-from official.reporting import metrics as metrics_lib
-from official.reporting import mllog
-from official.reporting import report
-from official.reporting import summary
 from official.io.errors import PeerError
 from official.io.json_files import read_json_or_empty
 from official.io.signals import Interrupted
 from official.io.writing import replace_file
-from official.reporting.result import TrainResult, keep_training_result, read_result, remove_result, result_dict, write_result
+from official.optimization import schedules
+from official.reporting import environment, mllog, report, summary
+from official.reporting import metrics as metrics_lib
+from official.reporting.result import (
+    TrainResult,
+    keep_training_result,
+    read_result,
+    remove_result,
+    result_dict,
+    write_result,
+)
 from official.reporting.wandb_run import WandbRun
-from official.training import finish
-from official.training import kept_files
-from official.training import own_folder
-from official.training import page_cache
+from official.training import finish, kept_files, own_folder, page_cache
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop, NonFiniteError, reading
@@ -71,9 +71,16 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     config = config_lib.with_data(config, task.train_samples)
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         # Found out now, not after a large model is built.
-        initialize.check_model(config.model, registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint"))
-    with own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked) as check_folder, \
-            _open_wandb(config, writes=chief) as wandb, peers.noticing_lost_peers(strategy):
+        initialize.check_model(
+            config.model, registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
+        )
+    with (
+        (
+            own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
+        ) as check_folder,
+        _open_wandb(config, writes=chief) as wandb,
+        peers.noticing_lost_peers(strategy),
+    ):
         logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
         _warn_of_long_warmup(config)
         logging.debug("Configuration\n%s", config_lib.to_json(config))
@@ -81,7 +88,9 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
         rows = summary.parameter_table(state.model.trainable_variables)
         logging.info("Model: %s", summary.format_total(rows))
         logging.debug("Parameters\n%s", summary.format_parameter_table(rows))
-        manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief)
+        manager = CheckpointManager(
+            config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
+        )
         earlier = _Earlier(config.model_dir)
         to_keep = kept_files.missing(config.model_dir, task.companions)
         fresh = _restore(config, manager, state, earlier, task)
@@ -93,8 +102,20 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
             kept_files.write(config.model_dir, to_keep)
         metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
         log = _open_log(config, strategy, state, chief, earlier)
-        loop = Loop(config, task, state, strategy, plan, manager, metrics, log, Interruption(),
-                    earlier.evaluations(state.step) if same_evaluation and config.do_train else {}, started, check_folder)
+        loop = Loop(
+            config,
+            task,
+            state,
+            strategy,
+            plan,
+            manager,
+            metrics,
+            log,
+            Interruption(),
+            earlier.evaluations(state.step) if same_evaluation and config.do_train else {},
+            started,
+            check_folder,
+        )
         result = _train(loop, data_files, earlier if same_evaluation else None)
         result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
         result.environment, result.data = surroundings, task.data_digest()
@@ -106,15 +127,19 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
 
 
 def _write_result(config, result: TrainResult, parameters: list) -> None:
-    """Writes result and report. An evaluation of somebody's run leaves the result of the training beside it."""
+    """Writes result and report. An evaluation of somebody's run leaves the result of the training beside
+    it."""
     if not config.do_train:
         keep_training_result(config.model_dir)
     write_result(config.model_dir, result)
-    report.write_report(config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters)
+    report.write_report(
+        config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters
+    )
 
 
 class _Earlier:
-    """What earlier processes left in the run's folder, read before this one writes: result, metrics, settings."""
+    """What earlier processes left in the run's folder, read before this one writes: result, metrics,
+    settings."""
 
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
@@ -123,34 +148,56 @@ class _Earlier:
 
     def evaluates_like(self, config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
-        return bool(self._settings) and all(self._settings.get(name, field.default) == config[name]
-                                            for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config))
+        return bool(self._settings) and all(
+            self._settings.get(name, field.default) == config[name]
+            for name, field in config_lib.FIELDS.items()
+            if field.changes_evaluation(config)
+        )
 
     def changes(self, config) -> list[str]:
         """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
-        known = {name: self._settings[name] for name in config_lib.FIELDS if name in self._settings and name != "init_checkpoint"}
+        known = {
+            name: self._settings[name]
+            for name in config_lib.FIELDS
+            if name in self._settings and name != "init_checkpoint"
+        }
         return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
 
     def check_model(self, config) -> None:
-        """Raises ConfigError where its model computes something else with the same weights: other heads, activation or epsilon."""
+        """Raises ConfigError where its model computes something else with the same weights: other heads,
+        activation or epsilon."""
         saved = self._settings.get("model")
         other = contradictions(config.model, saved) if isinstance(saved, dict) else []
         if other:
-            raise ConfigError(f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there as --config "
-                              "in place of --bert_config_file, or change --model_dir.")
+            raise ConfigError(
+                f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"
+                " as --config in place of --bert_config_file, or change --model_dir."
+            )
 
     def evaluations(self, last_step: int) -> dict[int, dict]:
-        return {line["step"]: line for line in self.metrics if line["split"] == "eval" and line["step"] <= last_step}
+        return {
+            line["step"]: line
+            for line in self.metrics
+            if line["split"] == "eval" and line["step"] <= last_step
+        }
 
     def skipped_steps(self, last_step: int) -> int:
-        return sum(line.get("skipped_steps") or 0 for line in self.metrics if line["split"] == "train" and line["step"] <= last_step)
+        return sum(
+            line.get("skipped_steps") or 0
+            for line in self.metrics
+            if line["split"] == "train" and line["step"] <= last_step
+        )
 
 
 def _warn_of_long_warmup(config) -> None:
     steps = config_lib.schedule_steps(config)
     if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
-        logging.warning("warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning rate is never "
-                        "reached. Lower --warmup_steps.", config.warmup_steps, steps)
+        logging.warning(
+            "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"
+            " rate is never reached. Lower --warmup_steps.",
+            config.warmup_steps,
+            steps,
+        )
 
 
 def _describe_devices(strategy, config) -> str:
@@ -166,24 +213,33 @@ def _save_settings(config, command: list[str]) -> None:
         replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
-def _restore(config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier, task) -> list[str]:
-    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh. Returns the names of a head that started fresh."""
+def _restore(
+    config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier, task
+) -> list[str]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh. Returns the
+    names of a head that started fresh."""
     best = None if config.do_train or not task.keeps_best else earlier.result.get("best_step")
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
         earlier.check_model(config)
-        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy()))
+        logging.info(
+            "Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy())
+        )
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
         made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
         logging.info("%s", made.describe())
         if made.fresh and task.keeps_best and not config.do_train:
-            raise ConfigError(f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not fine-tuned for this task. "
-                              "Give a checkpoint that was, or --do_train.")
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not"
+                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+            )
         return made.fresh
     if not config.do_train:
-        raise ConfigError(f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change --model_dir, or give "
-                          "--init_checkpoint.")
+        raise ConfigError(
+            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
+            " --model_dir, or give --init_checkpoint."
+        )
     logging.info("Fresh weights from seed %d", config.seed)
     return []
 
@@ -205,13 +261,20 @@ def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
     settings = mllog.run_settings(config, f"{kind}-{strategy.num_replicas_in_sync}")
     # Evaluations of another set do not belong into one log, and their cost not into its time.
     samples = int(state.samples.numpy())
-    log = mllog.MLPerfLog(mllog.log_path(config), settings, samples, goes_on=samples > 0 and earlier.evaluates_like(config),
-                          evaluated=state.step in earlier.evaluations(state.step), to_stdout=config.mllog_to_stdout)
+    log = mllog.MLPerfLog(
+        mllog.log_path(config),
+        settings,
+        samples,
+        goes_on=samples > 0 and earlier.evaluates_like(config),
+        evaluated=state.step in earlier.evaluations(state.step),
+        to_stdout=config.mllog_to_stdout,
+    )
     return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
 
 
 def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> TrainResult:
-    """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not count any more."""
+    """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not
+    count any more."""
     state, first_step = loop.state, loop.state.step
     run_started = time.time()  # known better once all is prepared
     findings, peer_lost = finish.Findings(), False
@@ -222,7 +285,10 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
             run_started = time.time()
             with loop.interruption:
                 status, reason = _run_loop(loop)
-                last_step, samples = state.step, int(state.samples.numpy())  # before going back to the best ones
+                last_step, samples = (
+                    state.step,
+                    int(state.samples.numpy()),
+                )  # before going back to the best ones
                 status, reason, findings = _finish(loop, status, reason)
     except PeerError as error:
         status, reason, peer_lost = "failed", str(error), True
@@ -230,24 +296,46 @@ def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> Train
     outcome, steps = loop.outcome, loop.manager.steps()
     majority_prediction, majority_accuracy = _constant_prediction(loop, status, earlier)
     result = TrainResult(
-        status=status, reason=reason, step=last_step, samples=samples,
-        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric), eval_loss=outcome.eval_metrics.get("loss"),
-        target=loop.config.stop_threshold, target_metric=loop.task.target_metric, majority_accuracy=majority_accuracy,
-        majority_prediction=majority_prediction, learning_rates=schedules.corners(loop.config) if loop.config.do_train else {},
-        sequences_per_sec=outcome.sequences_per_sec(), wall_secs=time.time() - run_started, startup_secs=_startup_secs(loop, run_started),
-        first_step_secs=outcome.first_step_secs, peak_memory_bytes=environment.peak_memory_bytes(),
+        status=status,
+        reason=reason,
+        step=last_step,
+        samples=samples,
+        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric),
+        eval_loss=outcome.eval_metrics.get("loss"),
+        target=loop.config.stop_threshold,
+        target_metric=loop.task.target_metric,
+        majority_accuracy=majority_accuracy,
+        majority_prediction=majority_prediction,
+        learning_rates=schedules.corners(loop.config) if loop.config.do_train else {},
+        sequences_per_sec=outcome.sequences_per_sec(),
+        wall_secs=time.time() - run_started,
+        startup_secs=_startup_secs(loop, run_started),
+        first_step_secs=outcome.first_step_secs,
+        peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps, signal=loop.interruption.signal, peer_lost=peer_lost,
-        scores=findings.scores, tables=findings.tables, examples=findings.examples, predictions=findings.files)
+        skipped_steps=outcome.skipped_steps,
+        signal=loop.interruption.signal,
+        peer_lost=peer_lost,
+        scores=findings.scores,
+        tables=findings.tables,
+        examples=findings.examples,
+        predictions=findings.files,
+    )
     if earlier:
         result.skipped_steps += earlier.skipped_steps(first_step)
-        if last_step == first_step == earlier.result.get("step"):  # nothing was trained: the speed is that of the earlier process
-            result.sequences_per_sec, result.wall_secs = earlier.result.get("sequences_per_sec"), earlier.result.get("wall_secs")
+        if (
+            last_step == first_step == earlier.result.get("step")
+        ):  # nothing was trained: the speed is that of the earlier process
+            result.sequences_per_sec, result.wall_secs = (
+                earlier.result.get("sequences_per_sec"),
+                earlier.result.get("wall_secs"),
+            )
     return result
 
 
 def _finish(loop: Loop, status: str, reason: str) -> tuple[str, str, finish.Findings]:
-    """Returns status, reason and what the best weights are worth, unless a signal cuts that or has cut the training."""
+    """Returns status, reason and what the best weights are worth, unless a signal cuts that or has cut the
+    training."""
     if status in ("interrupted", "failed"):
         return status, reason, finish.Findings()
     last_step = loop.state.step
@@ -258,11 +346,15 @@ def _finish(loop: Loop, status: str, reason: str) -> tuple[str, str, finish.Find
 
 
 def _describe_interruption(loop: Loop, step: int) -> str:
-    return f"{'saved' if loop.config.do_train else 'evaluation stopped'} at step {step} on {signal.Signals(loop.interruption.signal).name}"
+    return (
+        f"{'saved' if loop.config.do_train else 'evaluation stopped'} at step {step} on"
+        f" {signal.Signals(loop.interruption.signal).name}"
+    )
 
 
 def _startup_secs(loop: Loop, run_started: float) -> float:
-    """Returns the seconds until training was at its speed: until the first step was done, less a step; without training, until the run began."""
+    """Returns the seconds until training was at its speed: until the first step was done, less a step;
+    without training, until the run began."""
     outcome = loop.outcome
     if outcome.first_step_secs is None:
         return run_started - loop.process_started
@@ -302,14 +394,26 @@ def _run_loop(loop: Loop) -> tuple[str, str]:
     return status, reason
 
 
-def _constant_prediction(loop: Loop, status: str, earlier: _Earlier | None) -> tuple[str | None, float | None]:
-    """Returns what to compare with: what to predict always, and its score. Found after the run, which is to be the first to read the data."""
-    known = tuple(earlier.result.get(name) if earlier else None for name in ("majority_prediction", "majority_accuracy"))
-    if None not in known or not loop.config.do_eval or loop.manager.read_only or status in ("interrupted", "failed"):
+def _constant_prediction(
+    loop: Loop, status: str, earlier: _Earlier | None
+) -> tuple[str | None, float | None]:
+    """Returns what to compare with: what to predict always, and its score. Found after the run, which is to
+    be the first to read the data."""
+    known = tuple(
+        earlier.result.get(name) if earlier else None for name in ("majority_prediction", "majority_accuracy")
+    )
+    if (
+        None not in known
+        or not loop.config.do_eval
+        or loop.manager.read_only
+        or status in ("interrupted", "failed")
+    ):
         return known
     found = reading(loop.task, loop.task.constant_prediction)
     if found:
-        logging.info("Always predicting %r scores %.4f (%s) on the evaluation set", *found, loop.task.target_metric)
+        logging.info(
+            "Always predicting %r scores %.4f (%s) on the evaluation set", *found, loop.task.target_metric
+        )
     return found or (None, None)
 
 
@@ -320,10 +424,21 @@ def _judge(loop: Loop) -> tuple[str, str]:
         return "interrupted", _describe_interruption(loop, state.step)
     accuracy = outcome.eval_metrics.get(task.target_metric)
     if outcome.reached:
-        return "success", f"{task.target_metric} {accuracy:.4f} reached the target {config.stop_threshold} at step {state.step}"
+        return (
+            "success",
+            (
+                f"{task.target_metric} {accuracy:.4f} reached the target {config.stop_threshold} at step"
+                f" {state.step}"
+            ),
+        )
     if config.stop_threshold is not None:
-        return "aborted", f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all {state.step} steps"
+        return (
+            "aborted",
+            (
+                f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all"
+                f" {state.step} steps"
+            ),
+        )
     if not config.do_train:
         return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {state.step}"
     return "finished", f"all {state.step} steps done"
-

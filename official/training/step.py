@@ -13,16 +13,18 @@ import tensorflow as tf
 from official.config import dynamic_loss_scale, initial_loss_scale
 from official.distribution import strategy as strategy_lib
 from official.optimization import gradients as gradients_lib
-from official.optimization import optimizers
-from official.optimization import schedules
+from official.optimization import optimizers, schedules
 from official.optimization.loss_scale import LossScale
 
-_graph = functools.partial(tf.function, autograph=False)  # AutoGraph would read model and optimizer, nothing in which needs it, for seconds
+_graph = functools.partial(
+    tf.function, autograph=False
+)  # AutoGraph would read model and optimizer, nothing in which needs it, for seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Everything a run changes: model, optimizer with its slots and step counter, loss scale, data position."""
+    """Everything a run changes: model, optimizer with its slots and step counter, loss scale, data
+    position."""
 
     model: tf.keras.Model
     optimizer: optimizers.Optimizer
@@ -41,10 +43,15 @@ class TrainState:
     def variables(self) -> dict[str, tf.Variable]:
         """Returns {checkpoint name: variable} of the whole state."""
         state = self.model_variables()
-        state |= optimizers.slot_variables(self.optimizer, self.optimizer_type, self.model.trainable_variables)
+        state |= optimizers.slot_variables(
+            self.optimizer, self.optimizer_type, self.model.trainable_variables
+        )
         state |= {"global_step": self.optimizer.iterations, "samples": self.samples}
         if self.loss_scale:
-            state |= {"loss_scale/scale": self.loss_scale.scale, "loss_scale/good_steps": self.loss_scale.good_steps}
+            state |= {
+                "loss_scale/scale": self.loss_scale.scale,
+                "loss_scale/good_steps": self.loss_scale.good_steps,
+            }
         return state
 
 
@@ -65,7 +72,8 @@ def make_state(config, task, strategy) -> TrainState:
 def restored(variables: list[tf.Variable]):
     """Gives the variables their values back after its block, bit for bit.
 
-    Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new optimizer's are, nothing is kept.
+    Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new
+    optimizer's are, nothing is kept.
     """
     kept = []
     for variable in variables:
@@ -77,15 +85,19 @@ def restored(variables: list[tf.Variable]):
 
 
 def make_replica_gradients(config, task, state):
-    """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums, gradient norm).
+    """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
+    gradient norm).
 
-    `sums` is float32 [2 x metrics]: the weighted sums of `task.metrics`, then their weights, over the whole step. The norm is
-    that of the reduced gradient, unscaled, before clipping. All are the same on every replica.
+    `sums` is float32 [2 x metrics]: the weighted sums of `task.metrics`, then their weights, over the whole
+    step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on every
+    replica.
 
     --loss_normalization and --clip_scope choose between two published ways:
-      global, global: sum over the step / weight of the step, clipped once. Independent of replicas and accumulation.
-      local, micro_batch: sum over micro batches of clip(gradient of the micro batch's mean loss) / number of micro batches,
-        summed over replicas, each divided by their number with --scale_loss. Source: the MLPerf v0.7 reference.
+      global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
+        accumulation.
+      local, micro_batch: sum over micro batches of clip(gradient of the micro batch's mean loss) / number of
+        micro batches, summed over replicas, each divided by their number with --scale_loss. Source: the
+        MLPerf v0.7 reference.
     """
     variables = state.model.trainable_variables
     num_micro_batches = config.num_accumulation_steps
@@ -95,22 +107,32 @@ def make_replica_gradients(config, task, state):
         with tf.GradientTape() as tape:
             terms = task.loss(state.model, micro_batch, tf.concat([seed, [index]], axis=0))
             if local:
-                factors = {name: factors[name] / (terms[name][1] + task.local_epsilon[name]) for name in task.losses}
+                factors = {
+                    name: factors[name] / (terms[name][1] + task.local_epsilon[name]) for name in task.losses
+                }
             objective = tf.add_n([terms[name][0] * factors[name] for name in task.losses]) * scale
         gradients = tape.gradient(objective, variables)
         if config.clip_scope == "micro_batch":
             norm = tf.linalg.global_norm(gradients) / scale
-            gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
+            gradients = gradients_lib.scaled(
+                gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale
+            )
         return gradients, _stack(terms, task.metrics)
 
     def accumulate(batch, factors, seed, scale):
         like = (variables, tf.zeros([2 * len(task.metrics)]))
         return gradients_lib.accumulate(
-            batch, num_micro_batches, lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale), like)
+            batch,
+            num_micro_batches,
+            lambda index, micro_batch: micro_step(index, micro_batch, factors, seed, scale),
+            like,
+        )
 
     def reduce(gradients, sums):
         if config.explicit_allreduce:
-            return gradients_lib.reduce_sum_in_packs(gradients, config.allreduce_bytes_per_pack), gradients_lib.reduce_sum(sums)
+            return gradients_lib.reduce_sum_in_packs(
+                gradients, config.allreduce_bytes_per_pack
+            ), gradients_lib.reduce_sum(sums)
         return gradients_lib.reduce_sum((gradients, sums))
 
     if config.enable_xla:
@@ -118,20 +140,32 @@ def make_replica_gradients(config, task, state):
 
     def replica_gradients(batch):
         context = tf.distribute.get_replica_context()
-        seed = tf.stack([config.seed, tf.cast(state.optimizer.iterations, tf.int32), tf.cast(context.replica_id_in_sync_group, tf.int32)])  # of dropout
+        seed = tf.stack(
+            [
+                config.seed,
+                tf.cast(state.optimizer.iterations, tf.int32),
+                tf.cast(context.replica_id_in_sync_group, tf.int32),
+            ]
+        )  # of dropout
         scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
         if state.loss_scale and not local:
-            # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers; without them
-            # the scale would leave small gradients below what float16 can hold.
+            # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers;
+            # without them the scale would leave small gradients below what float16 can hold.
             scale *= num_micro_batches * context.num_replicas_in_sync
         if local:
-            factors = dict.fromkeys(task.losses, tf.constant(1.0 / context.num_replicas_in_sync if config.scale_loss else 1.0))
+            factors = dict.fromkeys(
+                task.losses, tf.constant(1.0 / context.num_replicas_in_sync if config.scale_loss else 1.0)
+            )
         else:
-            factors = {name: tf.math.divide_no_nan(1.0, weight) for name, weight in
-                       gradients_lib.reduce_sum(task.weights(batch)).items()}
+            factors = {
+                name: tf.math.divide_no_nan(1.0, weight)
+                for name, weight in gradients_lib.reduce_sum(task.weights(batch)).items()
+            }
         gradients, sums = accumulate(batch, factors, seed, scale)
         gradients, sums = reduce(gradients, sums)
-        left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (num_micro_batches if local else 1.0)
+        left_to_undo = (1.0 if config.clip_scope == "micro_batch" else scale) * (
+            num_micro_batches if local else 1.0
+        )
         norm = tf.linalg.global_norm(gradients) / left_to_undo
         factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
         return gradients, factor / left_to_undo, sums, norm
@@ -140,20 +174,30 @@ def make_replica_gradients(config, task, state):
 
 
 def _stack(terms, names):
-    """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of the metrics `names`, then their weights."""
-    return tf.reshape(tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1])
+    """Returns what `mean_metrics` takes: float32 [2 x metrics], the weighted sums of the metrics `names`,
+    then their weights."""
+    return tf.reshape(
+        tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1]
+    )
 
 
 def no_totals(task) -> dict[str, tf.Tensor]:
-    """Returns what a training loop starts from: `sums` [2 x metrics] over all steps, `norm` the sum of gradient norms, `skipped` the number of
-    updates that loss scaling skipped, `bad_step` the first step with a non-finite loss (or, without loss scaling, gradient), else -1."""
-    return {"sums": tf.zeros([2 * len(task.metrics)]), "norm": tf.constant(0.0), "skipped": tf.constant(0), "bad_step": tf.constant(-1, tf.int64)}
+    """Returns what a training loop starts from: `sums` [2 x metrics] over all steps, `norm` the sum of
+    gradient norms, `skipped` the number of updates that loss scaling skipped, `bad_step` the first step with
+    a non-finite loss (or, without loss scaling, gradient), else -1."""
+    return {
+        "sums": tf.zeros([2 * len(task.metrics)]),
+        "norm": tf.constant(0.0),
+        "skipped": tf.constant(0),
+        "bad_step": tf.constant(-1, tf.int64),
+    }
 
 
 def make_train_loop(config, task, state, strategy):
     """Returns (iterator, number of steps, totals so far) -> totals; runs that many steps on the devices.
 
-    The totals go on from those that are given, at first `no_totals`, so that a loop in two calls is the same as one.
+    The totals go on from those that are given, at first `no_totals`, so that a loop in two calls is the same
+    as one.
     """
     replica_gradients = make_replica_gradients(config, task, state)
     variables = state.model.trainable_variables
@@ -194,9 +238,13 @@ def make_train_loop(config, task, state, strategy):
             finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
             state.samples.assign_add(config.train_batch_size)
             return index + 1, {
-                "sums": totals["sums"] + sums, "norm": totals["norm"] + tf.where(skipped, 0.0, norm),
+                "sums": totals["sums"] + sums,
+                "norm": totals["norm"] + tf.where(skipped, 0.0, norm),
                 "skipped": totals["skipped"] + tf.cast(skipped, tf.int32),
-                "bad_step": tf.where(finite | (totals["bad_step"] >= 0), totals["bad_step"], state.optimizer.iterations)}
+                "bad_step": tf.where(
+                    finite | (totals["bad_step"] >= 0), totals["bad_step"], state.optimizer.iterations
+                ),
+            }
 
         return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
@@ -206,12 +254,15 @@ def make_train_loop(config, task, state, strategy):
 def make_eval_step(task, state, strategy):
     """Returns (batch) -> (sums, outputs) over all replicas.
 
-    `sums` is float32 [2 x eval metrics + 1]: weighted sums, weights and number of examples. `outputs` are the task's, with `rows`.
+    `sums` is float32 [2 x eval metrics + 1]: weighted sums, weights and number of examples. `outputs` are the
+    task's, with `rows`.
     """
 
     def replica_eval(batch):
         terms, outputs = task.evaluate(state.model, batch)
-        sums = tf.concat([_stack(terms, task.eval_metrics), [tf.reduce_sum(batch["example_weights"])]], axis=0)
+        sums = tf.concat(
+            [_stack(terms, task.eval_metrics), [tf.reduce_sum(batch["example_weights"])]], axis=0
+        )
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
@@ -224,7 +275,8 @@ def make_eval_step(task, state, strategy):
 
 
 def make_example_step(task, state, strategy):
-    """Returns (batch with `rows`) -> (no sums, outputs of `task.example_outputs` over all replicas, with `rows`)."""
+    """Returns (batch with `rows`) -> (no sums, outputs of `task.example_outputs` over all replicas, with
+    `rows`)."""
 
     def replica_outputs(batch):
         return gradients_lib.gather({**task.example_outputs(state.model, batch), "rows": batch["rows"]})
@@ -242,7 +294,9 @@ def make_finite_check(state):
 
     @_graph()
     def weights_are_finite():
-        return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(variable)) for variable in state.model.trainable_variables]))
+        return tf.math.is_finite(
+            tf.add_n([tf.reduce_sum(tf.abs(variable)) for variable in state.model.trainable_variables])
+        )
 
     return weights_are_finite
 
@@ -252,7 +306,9 @@ def make_sum_over_replicas(strategy):
 
     @_graph()
     def sum_over_replicas(value):
-        return _first(strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,)))
+        return _first(
+            strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,))
+        )
 
     return sum_over_replicas
 
@@ -263,8 +319,11 @@ def _first(strategy, value):
 
 
 def mean_metrics(losses, names, sums: np.ndarray) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric: mean}."""
+    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric:
+    mean}."""
     totals, weights = np.split(np.asarray(sums, np.float64), 2)
-    means = {name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)}
+    means = {
+        name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
+    }
     known = [means[name] for name in losses if name in means]
     return ({"loss": sum(known)} if known else {}) | means

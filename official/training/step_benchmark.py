@@ -23,19 +23,37 @@ def step_config(model: dict, length: int, batch_size: int, dtype: str, settings:
       dtype: fp32, fp16 or bf16.
       settings: more settings, by name.
     """
-    return config_lib.build_config([("benchmark", {
-        "model": model, "model_dir": "unused", "use_synthetic_data": True, "distribution_strategy": "one_device", "dtype": dtype,
-        "max_seq_length": length, "max_predictions_per_seq": predictions_of(length), "train_batch_size": batch_size,
-        "optimizer_type": "lamb", "warmup_steps": 0, **settings})])
+    return config_lib.build_config(
+        [
+            (
+                "benchmark",
+                {
+                    "model": model,
+                    "model_dir": "unused",
+                    "use_synthetic_data": True,
+                    "distribution_strategy": "one_device",
+                    "dtype": dtype,
+                    "max_seq_length": length,
+                    "max_predictions_per_seq": predictions_of(length),
+                    "train_batch_size": batch_size,
+                    "optimizer_type": "lamb",
+                    "warmup_steps": 0,
+                    **settings,
+                },
+            )
+        ]
+    )
 
 
 def predictions_of(length: int) -> int:
-    """Returns the masked tokens of a sequence in the published recipes: 20 for 128, 56 for 384, 76 for 512, else 15 %."""
+    """Returns the masked tokens of a sequence in the published recipes: 20 for 128, 56 for 384, 76 for 512,
+    else 15 %."""
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
 def make_step(config, make_task, steps: int) -> Callable[[], float]:
-    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and returns their mean loss."""
+    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and
+    returns their mean loss."""
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
     state = step_lib.make_state(config, task, strategy)
@@ -43,13 +61,17 @@ def make_step(config, make_task, steps: int) -> Callable[[], float]:
     replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
     iterator = iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch), strategy))
     count, nothing = tf.constant(steps), step_lib.no_totals(task)
-    return lambda: step_lib.mean_metrics(task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"])["loss"]
+    return lambda: step_lib.mean_metrics(
+        task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]
+    )["loss"]
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:
     """Returns what multiplies square matrices, and the FLOPs of one call: the machine's own speed."""
     left = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [1, 2]), _TYPES[dtype])
-    right = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [3, 4]) / _PRODUCT_SIZE**0.5, _TYPES[dtype])
+    right = tf.cast(
+        tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [3, 4]) / _PRODUCT_SIZE**0.5, _TYPES[dtype]
+    )
 
     @tf.function
     def multiply():

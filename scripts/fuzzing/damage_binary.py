@@ -22,7 +22,8 @@ _FEATURES = {  # of Google's records: values that are none
 
 
 def damage_records(rng: random.Random, path: str, reads_values: bool = True) -> Done:
-    """Damages a TFRecord file of Google's examples; where the command reads them, also a value or a feature."""
+    """Damages a TFRecord file of Google's examples; where the command reads them, also a value or a
+    feature."""
     import tensorflow as tf
 
     kind = rng.choice(
@@ -123,12 +124,15 @@ def damage_checkpoint(rng: random.Random, path: str, format_name: str, reads_val
     )
     _replace(rng, tensors, name, kind)
     _write_checkpoint(container, tensors, path)
-    may_lack = kind == "missing" and format_name == "graphcore"  # whose models may have no biases; zeros are added and named
+    may_lack = (
+        kind == "missing" and format_name == "graphcore"
+    )  # whose models may have no biases; zeros are added and named
     return f"checkpoint {kind}: {name}", NAMED if kind == "not finite" or may_lack else REFUSED
 
 
 def _is_weight(name: str) -> bool:
-    """Says whether the tensor is the encoder's: no optimizer's slot, and none of a head, which may start fresh."""
+    """Says whether the tensor is the encoder's: no optimizer's slot, and none of a head, which may start
+    fresh."""
     lowered = name.lower()
     return ("layer" in lowered or "embedding" in lowered) and not re.search(
         r"cls|predictions|lamb|adam|slot|/\.optimizer|moment|accl|_[mv]$", lowered
@@ -153,7 +157,8 @@ def _replace(rng: random.Random, tensors: dict, name: str, kind: str) -> None:
 
 
 def _write_checkpoint(container, tensors: dict, path: str) -> None:
-    from official.checkpoint.formats import hf_folder, tensors as tensors_lib
+    from official.checkpoint.formats import hf_folder
+    from official.checkpoint.formats import tensors as tensors_lib
 
     made = {name: tensors_lib.of_array(values, name) for name, values in tensors.items()}
     if container is hf_folder:

@@ -59,7 +59,8 @@ class Server:
         self._process.stdin.flush()
 
     def next_answer(self) -> tuple[int, int | None, float]:
-        """Waits for the next command that ends. Returns (number, exit code, None where it hung, and seconds)."""
+        """Waits for the next command that ends. Returns (number, exit code, None where it hung, and
+        seconds)."""
         answer = json.loads(self._process.stdout.readline())
         return answer["number"], answer["code"], answer["secs"]
 
@@ -101,7 +102,8 @@ def judge(
 
 
 def _judge_error(program: str, errors: str) -> str | None:
-    """Returns what is wrong with an error: it is one short line, the last one, and nothing is drawn over it."""
+    """Returns what is wrong with an error: it is one short line, the last one, and nothing is drawn over
+    it."""
     lines = [_shown(line) for line in errors.rstrip("\n").split("\n")]
     complaints = [line for line in lines if line.startswith(f"{program}: ")]
     if len(complaints) != 1:

@@ -2,16 +2,15 @@
 
 from fuzzing import json_schemas
 from fuzzing.definitions import (
+    BERT,
+    MODEL_BESIDE,
+    WORDS,
     Command,
     Target,
     of_bytes,
     of_checkpoint,
     of_tokenizer,
-    BERT,
-    MODEL_BESIDE,
-    WORDS,
 )
-
 
 _RUN, _OTHER = "runs/pretrain", "runs/again"
 _FILES = (

@@ -33,12 +33,12 @@ PRELOADED = (
     "command_line",
     "official.tasks",
     "official.training.repeats",
-    "official.training.plan",
+    "official.planning.plan",
     "official.training.step_benchmark",
     "official.checkpoint.convert",
-    "official.data.creation",
-    "official.data.preparation",
-    "official.data.inspection",
+    "official.data.pretraining.creation",
+    "official.data.text.preparation",
+    "official.data.pretraining.inspection",
     "official.data.squad.evaluation",
     "official.data.squad.plots",
     "official.data.glue.submission",
@@ -154,7 +154,8 @@ def _start(request: dict) -> _Running | None:
 
 
 def become(request: dict) -> int:
-    """Runs the command as Python would run its file, with the end of all its objects. Returns the exit code."""
+    """Runs the command as Python would run its file, with the end of all its objects. Returns the exit
+    code."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)

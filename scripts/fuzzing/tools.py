@@ -2,17 +2,16 @@
 
 from fuzzing import damage
 from fuzzing.definitions import (
+    CHECKPOINTS,
+    CREATION,
+    MODEL_BESIDE,
+    WORDS,
     Command,
     Target,
     of_bytes,
     of_checkpoint,
     of_tokenizer,
-    CHECKPOINTS,
-    CREATION,
-    MODEL_BESIDE,
-    WORDS,
 )
-
 
 _TEXT = (
     Target("text/plain.txt", "text"),

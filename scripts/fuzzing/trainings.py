@@ -2,10 +2,6 @@
 
 from fuzzing import json_schemas
 from fuzzing.definitions import (
-    Command,
-    Target,
-    of_bytes,
-    of_checkpoint,
     BERT,
     CHECKPOINTS,
     GLUE,
@@ -13,8 +9,11 @@ from fuzzing.definitions import (
     SQUAD,
     TRAIN_NUMBERS,
     WORDS_OF_MODEL,
+    Command,
+    Target,
+    of_bytes,
+    of_checkpoint,
 )
-
 
 _MODEL = ("bert.json", "vocab.txt")
 _METRICS = Target("runs/pretrain/metrics.jsonl", "json_lines")

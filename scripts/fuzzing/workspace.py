@@ -210,7 +210,8 @@ def _run_all(server: "processes.Server", these: dict[str, tuple], folder: str) -
 def _interrupt_creation(folder: str) -> None:
     """Leaves what a creation leaves that is interrupted before it ends."""
     import create_pretraining_data
-    from official.data import creation
+
+    from official.data.pretraining import creation
 
     here = os.getcwd()
     os.chdir(folder)

@@ -16,23 +16,44 @@ def make_step(specification: dict):
     keras.utils.set_random_seed(specification["seed"])
     sizes = specification["model"]
     backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=sizes["vocab_size"], num_layers=sizes["num_hidden_layers"], num_heads=sizes["num_attention_heads"], hidden_dim=sizes["hidden_size"],
-        intermediate_dim=sizes["intermediate_size"], dropout=sizes["hidden_dropout_prob"], max_sequence_length=sizes["max_position_embeddings"],
-        num_segments=sizes["type_vocab_size"])
+        vocabulary_size=sizes["vocab_size"],
+        num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"],
+        hidden_dim=sizes["hidden_size"],
+        intermediate_dim=sizes["intermediate_size"],
+        dropout=sizes["hidden_dropout_prob"],
+        max_sequence_length=sizes["max_position_embeddings"],
+        num_segments=sizes["type_vocab_size"],
+    )
     positions = keras.Input((specification["predictions"],), dtype="int32", name="mask_positions")
     encoded = backbone(backbone.input)
     words = keras_hub.layers.MaskedLMHead(
-        vocabulary_size=sizes["vocab_size"], token_embedding=backbone.token_embedding, intermediate_activation="gelu", dtype=keras.config.dtype_policy(),
-        name="masked_lm")(encoded["sequence_output"], mask_positions=positions)
+        vocabulary_size=sizes["vocab_size"],
+        token_embedding=backbone.token_embedding,
+        intermediate_activation="gelu",
+        dtype=keras.config.dtype_policy(),
+        name="masked_lm",
+    )(encoded["sequence_output"], mask_positions=positions)
     relation = keras.layers.Dense(2, name="next_sentence")(encoded["pooled_output"])
-    model = keras.Model({**backbone.input, "mask_positions": positions}, {"masked_lm": words, "next_sentence": relation})
+    model = keras.Model(
+        {**backbone.input, "mask_positions": positions}, {"masked_lm": words, "next_sentence": relation}
+    )
     optimizer = keras.optimizers.AdamW(
-        specification["learning_rate"], weight_decay=specification["weight_decay"], epsilon=specification["epsilon"], global_clipnorm=specification["clip_norm"])
+        specification["learning_rate"],
+        weight_decay=specification["weight_decay"],
+        epsilon=specification["epsilon"],
+        global_clipnorm=specification["clip_norm"],
+    )
     optimizer.exclude_from_weight_decay(var_names=["bias", "layer_norm", "gamma", "beta"])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss={"masked_lm": loss, "next_sentence": loss}, jit_compile=False)
     batch = worker.examples(specification)
-    inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"], "segment_ids": batch["segment_ids"], "mask_positions": batch["positions"]}
+    inputs = {
+        "token_ids": batch["input_ids"],
+        "padding_mask": batch["input_mask"],
+        "segment_ids": batch["segment_ids"],
+        "mask_positions": batch["positions"],
+    }
     labels = {"masked_lm": batch["labels"], "next_sentence": batch["next_sentence"]}
 
     def step():

@@ -14,10 +14,23 @@ def make_step(specification: dict):
     from official.tasks import TASKS
     from official.training import step_benchmark
 
-    settings = {"optimizer_type": "adamw", "num_gpus": 0, "fused_ops": specification["variant"] == "fused", "learning_rate": specification["learning_rate"],
-                "weight_decay_rate": specification["weight_decay"], "epsilon": specification["epsilon"], "clip_norm": specification["clip_norm"],
-                "max_predictions_per_seq": specification["predictions"]}
-    config = step_benchmark.step_config(specification["model"], specification["length"], specification["batch"], specification["dtype"], settings)
+    settings = {
+        "optimizer_type": "adamw",
+        "num_gpus": 0,
+        "fused_ops": specification["variant"] == "fused",
+        "learning_rate": specification["learning_rate"],
+        "weight_decay_rate": specification["weight_decay"],
+        "epsilon": specification["epsilon"],
+        "clip_norm": specification["clip_norm"],
+        "max_predictions_per_seq": specification["predictions"],
+    }
+    config = step_benchmark.step_config(
+        specification["model"],
+        specification["length"],
+        specification["batch"],
+        specification["dtype"],
+        settings,
+    )
     return step_benchmark.make_step(config, TASKS["pretrain"], steps=1)
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 
 def serve(make_step: Callable[[dict], Callable[[], float]]) -> None:
-    """Serves steps; `make_step` takes the specification and returns what makes one update and returns its loss when it is done."""
+    """Serves steps; `make_step` takes the specification and returns what makes one update and returns its
+    loss when it is done."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     specification = json.loads(sys.stdin.readline())
@@ -34,16 +35,25 @@ def _say(answers, **values) -> None:
 
 
 def examples(specification: dict) -> dict:
-    """Returns one batch of NumPy arrays, the same for every system: full-length random sequences of two segments.
+    """Returns one batch of NumPy arrays, the same for every system: full-length random sequences of two
+    segments.
 
-    input_ids, input_mask, segment_ids: int32 [batch, length]; positions, labels: int32 [batch, predictions]; next_sentence: int32 [batch].
+    input_ids, input_mask, segment_ids: int32 [batch, length]; positions, labels: int32 [batch, predictions];
+      next_sentence: int32 [batch].
     """
     import numpy as np
 
     batch, length, predictions = (specification[name] for name in ("batch", "length", "predictions"))
     generator = np.random.default_rng(specification["seed"])
     ids = generator.integers(0, specification["model"]["vocab_size"], (batch, length), dtype=np.int32)
-    positions = np.sort(np.stack([generator.permutation(length)[:predictions] for _ in range(batch)]), axis=1).astype(np.int32)
+    positions = np.sort(
+        np.stack([generator.permutation(length)[:predictions] for _ in range(batch)]), axis=1
+    ).astype(np.int32)
     return {
-        "input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": (np.arange(length) >= length // 2).astype(np.int32) * np.ones_like(ids),
-        "positions": positions, "labels": np.take_along_axis(ids, positions, axis=1), "next_sentence": generator.integers(0, 2, batch, dtype=np.int32)}
+        "input_ids": ids,
+        "input_mask": np.ones_like(ids),
+        "segment_ids": (np.arange(length) >= length // 2).astype(np.int32) * np.ones_like(ids),
+        "positions": positions,
+        "labels": np.take_along_axis(ids, positions, axis=1),
+        "next_sentence": generator.integers(0, 2, batch, dtype=np.int32),
+    }

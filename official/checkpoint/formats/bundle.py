@@ -53,7 +53,11 @@ def files(prefix: str) -> list[str]:
     """Returns the files of a bundle that are there."""
     folder, name = os.path.split(prefix)
     found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [os.path.join(folder, file) for file in sorted(found) if file.startswith((f"{name}.data-", f"{name}.index"))]
+    return [
+        os.path.join(folder, file)
+        for file in sorted(found)
+        if file.startswith((f"{name}.data-", f"{name}.index"))
+    ]
 
 
 def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: None) -> None:
@@ -74,13 +78,16 @@ def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: Non
             _write_shard({key: tensors[key] for key in group}, shards[-1])
             progress(sum(tensors[key].nbytes for key in group))
         with tf.device("/cpu:0"):
-            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False)
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False
+            )
     finally:
         tf.io.gfile.rmtree(work)
 
 
 def _groups(tensors: Tensors):
-    """Yields lists of names whose tensors are written together: about _SHARD_BYTES each, in the order of names."""
+    """Yields lists of names whose tensors are written together: about _SHARD_BYTES each, in the order of
+    names."""
     group, size = [], 0
     for name in sorted(tensors):
         if group and size + tensors[name].nbytes > _SHARD_BYTES:
@@ -94,4 +101,6 @@ def _groups(tensors: Tensors):
 def _write_shard(tensors: Tensors, prefix: str) -> None:
     with tf.device("/cpu:0"):
         values = [tf.constant(tensor.read(), tf.as_dtype(tensor.dtype)) for tensor in tensors.values()]
-        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=values)
+        tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=values
+        )

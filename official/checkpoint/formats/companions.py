@@ -24,10 +24,11 @@ _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension tha
 
 
 def sizes_beside(location: str) -> dict:
-    """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there is none.
+    """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there
+    is none.
 
-    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is this project's
-    name. Raises ConfigError for damaged ones.
+    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is
+    this project's name. Raises ConfigError for damaged ones.
     """
     path = config_beside(location)
     if path is None:
@@ -45,7 +46,11 @@ def sizes_beside(location: str) -> dict:
 def config_beside(location: str) -> str | None:
     """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
     is_folder = os.path.isdir(location)
-    names = (hf_folder.CONFIG, CONFIG) if is_folder or location.endswith(".safetensors") else (CONFIG, hf_folder.CONFIG)
+    names = (
+        (hf_folder.CONFIG, CONFIG)
+        if is_folder or location.endswith(".safetensors")
+        else (CONFIG, hf_folder.CONFIG)
+    )
     paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
     return next((path for path in paths if os.path.exists(path)), None)
 
@@ -55,7 +60,8 @@ def with_companions(options: Options, location: str, heads: int | None, activati
 
     Args:
       options: of the conversion.
-      location: of the source. What is given counts first, then what the source's shapes say, then a configuration beside it.
+      location: of the source. What is given counts first, then what the source's shapes say, then a
+        configuration beside it.
       heads: what the source's shapes say; None where they do not.
       activation: the usual one of the source's format, where no configuration says it.
 
@@ -66,19 +72,25 @@ def with_companions(options: Options, location: str, heads: int | None, activati
         words = vocabulary_files.read(options.vocab_file).words
         vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
-    found = {"num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
-             "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
-             "hidden_act": options.hidden_act or beside.get("hidden_act") or activation,
-             "layer_norm_eps": options.layer_norm_eps or beside.get("layer_norm_eps") or BertConfig.layer_norm_eps}
+    found = {
+        "num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
+        "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
+        "hidden_act": options.hidden_act or beside.get("hidden_act") or activation,
+        "layer_norm_eps": options.layer_norm_eps or beside.get("layer_norm_eps") or BertConfig.layer_norm_eps,
+    }
     return dataclasses.replace(options, **found, **labels_beside(location))
 
 
 def labels_beside(location: str) -> dict:
-    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a checkpoint gives them."""
+    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
+    checkpoint gives them."""
     found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
     if not found:
         return hf_folder.labels_of(location)
-    return {"labels": tuple(found["labels"]) if found["labels"] else None, "problem_type": found["problem_type"]}
+    return {
+        "labels": tuple(found["labels"]) if found["labels"] else None,
+        "problem_type": found["problem_type"],
+    }
 
 
 def notes_of_source(given: Options, location: str, title: str, activation: str) -> list[str]:
@@ -90,17 +102,26 @@ def notes_of_source(given: Options, location: str, title: str, activation: str) 
     """
     if given.hidden_act or "hidden_act" in sizes_beside(location):
         return []
-    return [f"hidden_act={activation} is taken for granted, as usual for {title}: no configuration beside the source says it"]
+    return [
+        f"hidden_act={activation} is taken for granted, as usual for {title}: no configuration beside the"
+        " source says it"
+    ]
 
 
 def notes_of_result(options: Options, written: list[str]) -> list[str]:
-    """Returns a line where a bundle or file computes otherwise than Google's code: who understands its configuration, if it has one."""
+    """Returns a line where a bundle or file computes otherwise than Google's code: who understands its
+    configuration, if it has one."""
     settings = ", ".join(f"{key}={value}" for key, value in unusual(options).items())
     if not settings:
         return []
     if any(os.path.basename(path) == CONFIG for path in written):
-        return [f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as Google's BERT does"]
-    return [f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"]
+        return [
+            f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as"
+            " Google's BERT does"
+        ]
+    return [
+        f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"
+    ]
 
 
 def sizes_of(tensors: Tensors) -> dict:
@@ -110,24 +131,34 @@ def sizes_of(tensors: Tensors) -> dict:
 
 
 def check_source(location: str, tensors: Tensors) -> None:
-    """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical tensors."""
+    """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical
+    tensors."""
     wrong = _contradictions(sizes_beside(location), tensors)
     if wrong:
-        raise ConfigError(f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or correct it.")
+        raise ConfigError(
+            f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
+            " correct it."
+        )
 
 
 def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
     """Leaves out the number of words, which conversions change."""
-    return [f"{key}={sizes[key]}, the tensors have {value}" for key, value in sizes_of(tensors).items()
-            if key != "vocab_size" and sizes.get(key, value) != value]
+    return [
+        f"{key}={sizes[key]}, the tensors have {value}"
+        for key, value in sizes_of(tensors).items()
+        if key != "vocab_size" and sizes.get(key, value) != value
+    ]
 
 
 def count_words(path: str) -> int:
     return len(vocabulary_files.read(path).words)
 
 
-def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite: bool) -> dict[str, bytes | None]:
-    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are known, vocabulary, labels.
+def plan(
+    source: str, target: str, tensors: Tensors, options: Options, overwrite: bool
+) -> dict[str, bytes | None]:
+    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are
+    known, vocabulary, labels.
 
     Args:
       source, target: locations.
@@ -155,13 +186,18 @@ def plan(source: str, target: str, tensors: Tensors, options: Options, overwrite
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type == label_files.REGRESSION):
-        files[os.path.join(folder, label_files.LABELS)] = label_files.content(options.labels, options.problem_type).encode()
+        files[os.path.join(folder, label_files.LABELS)] = label_files.content(
+            options.labels, options.problem_type
+        ).encode()
     check_free(files, overwrite)
     return files
 
 
 def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
-    same = (sizes.get(key, getattr(BertConfig, key)) == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
+    same = (
+        sizes.get(key, getattr(BertConfig, key)) == getattr(options, key)
+        for key in ("hidden_act", "layer_norm_eps")
+    )
     return not _contradictions(sizes, tensors) and all(same)
 
 
@@ -172,7 +208,8 @@ def _settings(options: Options) -> dict:
 
 
 def unusual(options: Options) -> dict:
-    """Returns the settings of a model that are other than those of Google's code, as {key of BertConfig: value}."""
+    """Returns the settings of a model that are other than those of Google's code, as {key of BertConfig:
+    value}."""
     settings = {key: getattr(options, key) for key in ("hidden_act", "layer_norm_eps")}
     return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
 
@@ -181,7 +218,10 @@ def check_free(files: dict[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
     other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
     if other and not overwrite:
-        raise ConfigError(f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace it with --overwrite.")
+        raise ConfigError(
+            f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace"
+            " it with --overwrite."
+        )
 
 
 def _same(path: str, content: bytes | None) -> bool:
@@ -195,7 +235,8 @@ def _same(path: str, content: bytes | None) -> bool:
 
 
 def hand_on(files: dict[str, bytes | None], work: str) -> list[str]:
-    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises ConfigError where one cannot be written."""
+    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
+    ConfigError where one cannot be written."""
     for path, content in files.items():
         made = os.path.join(work, os.path.basename(path))
         if content is not None:

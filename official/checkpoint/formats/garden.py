@@ -7,7 +7,8 @@ Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its conv
 
 import re
 
-from official.checkpoint.formats import canonical, table, tensors as tensors_lib
+from official.checkpoint.formats import canonical, table
+from official.checkpoint.formats import tensors as tensors_lib
 from official.checkpoint.formats.options import Options
 from official.checkpoint.formats.table import Mapped, Transposed
 from official.checkpoint.formats.tensors import Tensor, Tensors
@@ -29,7 +30,9 @@ _WEIGHTS = {
     f"{_OURS}/attention/self/key/bias": f"{_LAYER}/self_attention/key/bias",
     f"{_OURS}/attention/self/value/kernel": f"{_LAYER}/self_attention/value/kernel",
     f"{_OURS}/attention/self/value/bias": f"{_LAYER}/self_attention/value/bias",
-    f"{_OURS}/attention/output/dense/kernel": f"{_LAYER}/self_attention_output/kernel",  # [H, H] and [A, K, H]
+    f"{_OURS}/attention/output/dense/kernel": (
+        f"{_LAYER}/self_attention_output/kernel"
+    ),  # [H, H] and [A, K, H]
     f"{_OURS}/attention/output/dense/bias": f"{_LAYER}/self_attention_output/bias",
     f"{_OURS}/attention/output/LayerNorm/gamma": f"{_LAYER}/self_attention_layer_norm/gamma",
     f"{_OURS}/attention/output/LayerNorm/beta": f"{_LAYER}/self_attention_layer_norm/beta",
@@ -51,12 +54,18 @@ _WEIGHTS = {
     **dict.fromkeys((*canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)),
 }
 TABLE = {**table.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
-# A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer object of theirs.
+# A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer
+# object of theirs.
 _READ_TABLE = {
-    **table.with_slots(_WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}),
+    **table.with_slots(
+        _WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
+    ),
     "global_step": "iter",
 }
-_NOT_WRITTEN = "the model of this format has no such variable: it has weights and the pre-training heads, no optimizer and no counters"
+_NOT_WRITTEN = (
+    "the model of this format has no such variable: it has weights and the pre-training heads, no optimizer"
+    " and no counters"
+)
 _DROPPED = {
     "save_counter": "the number of times that the file was saved",
     r".*\.OPTIMIZER_SLOT/.*": "slot of an optimizer whose kind the file does not tell",
@@ -67,9 +76,12 @@ _DROPPED = {
     r".*\.ATTRIBUTES/OBJECT_CONFIG_JSON": "settings of a layer, no tensor",
 }
 _LOGITS = ("predictions/transform/logits/kernel", "predictions/transform/logits/bias")
-_OTHER_HEAD = "the head of a fine-tuned model: the file does not tell of which task, and it has no masked-LM head"
+_OTHER_HEAD = (
+    "the head of a fine-tuned model: the file does not tell of which task, and it has no masked-LM head"
+)
 
-# Where a layer is in the tree of objects. {place}: 4 + its number in the stack; the pooler comes after the stack.
+# Where a layer is in the tree of objects. {place}: 4 + its number in the stack; the pooler comes after the
+# stack.
 _ENCODER_OBJECTS = {
     "word_embeddings": "layer_with_weights-0",
     "position_embedding": "layer_with_weights-1",
@@ -85,11 +97,15 @@ _ENCODER_OBJECTS = {
     _LAYER + "/output_layer_norm": "layer_with_weights-{place}/_output_layer_norm",
     "pooler_transform": "layer_with_weights-{place}",
 }
-# In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are written. That is why the
-# first goes by the number among all layers: layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
+# In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are
+# written. That is why the first goes by the number among all layers:
+# layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
 _HEAD_OBJECTS = {
     "cls/predictions/transform/dense": ("layer_with_weights-1/layer-3", "layer_with_weights-2/dense"),
-    "cls/predictions/transform/LayerNorm": ("layer_with_weights-1/layer-4", "layer_with_weights-2/layer_norm"),
+    "cls/predictions/transform/LayerNorm": (
+        "layer_with_weights-1/layer-4",
+        "layer_with_weights-2/layer_norm",
+    ),
     "cls/predictions/output_bias": ("layer_with_weights-1/layer-6", "layer_with_weights-2"),
     "predictions/transform/logits": ("layer_with_weights-2/layer-1", "layer_with_weights-1/layer-1"),
 }
@@ -105,7 +121,9 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     plain = _with_plain_names(tensors)
     fine_tuned = not any(name.startswith("cls/predictions/") for name in plain)
     other_head = {name: _OTHER_HEAD for name in _LOGITS if fine_tuned and name in plain}
-    kept = {name: _joined_heads(name, tensor, options) for name, tensor in plain.items() if name not in other_head}
+    kept = {
+        name: _joined_heads(name, tensor, options) for name, tensor in plain.items() if name not in other_head
+    }
     mapped = table.to_canonical(_READ_TABLE, kept, _DROPPED)
     mapped.dropped |= other_head
     return mapped
@@ -123,15 +141,20 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def heads_of(tensors: Tensors) -> int | None:
-    """Returns the number of attention heads that a query kernel [H, A, K] tells; None where there is none. Names are the format's."""
+    """Returns the number of attention heads that a query kernel [H, A, K] tells; None where there is none.
+    Names are the format's."""
     for name, tensor in _with_plain_names(tensors).items():
-        if re.fullmatch(r"transformer/layer_\d+/self_attention/query/kernel", name) and len(tensor.shape) == 3:
+        if (
+            re.fullmatch(r"transformer/layer_\d+/self_attention/query/kernel", name)
+            and len(tensor.shape) == 3
+        ):
             return tensor.shape[1]
     return None
 
 
 def _with_plain_names(tensors: Tensors) -> Tensors:
-    """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as it is."""
+    """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as
+    it is."""
     plain = {}
     for name, tensor in tensors.items():
         new = _plain_name(name)
@@ -140,7 +163,8 @@ def _with_plain_names(tensors: Tensors) -> Tensors:
 
 
 def _plain_name(name: str) -> str:
-    # Keras numbers layers and optimizers that it named itself: position_embedding_1 where the process had made one before.
+    # Keras numbers layers and optimizers that it named itself: position_embedding_1 where the process had
+    # made one before.
     name = re.sub(r"(?<!layer)_\d+(?=/)", "", name)
     name = name.replace("/self_attention/attention_output/", "/self_attention_output/")  # Model Garden 2.3
     name = re.sub(r"^(\w+)/(m|v)/(.+)$", r"\3/\1/\2", name)  # slots of Keras' newer optimizers
@@ -149,8 +173,12 @@ def _plain_name(name: str) -> str:
 
 
 def _attention_part(name: str) -> str | None:
-    """Returns input.kernel, input.bias or output.kernel for a tensor with heads or one of its slots, else None."""
-    found = re.match(r"transformer/layer_\d+/self_attention(?:/(?:query|key|value)/(kernel|bias)|_output/(kernel))(?:/\w+/[mv])?$", name)
+    """Returns input.kernel, input.bias or output.kernel for a tensor with heads or one of its slots, else
+    None."""
+    found = re.match(
+        r"transformer/layer_\d+/self_attention(?:/(?:query|key|value)/(kernel|bias)|_output/(kernel))(?:/\w+/[mv])?$",
+        name,
+    )
     if not found:
         return None
     return f"input.{found.group(1)}" if found.group(1) else "output.kernel"
@@ -163,10 +191,16 @@ def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     heads = shape[1] if part == "input.kernel" else shape[0]
     if options.num_attention_heads not in (None, heads):
-        raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, but --num_attention_heads={options.num_attention_heads}. "
-                          f"Change --num_attention_heads to {heads} or leave it out.")
+        raise ConfigError(
+            f"{name} {list(shape)} is split into {heads} heads, but"
+            f" --num_attention_heads={options.num_attention_heads}. Change --num_attention_heads to {heads}"
+            " or leave it out."
+        )
     size = (heads * shape[2 if part == "input.kernel" else 1],)
-    return tensors_lib.reshaped(tensor, {"input.kernel": shape[:1] + size, "input.bias": size, "output.kernel": size + shape[2:]}[part])
+    return tensors_lib.reshaped(
+        tensor,
+        {"input.kernel": shape[:1] + size, "input.bias": size, "output.kernel": size + shape[2:]}[part],
+    )
 
 
 def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
@@ -176,23 +210,32 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     size = shape[0] if part == "output.kernel" else shape[-1]
     heads = _num_heads(size, options)
     split = (heads, size // heads)
-    return tensors_lib.reshaped(tensor, {"input.kernel": shape[:1] + split, "input.bias": split, "output.kernel": split + shape[1:]}[part])
+    return tensors_lib.reshaped(
+        tensor,
+        {"input.kernel": shape[:1] + split, "input.bias": split, "output.kernel": split + shape[1:]}[part],
+    )
 
 
 def _num_heads(hidden_size: int, options: Options) -> int:
     heads = options.num_attention_heads
     if heads is None:
         if hidden_size % _HEAD_SIZE:
-            raise ConfigError(f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE}, the size of a "
-                              "head of the published models. Give --num_attention_heads.")
+            raise ConfigError(
+                f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE},"
+                " the size of a head of the published models. Give --num_attention_heads."
+            )
         return hidden_size // _HEAD_SIZE
     if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
-        raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change --num_attention_heads.")
+        raise ConfigError(
+            f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change"
+            " --num_attention_heads."
+        )
     return heads
 
 
 def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Returns where variables are in the tree of objects under `model`: a pretrainer's where there are heads, else an encoder's.
+    """Returns where variables are in the tree of objects under `model`: a pretrainer's where there are heads,
+    else an encoder's.
 
     Args:
       names: of this format's variables.
@@ -201,7 +244,9 @@ def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
       {name: ways to the variable}, e.g. (layer_with_weights-0/layer_with_weights-3/gamma,).
     """
     layers = 1 + max((number for number in map(_layer_number, names) if number is not None), default=-1)
-    encoder = "layer_with_weights-0/" if any(name.rpartition("/")[0] in _HEAD_OBJECTS for name in names) else ""
+    encoder = (
+        "layer_with_weights-0/" if any(name.rpartition("/")[0] in _HEAD_OBJECTS for name in names) else ""
+    )
     return {name: _object_paths(name, layers, encoder) for name in names}
 
 
@@ -211,7 +256,9 @@ def _object_paths(name: str, layers: int, encoder: str) -> tuple[str, ...]:
         return tuple(f"{path}/{variable}" for path in _HEAD_OBJECTS[layer_name])
     number = _layer_number(name)
     path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer_name)]
-    return (f"{encoder}{path.format(place=_FIRST_LAYER + (layers if number is None else number))}/{variable}",)
+    return (
+        f"{encoder}{path.format(place=_FIRST_LAYER + (layers if number is None else number))}/{variable}",
+    )
 
 
 def _layer_number(name: str) -> int | None:

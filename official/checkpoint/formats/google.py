@@ -15,14 +15,20 @@ TITLE = "Google TF1"
 
 _WEIGHTS = {name: name for name in canonical.WEIGHTS}
 TABLE = {
-    **table.with_slots(_WEIGHTS, {"adam_m": "adam_m", "adam_v": "adam_v", "lamb_m": "LAMB", "lamb_v": "LAMB_1"}),
+    **table.with_slots(
+        _WEIGHTS, {"adam_m": "adam_m", "adam_v": "adam_v", "lamb_m": "LAMB", "lamb_v": "LAMB_1"}
+    ),
     "global_step": "global_step",
     "samples": None,
     "loss_scale/scale": None,
     "loss_scale/good_steps": None,
 }
-DROPPED = {r"beta[12]_power": "a counter of Adam's that the step gives",
-           r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": "an optimizer slot of a kind that no other format has"}
+DROPPED = {
+    r"beta[12]_power": "a counter of Adam's that the step gives",
+    r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": (
+        "an optimizer slot of a kind that no other format has"
+    ),
+}
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:

@@ -60,21 +60,39 @@ _HEADS = {
     "output_weights": "glue_loss/output_weights",
     "output_bias": "glue_loss/output_bias",
 }
-_COUNTERS = {"global_step": "global_step", "samples": None, "loss_scale/scale": None, "loss_scale/good_steps": None}
+_COUNTERS = {
+    "global_step": "global_step",
+    "samples": None,
+    "loss_scale/scale": None,
+    "loss_scale/good_steps": None,
+}
 _SLOTS = {slot: slot for slot in canonical.SLOTS}
 
 TABLE = {
-    **table.with_slots({
-        **{name: name for name in (*canonical.EMBEDDINGS, *canonical.POOLER)},
-        **{f"bert/encoder/layer_{{layer}}/{ours}": f"bert/encoder/layer_{{layer}}/{theirs}" for ours, theirs in _LAYER.items()},
-        **_HEADS}, _SLOTS),
+    **table.with_slots(
+        {
+            **{name: name for name in (*canonical.EMBEDDINGS, *canonical.POOLER)},
+            **{
+                f"bert/encoder/layer_{{layer}}/{ours}": f"bert/encoder/layer_{{layer}}/{theirs}"
+                for ours, theirs in _LAYER.items()
+            },
+            **_HEADS,
+        },
+        _SLOTS,
+    ),
     **_COUNTERS,
 }
-GROUPBERT_TABLE = {**table.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS), **_COUNTERS}
-CLASSIFIER_POOLER = table.with_slots({
-    "bert/pooler/dense/kernel": "glue_loss/pooler/dense/kernel",
-    "bert/pooler/dense/bias": "glue_loss/pooler/dense/bias",
-}, _SLOTS)
+GROUPBERT_TABLE = {
+    **table.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS),
+    **_COUNTERS,
+}
+CLASSIFIER_POOLER = table.with_slots(
+    {
+        "bert/pooler/dense/kernel": "glue_loss/pooler/dense/kernel",
+        "bert/pooler/dense/bias": "glue_loss/pooler/dense/bias",
+    },
+    _SLOTS,
+)
 
 POOLER_UNUSED = {r"bert/pooler/.*": "the classifier uses glue_loss/pooler"}
 METRICS = {r"cls/(predictions/mlm_acc|seq_relationship/nsp_acc)": "a metric, not a weight"}
@@ -100,8 +118,12 @@ class Stack:
     parts: tuple[str, ...]
 
 
-QKV_KERNELS = tuple(f"bert/encoder/layer_{{layer}}/attention/self/{part}/kernel" for part in ("query", "key", "value"))
-QKV_BIASES = tuple(f"bert/encoder/layer_{{layer}}/attention/self/{part}/bias" for part in ("query", "key", "value"))
+QKV_KERNELS = tuple(
+    f"bert/encoder/layer_{{layer}}/attention/self/{part}/kernel" for part in ("query", "key", "value")
+)
+QKV_BIASES = tuple(
+    f"bert/encoder/layer_{{layer}}/attention/self/{part}/bias" for part in ("query", "key", "value")
+)
 _FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", QKV_KERNELS)
 _FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", QKV_BIASES)
 
@@ -115,7 +137,9 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """
     rest, words = join_rows(tensors)
     rest, parts = unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
-    names, dropped = with_classifier_pooler(GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest)
+    names, dropped = with_classifier_pooler(
+        GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest
+    )
     mapped = table.to_canonical(names, rest, dropped)
     mapped.tensors |= {**words, **parts}
     _cut_output_bias(mapped)
@@ -125,11 +149,14 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives Graphcore's names. Raises ConfigError for a vocabulary that is not a multiple of `num_embeddings_splits`."""
+    """Gives Graphcore's names. Raises ConfigError for a vocabulary that is not a multiple of
+    `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
     kept, dropped = without(tensors, left_out(options))
     rest, fused = stack(kept, _stacks(options, groupbert))
-    mapped = table.from_canonical(GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer")
+    mapped = table.from_canonical(
+        GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer"
+    )
     mapped.tensors = split_rows({**mapped.tensors, **fused}, options.num_embeddings_splits)
     mapped.dropped |= dropped
     copy_pooler(mapped)
@@ -138,7 +165,8 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the SQuAD head and optimizer slots."""
+    """Returns whether a tensor is always float32, also where the source has float16: the SQuAD head and
+    optimizer slots."""
     return name.startswith("cls/squad/") or name.rpartition("/")[2] in canonical.SLOTS
 
 
@@ -148,18 +176,26 @@ def is_groupbert(tensors: Tensors) -> bool:
 
 
 def _cut_output_bias(mapped: Mapped) -> None:
-    """Cuts the masked-LM head's bias, and its slots, to the words: the published converter cuts the word embeddings alone."""
+    """Cuts the masked-LM head's bias, and its slots, to the words: the published converter cuts the word
+    embeddings alone."""
     words = mapped.tensors.get("bert/embeddings/word_embeddings")
     if words is None or len(words.shape) != 2:
         return
     for name, tensor in mapped.tensors.items():
-        if name.startswith(canonical.OUTPUT_BIAS) and len(tensor.shape) == 1 and tensor.shape[0] > words.shape[0]:
+        if (
+            name.startswith(canonical.OUTPUT_BIAS)
+            and len(tensor.shape) == 1
+            and tensor.shape[0] > words.shape[0]
+        ):
             mapped.tensors[name] = tensors_lib.with_rows(tensor, words.shape[0])
-            mapped.dropped[f"{name}[{words.shape[0]}:]"] = "values beyond the last word: the published converter cuts the word embeddings alone"
+            mapped.dropped[f"{name}[{words.shape[0]}:]"] = (
+                "values beyond the last word: the published converter cuts the word embeddings alone"
+            )
 
 
 def _make_step_an_integer(mapped: Mapped) -> None:
-    """Makes a float `global_step` an integer: the published converter casts it with the weights. One that it lost is dropped."""
+    """Makes a float `global_step` an integer: the published converter casts it with the weights. One that it
+    lost is dropped."""
     step = mapped.tensors.get("global_step")
     if step is None or not tensors_lib.is_float(step):
         return
@@ -170,7 +206,9 @@ def _make_step_an_integer(mapped: Mapped) -> None:
     else:
         mapped.tensors["global_step"] = tensors_lib.cast(step, np.int64)
         exact = 2 ** (ml_dtypes.finfo(step.dtype).nmant + 1)
-        mapped.added["global_step"] = f"was {step.dtype.name}, which rounds above {exact}; made an integer again"
+        mapped.added["global_step"] = (
+            f"was {step.dtype.name}, which rounds above {exact}; made an integer again"
+        )
 
 
 def _stacks(options: Options, groupbert: bool) -> list[Stack]:
@@ -182,9 +220,15 @@ def _stacks(options: Options, groupbert: bool) -> list[Stack]:
 def left_out(options: Options) -> dict[str, str]:
     """Returns {pattern: reason} of the canonical names that the target shall not have."""
     rules = {
-        rf"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias{_SLOT}": ("use_qkv_bias", options.use_qkv_bias),
+        rf"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias{_SLOT}": (
+            "use_qkv_bias",
+            options.use_qkv_bias,
+        ),
         # The attention's bias alone: the feed-forward layer's `output/dense/bias` is no attention bias.
-        rf"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias{_SLOT}": ("use_attention_bias", options.use_attention_bias),
+        rf"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias{_SLOT}": (
+            "use_attention_bias",
+            options.use_attention_bias,
+        ),
         r"cls/predictions/transform/.*": ("use_cls_layer", options.use_cls_layer),
     }
     return {pattern: f"{flag} is off" for pattern, (flag, kept) in rules.items() if not kept}
@@ -192,7 +236,9 @@ def left_out(options: Options) -> dict[str, str]:
 
 def without(tensors: Tensors, rules: dict[str, str]) -> tuple[Tensors, dict[str, str]]:
     """Returns the tensors that no pattern of {pattern: reason} matches, and {name: reason} of the others."""
-    dropped = {name: reason for name in tensors for pattern, reason in rules.items() if re.fullmatch(pattern, name)}
+    dropped = {
+        name: reason for name in tensors for pattern, reason in rules.items() if re.fullmatch(pattern, name)
+    }
     return {name: tensor for name, tensor in tensors.items() if name not in dropped}, dropped
 
 
@@ -211,10 +257,14 @@ def unstack(tensors: Tensors, stacks: tuple[Stack, ...]) -> tuple[Tensors, Tenso
         if not names or any(part in tensors for part in names):
             rest[name] = tensor
         elif not tensor.shape or tensor.shape[-1] % len(names):
-            raise ConfigError(f"{name} has the shape {list(tensor.shape)}: its last dimension must be a multiple of {len(names)}, "
-                              f"for {shortened(names)}. Is the checkpoint damaged?")
+            raise ConfigError(
+                f"{name} has the shape {list(tensor.shape)}: its last dimension must be a multiple of"
+                f" {len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
+            )
         else:
-            parts |= {part: tensors_lib.part(tensor, -1, index, len(names)) for index, part in enumerate(names)}
+            parts |= {
+                part: tensors_lib.part(tensor, -1, index, len(names)) for index, part in enumerate(names)
+            }
     return rest, parts
 
 
@@ -234,7 +284,8 @@ def stack(tensors: Tensors, stacks: list[Stack]) -> tuple[Tensors, Tensors]:
 
 
 def _fill(name: str, pattern: str, names: tuple[str, ...]) -> list[str]:
-    """Returns `names` with the layer and the slot with which `name` fits `pattern`; an empty list where it does not fit."""
+    """Returns `names` with the layer and the slot with which `name` fits `pattern`; an empty list where it
+    does not fit."""
     match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d+)") + _SLOT, name)
     return [other.replace("{layer}", match["layer"]) + match["slot"] for other in names] if match else []
 
@@ -243,7 +294,8 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
     """Joins word embeddings that are in blocks of rows s0, s1, ..., and their slots.
 
     Returns:
-      The other tensors, and the joined ones under canonical names. Blocks beside the whole are left as they are.
+      The other tensors, and the joined ones under canonical names. Blocks beside the whole are left as they
+      are.
 
     Raises:
       ConfigError: where a block is missing, not of two dimensions, or of another width.
@@ -262,19 +314,27 @@ def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     numbers = sorted(blocks)
     missing = sorted(set(range(numbers[-1] + 1)) - set(numbers))
     if missing:
-        raise ConfigError(f"{name} is in blocks s0 to s{numbers[-1]}, of which are missing: "
-                          f"{shortened([f's{number}' for number in missing])}. The checkpoint must have all of them.")
+        raise ConfigError(
+            f"{name} is in blocks s0 to s{numbers[-1]}, of which are missing: "
+            f"{shortened([f's{number}' for number in missing])}. The checkpoint must have all of them."
+        )
     flat = [f"s{number} {list(blocks[number].shape)}" for number in numbers if len(blocks[number].shape) != 2]
     if flat:
-        raise ConfigError(f"{name} is in blocks, of which some are not rows: {shortened(flat)}. Is the checkpoint damaged?")
+        raise ConfigError(
+            f"{name} is in blocks, of which some are not rows: {shortened(flat)}. Is the checkpoint damaged?"
+        )
     widths = {blocks[number].shape[1:] for number in numbers}
     if len(widths) > 1:
-        raise ConfigError(f"{name} is in blocks of different widths {sorted(widths)}; they must be the same. Is the checkpoint damaged?")
+        raise ConfigError(
+            f"{name} is in blocks of different widths {sorted(widths)}; they must be the same. Is the"
+            " checkpoint damaged?"
+        )
     return tensors_lib.joined([blocks[number] for number in numbers], 0)
 
 
 def split_rows(tensors: Tensors, count: int) -> Tensors:
-    """Cuts word embeddings, and their slots, into `count` blocks of rows s0, s1, ...; one block is the whole under its name.
+    """Cuts word embeddings, and their slots, into `count` blocks of rows s0, s1, ...; one block is the whole
+    under its name.
 
     Raises:
       ConfigError: where the words are not a multiple of `count`.
@@ -285,7 +345,10 @@ def split_rows(tensors: Tensors, count: int) -> Tensors:
     for name, tensor in tensors.items():
         if re.fullmatch(f"bert/embeddings/word_embeddings{_SLOT}", name):
             _check_splits(tensor.shape[0], count)
-            result |= {name.replace("/word_", f"/s{index}/word_"): tensors_lib.part(tensor, 0, index, count) for index in range(count)}
+            result |= {
+                name.replace("/word_", f"/s{index}/word_"): tensors_lib.part(tensor, 0, index, count)
+                for index in range(count)
+            }
         else:
             result[name] = tensor
     return result
@@ -295,12 +358,17 @@ def _check_splits(words: int, count: int) -> None:
     if count < 1:
         raise ConfigError(f"--num_embeddings_splits={count} must be at least 1.")
     if words % count:
-        raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {words} words. Nearest valid --vocab_size: "
-                          f"{nearest_multiples(words, count)}.")
+        raise ConfigError(
+            f"--num_embeddings_splits={count} does not divide the vocabulary of {words} words. Nearest valid"
+            f" --vocab_size: {nearest_multiples(words, count)}."
+        )
 
 
-def with_classifier_pooler(names: table.Table, dropped: dict[str, str], tensors: Tensors) -> tuple[table.Table, dict[str, str]]:
-    """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the pooler."""
+def with_classifier_pooler(
+    names: table.Table, dropped: dict[str, str], tensors: Tensors
+) -> tuple[table.Table, dict[str, str]]:
+    """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the
+    pooler."""
     if any(name in tensors for name in CLASSIFIER_POOLER.values()):
         return {**names, **CLASSIFIER_POOLER}, {**dropped, **POOLER_UNUSED}
     return names, dropped
@@ -317,13 +385,19 @@ def copy_pooler(mapped: Mapped) -> None:
 
 
 def add_zero_biases(mapped: Mapped) -> None:
-    """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical names."""
+    """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical
+    names."""
     for name, tensor in list(mapped.tensors.items()):
-        match = re.fullmatch(rf"(bert/encoder/layer_\d+/attention/(?:self/\w+|(?:output|projection)/dense)/)kernel{_SLOT}", name)
+        match = re.fullmatch(
+            rf"(bert/encoder/layer_\d+/attention/(?:self/\w+|(?:output|projection)/dense)/)kernel{_SLOT}",
+            name,
+        )
         bias = match and f"{match.group(1)}bias{match['slot']}"
         if bias and bias not in mapped.tensors:
             mapped.tensors[bias] = tensors_lib.zeros(tensor.shape[-1:], tensor.dtype)
-            mapped.added[bias] = "zeros: the model of this checkpoint has no such bias, which is the same function"
+            mapped.added[bias] = (
+                "zeros: the model of this checkpoint has no such bias, which is the same function"
+            )
 
 
 def _add_step_counters(mapped: Mapped) -> None:
@@ -338,4 +412,6 @@ def _add_step_counters(mapped: Mapped) -> None:
 
 
 def _counter(step: Tensor) -> Tensor:
-    return Tensor((1,), np.dtype(np.int32), lambda: np.reshape(step.read() + 1, [1]).astype(np.int32), step.sources)
+    return Tensor(
+        (1,), np.dtype(np.int32), lambda: np.reshape(step.read() + 1, [1]).astype(np.int32), step.sources
+    )

@@ -26,19 +26,45 @@ _WEIGHTS = {
     "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
     "bert/embeddings/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
     "bert/embeddings/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
-    "bert/encoder/layer_{layer}/attention/self/query/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.query.weight"),
-    "bert/encoder/layer_{layer}/attention/self/query/bias": "bert.encoder.layer.{layer}.attention.self.query.bias",
-    "bert/encoder/layer_{layer}/attention/self/key/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.key.weight"),
-    "bert/encoder/layer_{layer}/attention/self/key/bias": "bert.encoder.layer.{layer}.attention.self.key.bias",
-    "bert/encoder/layer_{layer}/attention/self/value/kernel": Transposed("bert.encoder.layer.{layer}.attention.self.value.weight"),
-    "bert/encoder/layer_{layer}/attention/self/value/bias": "bert.encoder.layer.{layer}.attention.self.value.bias",
-    "bert/encoder/layer_{layer}/attention/output/dense/kernel": Transposed("bert.encoder.layer.{layer}.attention.output.dense.weight"),
-    "bert/encoder/layer_{layer}/attention/output/dense/bias": "bert.encoder.layer.{layer}.attention.output.dense.bias",
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": "bert.encoder.layer.{layer}.attention.output.LayerNorm.weight",
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias",
-    "bert/encoder/layer_{layer}/intermediate/dense/kernel": Transposed("bert.encoder.layer.{layer}.intermediate.dense.weight"),
-    "bert/encoder/layer_{layer}/intermediate/dense/bias": "bert.encoder.layer.{layer}.intermediate.dense.bias",
-    "bert/encoder/layer_{layer}/output/dense/kernel": Transposed("bert.encoder.layer.{layer}.output.dense.weight"),
+    "bert/encoder/layer_{layer}/attention/self/query/kernel": Transposed(
+        "bert.encoder.layer.{layer}.attention.self.query.weight"
+    ),
+    "bert/encoder/layer_{layer}/attention/self/query/bias": (
+        "bert.encoder.layer.{layer}.attention.self.query.bias"
+    ),
+    "bert/encoder/layer_{layer}/attention/self/key/kernel": Transposed(
+        "bert.encoder.layer.{layer}.attention.self.key.weight"
+    ),
+    "bert/encoder/layer_{layer}/attention/self/key/bias": (
+        "bert.encoder.layer.{layer}.attention.self.key.bias"
+    ),
+    "bert/encoder/layer_{layer}/attention/self/value/kernel": Transposed(
+        "bert.encoder.layer.{layer}.attention.self.value.weight"
+    ),
+    "bert/encoder/layer_{layer}/attention/self/value/bias": (
+        "bert.encoder.layer.{layer}.attention.self.value.bias"
+    ),
+    "bert/encoder/layer_{layer}/attention/output/dense/kernel": Transposed(
+        "bert.encoder.layer.{layer}.attention.output.dense.weight"
+    ),
+    "bert/encoder/layer_{layer}/attention/output/dense/bias": (
+        "bert.encoder.layer.{layer}.attention.output.dense.bias"
+    ),
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": (
+        "bert.encoder.layer.{layer}.attention.output.LayerNorm.weight"
+    ),
+    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": (
+        "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias"
+    ),
+    "bert/encoder/layer_{layer}/intermediate/dense/kernel": Transposed(
+        "bert.encoder.layer.{layer}.intermediate.dense.weight"
+    ),
+    "bert/encoder/layer_{layer}/intermediate/dense/bias": (
+        "bert.encoder.layer.{layer}.intermediate.dense.bias"
+    ),
+    "bert/encoder/layer_{layer}/output/dense/kernel": Transposed(
+        "bert.encoder.layer.{layer}.output.dense.weight"
+    ),
     "bert/encoder/layer_{layer}/output/dense/bias": "bert.encoder.layer.{layer}.output.dense.bias",
     "bert/encoder/layer_{layer}/output/LayerNorm/gamma": "bert.encoder.layer.{layer}.output.LayerNorm.weight",
     "bert/encoder/layer_{layer}/output/LayerNorm/beta": "bert.encoder.layer.{layer}.output.LayerNorm.bias",
@@ -63,13 +89,16 @@ _DROPPED = {
     r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
     r"cls\.predictions\.decoder\.bias": "a copy of cls.predictions.bias, tied",
 }
-_TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-         "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 _COUNTER, _SLOT = "a counter of this project's trainer", "optimizer slot: the format has weights only"
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names; of two names for the same weight, the second is unmatched. Reads copies of tied weights.
+    """Gives the canonical names; of two names for the same weight, the second is unmatched. Reads copies of
+    tied weights.
 
     Raises:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
@@ -84,7 +113,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves them, or as `hf_prefix` says."""
+    """Gives Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves them, or as
+    `hf_prefix` says."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
     has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
@@ -99,8 +129,10 @@ def _check_tied(tensors: Tensors) -> None:
         if one is None or other is None or one is other:
             continue
         if one.shape != other.shape or not np.array_equal(one.read(), other.read()):
-            raise ConfigError(f"{copy} is no copy of {original}: the model's output matrix is not tied to its word embeddings, which no "
-                              "other format can hold. Save a model with tie_word_embeddings=true.")
+            raise ConfigError(
+                f"{copy} is no copy of {original}: the model's output matrix is not tied to its word"
+                " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
+            )
 
 
 def _common_name(name: str, tensors: Tensors) -> str:

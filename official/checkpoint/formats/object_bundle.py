@@ -7,24 +7,28 @@ which tensor of the bundle. Source: tensorflow/core/protobuf/trackable_object_gr
 import collections
 import dataclasses
 
-from google.protobuf.message import DecodeError
 import numpy as np
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official.checkpoint import reading
-from official.checkpoint.formats import bundle, garden, tensors as tensors_lib
+from official.checkpoint.formats import bundle, garden
+from official.checkpoint.formats import tensors as tensors_lib
 from official.checkpoint.formats.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
+_VALUE = (  # ends the key of a variable's tensor; before it the way to the variable
+    "/.ATTRIBUTES/VARIABLE_VALUE"
+)
 _SAVE_COUNTER = "save_counter"
 
 files, target, LAST = bundle.files, bundle.target, bundle.LAST
 
 
 def locate(path: str) -> str | None:
-    """Returns the prefix that a prefix, one of its files or a folder means; None where that is no object-based checkpoint.
+    """Returns the prefix that a prefix, one of its files or a folder means; None where that is no
+    object-based checkpoint.
 
     Their files are named like those of other bundles: the index tells them apart.
     """
@@ -49,7 +53,9 @@ def read(prefix: str) -> Tensors:
     names = _names(_parse(by_key.pop(_GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise reading.DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
+        raise reading.DamagedError(
+            f"its graph of objects has variables that the file has not: {shortened(missing)}"
+        )
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
@@ -66,8 +72,12 @@ def _parse(tensor: Tensor) -> trackable_object_graph_pb2.TrackableObjectGraph:
 
 def _check_numbers(graph) -> None:
     numbers = [child.node_id for node in graph.nodes for child in node.children]
-    numbers += [number for node in graph.nodes for slot in node.slot_variables
-                for number in (slot.original_variable_node_id, slot.slot_variable_node_id)]
+    numbers += [
+        number
+        for node in graph.nodes
+        for slot in node.slot_variables
+        for number in (slot.original_variable_node_id, slot.slot_variable_node_id)
+    ]
     if any(not 0 <= number < len(graph.nodes) for number in numbers):
         raise IndexError("an object that is not there")
 
@@ -77,7 +87,9 @@ def _names(graph) -> dict[str, str]:
     names = {}
     for node in graph.nodes:
         for attribute in node.attributes:
-            names[attribute.checkpoint_key] = attribute.full_name or attribute.checkpoint_key.removesuffix(_VALUE)
+            names[attribute.checkpoint_key] = attribute.full_name or attribute.checkpoint_key.removesuffix(
+                _VALUE
+            )
     names |= _slot_names(graph, names)
     counts = collections.Counter(names.values())
     return {key: name if counts[name] == 1 else key.removesuffix(_VALUE) for key, name in names.items()}
@@ -88,9 +100,16 @@ def _slot_names(graph, names: dict[str, str]) -> dict[str, str]:
     for node in graph.nodes:
         optimizer = _optimizer_name(graph, node, names) if node.slot_variables else None
         for slot in node.slot_variables:
-            keys = _keys(graph.nodes[slot.slot_variable_node_id]), _keys(graph.nodes[slot.original_variable_node_id])
+            keys = (
+                _keys(graph.nodes[slot.slot_variable_node_id]),
+                _keys(graph.nodes[slot.original_variable_node_id]),
+            )
             for key, variable in zip(*keys):
-                slots[key] = f"{names[variable]}/{optimizer}/{slot.slot_name}" if optimizer else key.removesuffix(_VALUE)
+                slots[key] = (
+                    f"{names[variable]}/{optimizer}/{slot.slot_name}"
+                    if optimizer
+                    else key.removesuffix(_VALUE)
+                )
     return slots
 
 
@@ -107,7 +126,8 @@ def _keys(node) -> list[str]:
 
 
 def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: None) -> None:
-    """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model whose variables `tensors` has.
+    """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model whose variables
+    `tensors` has.
 
     Args:
       tensors: {full name of the variable: tensor}, read here one after the other.
@@ -115,29 +135,37 @@ def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: Non
       options: not used here.
       progress: called with the bytes written since the last call.
     """
-    paths = {name: [f"model/{path}" for path in ways] for name, ways in garden.object_paths(list(tensors)).items()}
+    paths = {
+        name: [f"model/{path}" for path in ways] for name, ways in garden.object_paths(list(tensors)).items()
+    }
     by_key = {paths[name][0] + _VALUE: tensor for name, tensor in tensors.items()}
-    paths[_SAVE_COUNTER] = [_SAVE_COUNTER]  # `restore` looks for it, and assert_existing_objects_matched misses it
+    paths[_SAVE_COUNTER] = [
+        _SAVE_COUNTER
+    ]  # `restore` looks for it, and assert_existing_objects_matched misses it
     by_key[_SAVE_COUNTER + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), _SAVE_COUNTER)
     by_key[_GRAPH] = tensors_lib.of_array(np.array(_graph(paths).SerializeToString(), object), _GRAPH)
     bundle.write(by_key, prefix, options, progress)
 
 
 def _graph(paths: dict[str, list[str]]) -> trackable_object_graph_pb2.TrackableObjectGraph:
-    """Builds the graph of objects. `paths` is {full name of a variable: ways to it}; the first way is its key."""
+    """Builds the graph of objects. `paths` is {full name of a variable: ways to it}; the first way is its
+    key."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.nodes.add()
     numbers = {"": 0}
     for name, (path, *others) in paths.items():
         number = _number_of(graph, numbers, path)
-        graph.nodes[number].attributes.add(name="VARIABLE_VALUE", full_name=name, checkpoint_key=path + _VALUE)
+        graph.nodes[number].attributes.add(
+            name="VARIABLE_VALUE", full_name=name, checkpoint_key=path + _VALUE
+        )
         for other in others:
             _connect(graph, numbers, other, number)
     return graph
 
 
 def _number_of(graph, numbers: dict[str, int], path: str) -> int:
-    """Returns the number of the object at the end of a way; adds it and those before it where they are not there yet."""
+    """Returns the number of the object at the end of a way; adds it and those before it where they are not
+    there yet."""
     if path not in numbers:
         graph.nodes.add()
         _connect(graph, numbers, path, len(graph.nodes) - 1)

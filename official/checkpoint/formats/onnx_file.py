@@ -21,9 +21,16 @@ LAST = ".onnx"
 _MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
 _IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
 _DTYPES = {
-    "FLOAT": np.dtype(np.float32), "DOUBLE": np.dtype(np.float64), "FLOAT16": np.dtype(np.float16), "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-    "INT64": np.dtype(np.int64), "INT32": np.dtype(np.int32), "UINT32": np.dtype(np.uint32), "INT8": np.dtype(np.int8),
-    "UINT8": np.dtype(np.uint8), "BOOL": np.dtype(np.bool_),
+    "FLOAT": np.dtype(np.float32),
+    "DOUBLE": np.dtype(np.float64),
+    "FLOAT16": np.dtype(np.float16),
+    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32),
+    "UINT32": np.dtype(np.uint32),
+    "INT8": np.dtype(np.int8),
+    "UINT8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _VARINT, _BYTES = 0, 2  # kinds of fields
@@ -35,15 +42,23 @@ def _library():
     try:
         import onnx
     except ImportError:
-        raise ConfigError("PopART's .onnx files need the onnx package, which is not installed: pip install 'bert-tf2[onnx]'.") from None
+        raise ConfigError(
+            "PopART's .onnx files need the onnx package, which is not installed: pip install"
+            " 'bert-tf2[onnx]'."
+        ) from None
     return onnx
 
 
 def locate(path: str) -> str | None:
-    """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None where there is none."""
+    """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None
+    where there is none."""
     if os.path.isdir(path):
         names = [name for name in os.listdir(path) if name.endswith(".onnx")]
-        newest = max(names, key=lambda name: ([int(number) for number in re.findall(r"\d+", name)] or [-1], name), default=None)
+        newest = max(
+            names,
+            key=lambda name: ([int(number) for number in re.findall(r"\d+", name)] or [-1], name),
+            default=None,
+        )
         return os.path.join(path, newest) if newest else None
     return path if path.endswith(".onnx") and os.path.isfile(path) else None
 
@@ -65,7 +80,8 @@ def _data_path(location: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Field:
-    """Where a field of a protocol buffer stands: its number, and the bytes of the whole field and of what is in it."""
+    """Where a field of a protocol buffer stands: its number, and the bytes of the whole field and of what is
+    in it."""
 
     number: int
     start: int
@@ -74,13 +90,22 @@ class _Field:
 
 
 def read(location: str) -> Tensors:
-    """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and ConfigError without onnx."""
+    """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and
+    ConfigError without onnx."""
     onnx = _library()
     try:
         with open(location, "rb") as file:
-            graphs = [field for field in _fields(file, 0, os.path.getsize(location)) if field.number == onnx.ModelProto.GRAPH_FIELD_NUMBER]
-            initializers = [field for graph in graphs for field in _fields(file, graph.inside, graph.end)
-                            if field.number == onnx.GraphProto.INITIALIZER_FIELD_NUMBER]
+            graphs = [
+                field
+                for field in _fields(file, 0, os.path.getsize(location))
+                if field.number == onnx.ModelProto.GRAPH_FIELD_NUMBER
+            ]
+            initializers = [
+                field
+                for graph in graphs
+                for field in _fields(file, graph.inside, graph.end)
+                if field.number == onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+            ]
             found = [_tensor(onnx, file, location, field) for field in initializers]
     except OSError as error:
         raise reading.DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
@@ -89,7 +114,9 @@ def read(location: str) -> Tensors:
     names = [name for name, _ in found]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise reading.DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
+        raise reading.DamagedError(
+            f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}"
+        )
     return dict(sorted(found))
 
 
@@ -102,7 +129,10 @@ def _fields(file, start: int, end: int):
         length = _read_length(file, key & 7, place)
         inside = file.tell()
         if inside + length > end:
-            raise reading.DamagedError(f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is there")
+            raise reading.DamagedError(
+                f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is"
+                " there"
+            )
         yield _Field(key >> 3, place, inside, inside + length)
         place = inside + length
 
@@ -134,17 +164,33 @@ def _read_varint(file) -> int:
 def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
     """Returns name and tensor of an initializer; its values stay in the file."""
     proto = onnx.TensorProto
-    described = {proto.NAME_FIELD_NUMBER, proto.DIMS_FIELD_NUMBER, proto.DATA_TYPE_FIELD_NUMBER, proto.DATA_LOCATION_FIELD_NUMBER,
-                 proto.EXTERNAL_DATA_FIELD_NUMBER}
+    described = {
+        proto.NAME_FIELD_NUMBER,
+        proto.DIMS_FIELD_NUMBER,
+        proto.DATA_TYPE_FIELD_NUMBER,
+        proto.DATA_LOCATION_FIELD_NUMBER,
+        proto.EXTERNAL_DATA_FIELD_NUMBER,
+    }
     parts = list(_fields(file, field.inside, field.end))
-    head = _checked_head(_parse(onnx, b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described)))
-    type_name = proto.DataType.Name(head.data_type) if head.data_type in proto.DataType.values() else str(head.data_type)
+    head = _checked_head(
+        _parse(
+            onnx,
+            b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described),
+        )
+    )
+    type_name = (
+        proto.DataType.Name(head.data_type)
+        if head.data_type in proto.DataType.values()
+        else str(head.data_type)
+    )
     if type_name not in _DTYPES:
         raise reading.DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
     raw = next((part for part in parts if part.number == proto.RAW_DATA_FIELD_NUMBER), None)
     shape, dtype = tuple(head.dims), _DTYPES[type_name]
     get = _reader(onnx, head, location, field, raw)
-    return head.name, Tensor(shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,))
+    return head.name, Tensor(
+        shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,)
+    )
 
 
 def _checked_head(head):
@@ -152,7 +198,9 @@ def _checked_head(head):
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
-        raise reading.DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
+        raise reading.DamagedError(
+            f"an initializer has the name {head.name!r}, its values the place {places}"
+        )
     if not all(entry.value.isdecimal() for entry in head.external_data if entry.key == "offset"):
         raise reading.DamagedError(f"the values of {head.name} have no place: {places}")
     return head
@@ -169,12 +217,16 @@ def _reader(onnx, head, location: str, field: _Field, raw: _Field | None):
     return lambda shape, dtype: _from_numbers(onnx, location, field, shape, dtype)
 
 
-def _from_file(path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None) -> np.ndarray:
+def _from_file(
+    path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None
+) -> np.ndarray:
     wanted = math.prod(shape) * dtype.itemsize
     try:
         there = os.path.getsize(path) - offset if size is None else size
         if there < wanted or (size is not None and size != wanted):
-            raise reading.DamagedError(f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}")
+            raise reading.DamagedError(
+                f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
+            )
         return np.fromfile(path, dtype, math.prod(shape), offset=offset)
     except OSError as error:
         raise reading.DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
@@ -193,19 +245,23 @@ def _from_numbers(onnx, location: str, field: _Field, shape: tuple[int, ...], dt
 
 
 def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
-    """Returns 16-bit floats from int32 numbers: one in each, as ONNX says, or two, which is PopART's own way."""
+    """Returns 16-bit floats from int32 numbers: one in each, as ONNX says, or two, which is PopART's own
+    way."""
     packed = count > 1 and len(numbers) == (count + 1) // 2
     return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
 
 
 def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if values.size != math.prod(shape):
-        raise reading.DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
+        raise reading.DamagedError(
+            f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there"
+        )
     return values.reshape(shape)
 
 
 def _beside(location: str, name: str) -> str:
-    """Returns the path of a model's second file: in the model's folder, wherever it was when the model was saved."""
+    """Returns the path of a model's second file: in the model's folder, wherever it was when the model was
+    saved."""
     path = os.path.normpath(name)
     inside = not os.path.isabs(path) and not path.startswith("..")
     return os.path.join(os.path.dirname(location), path if inside else os.path.basename(path))
@@ -239,17 +295,27 @@ def write(tensors: Tensors, location: str, options=None, progress=lambda size: N
     """
     onnx = _library()
     external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
-    _write_files(onnx, dict(sorted(tensors.items())), location, _data_path(location) if external else None, progress)
+    _write_files(
+        onnx, dict(sorted(tensors.items())), location, _data_path(location) if external else None, progress
+    )
 
 
 def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, progress) -> None:
     """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
     heads = _heads(onnx, tensors, os.path.basename(data_path) if data_path else None)
     graph = onnx.GraphProto(name="bert").SerializeToString()
-    length = len(graph) + sum(map(len, heads)) + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
-    model = onnx.ModelProto(ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)])
+    length = (
+        len(graph)
+        + sum(map(len, heads))
+        + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
+    )
+    model = onnx.ModelProto(
+        ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)]
+    )
     with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
-        file.write(model.SerializeToString() + _field_head(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph)
+        file.write(
+            model.SerializeToString() + _field_head(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph
+        )
         for head, tensor in zip(heads, tensors.values()):
             file.write(head)
             values = np.ascontiguousarray(tensor.read(), tensor.dtype)
@@ -258,7 +324,8 @@ def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, progr
 
 
 def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
-    """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or without any."""
+    """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or
+    without any."""
     heads, place = [], 0
     for name, tensor in tensors.items():
         proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
@@ -269,14 +336,22 @@ def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
         content = proto.SerializeToString()
         if not data_name:
             content += _field_head(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
-        heads.append(_field_head(onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)) + content)
+        heads.append(
+            _field_head(
+                onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)
+            )
+            + content
+        )
         place += tensor.nbytes
     return heads
 
 
 def _data_type(onnx, name: str, dtype: np.dtype) -> int:
     if dtype not in _DTYPE_NAMES:
-        raise ConfigError(f"{name} is of type {dtype}, which PopART's files do not have. Allowed: {', '.join(map(str, _DTYPE_NAMES))}.")
+        raise ConfigError(
+            f"{name} is of type {dtype}, which PopART's files do not have. Allowed:"
+            f" {', '.join(map(str, _DTYPE_NAMES))}."
+        )
     return onnx.TensorProto.DataType.Value(_DTYPE_NAMES[dtype])
 
 

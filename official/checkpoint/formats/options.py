@@ -13,18 +13,23 @@ class Options:
       precision: 16 or 32, the float type of the target; None: as it is.
       num_embeddings_splits: graphcore: parts of the word embeddings.
       use_cls_layer: graphcore: keep the transform of the masked-LM head.
-      use_qkv_bias, use_attention_bias: graphcore: keep the biases of query, key and value, and of the attention's projection.
+      use_qkv_bias, use_attention_bias: graphcore: keep the biases of query, key and value, and of the
+        attention's projection.
       fused_qkv: graphcore: one kernel [H, 3H] for query, key and value.
-      num_attention_heads: garden: splits the attention kernels; None: hidden size / 64, or as a config file says.
+      num_attention_heads: garden: splits the attention kernels; None: hidden size / 64, or as a config file
+        says.
       baseline: research: BERT and not GroupBERT.
-      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file says, else the usual one
-        of the source's format. The config file beside the result says it.
+      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file
+        says, else the usual one of the source's format. The config file beside the result says it.
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else 1e-12.
       hf_prefix: huggingface: names begin with `bert.`, as in models with heads.
-      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of them.
-      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words look.
+      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
+        them.
+      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
+        look.
       labels: names of a classifier's classes, in their order; None: not known.
-      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None: not known.
+      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None:
+        not known.
     """
 
     vocab_size: int | None = None

@@ -67,7 +67,9 @@ TABLE = {
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
 _STACKS = (
     Stack("Layer{layer}/Attention/QKV", tuple(f"Layer{{layer}}/Attention/{part}" for part in "QKV")),
-    Stack("Layer{layer}/Attention/QKV_bias", tuple(f"Layer{{layer}}/Attention/{part}_bias" for part in "QKV")),
+    Stack(
+        "Layer{layer}/Attention/QKV_bias", tuple(f"Layer{{layer}}/Attention/{part}_bias" for part in "QKV")
+    ),
 )
 _ROWS = r"Embedding/(Embedding|Positional)_Dict\b|bert/embeddings/s\d+/"
 _DROPPED = {
@@ -78,7 +80,8 @@ _DROPPED = {
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names. Raises ConfigError for blocks of words that do not make a whole, or a whole that cannot be parted."""
+    """Gives the canonical names. Raises ConfigError for blocks of words that do not make a whole, or a whole
+    that cannot be parted."""
     names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
     rest, words = graphcore.join_rows(upright)
@@ -100,19 +103,25 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the optimizer's moments."""
+    """Returns whether a tensor is always float32, also where the source has float16: the optimizer's
+    moments."""
     return name.startswith(tuple(_SLOT_PREFIXES.values()))
 
 
 def _common_name(name: str, tensors: Tensors) -> str:
-    """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as `graphcore` names it."""
+    """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as
+    `graphcore` names it."""
     common = name
     for slot, prefix in _SLOT_PREFIXES.items():
         if name.startswith(prefix):
             common = f"{name.removeprefix(prefix)}/{slot}"
     common = re.sub(r"(/Attention/\w+)_Bias\b", r"\1_bias", common)
     whole = re.sub(r"/split\d+$", "", name)
-    return common if whole in tensors else re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
+    return (
+        common
+        if whole in tensors
+        else re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
+    )
 
 
 def _upright(common: str, tensor: Tensor, tensors: Tensors) -> Tensor:

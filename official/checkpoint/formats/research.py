@@ -111,27 +111,39 @@ BASELINE_TABLE = _table(_REST, _BASELINE_LAYER)
 _GLU = "bert/encoder/layer_{layer}/convolution/pre/glu"
 _STACKS = (
     Stack("bert/encoder/layer_{layer}/attention/qkv/weight", graphcore.QKV_KERNELS),
-    Stack("bert/encoder/layer_{layer}/conv/pre/weight", (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel")),
-    Stack("bert/encoder/layer_{layer}/conv/pre/bias", (f"{_GLU}/values/dense/bias", f"{_GLU}/gates/dense/bias")),
+    Stack(
+        "bert/encoder/layer_{layer}/conv/pre/weight",
+        (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel"),
+    ),
+    Stack(
+        "bert/encoder/layer_{layer}/conv/pre/bias", (f"{_GLU}/values/dense/bias", f"{_GLU}/gates/dense/bias")
+    ),
 )
 _STATE = {
     r"(all/)?global_step": "a run that starts from weights alone starts at step 0",
     r"(?i).*(adam|momentum|lamb|accum).*": "optimizer state, whose names are not published",
 }
-_KEY_BIAS = {r"bert/encoder/layer_\d+/attention/self/key/bias": "GroupBERT's research files have none, and the softmax takes it out"}
+_KEY_BIAS = {
+    r"bert/encoder/layer_\d+/attention/self/key/bias": (
+        "GroupBERT's research files have none, and the softmax takes it out"
+    )
+}
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives the canonical names.
 
     Raises:
-      ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is on for GroupBERT's names.
+      ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is
+        on for GroupBERT's names.
     """
     weights, dropped = graphcore.without(tensors, _STATE)
     inside = _strip_scope(weights)
     rest, words = graphcore.join_rows(inside)
     rest, parts = graphcore.unstack(rest, _STACKS)
-    names, patterns = graphcore.with_classifier_pooler(_names_in_file(inside, options), graphcore.METRICS, rest)
+    names, patterns = graphcore.with_classifier_pooler(
+        _names_in_file(inside, options), graphcore.METRICS, rest
+    )
     mapped = table.to_canonical(names, rest, patterns)
     _restore_scope(mapped, weights)
     mapped.tensors |= {**words, **parts}
@@ -144,9 +156,12 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives the research code's names.
 
     Raises:
-      ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is not what the model is.
+      ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is
+        not what the model is.
     """
-    weights, dropped = graphcore.without(tensors, _STATE | graphcore.left_out(options) | ({} if options.baseline else _KEY_BIAS))
+    weights, dropped = graphcore.without(
+        tensors, _STATE | graphcore.left_out(options) | ({} if options.baseline else _KEY_BIAS)
+    )
     rest, wholes = graphcore.stack(weights, _STACKS)
     mapped = table.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
     mapped.tensors = graphcore.split_rows({**mapped.tensors, **wholes}, options.num_embeddings_splits)
@@ -158,13 +173,17 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the masked-LM head's bias, as published."""
+    """Returns whether a tensor is always float32, also where the source has float16: the masked-LM head's
+    bias, as published."""
     return name == f"{_SCOPE}cls/predictions/output_bias"
 
 
 def _names_in_file(tensors: Tensors, options: Options) -> table.Table:
-    """Returns the table to read with. The names tell the baseline, so that reading needs no option. Raises ConfigError as `_names`."""
-    baseline = options.baseline or any(re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors)
+    """Returns the table to read with. The names tell the baseline, so that reading needs no option. Raises
+    ConfigError as `_names`."""
+    baseline = options.baseline or any(
+        re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors
+    )
     if baseline and not _has_convolutions(tensors):
         return BASELINE_TABLE
     return _names(tensors, options) if options.baseline else TABLE
@@ -175,12 +194,19 @@ def _has_convolutions(tensors: Tensors) -> bool:
 
 
 def _names(tensors: Tensors, options: Options) -> table.Table:
-    """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the layers are the other's."""
+    """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
+    layers are the other's."""
     groupbert = _has_convolutions(tensors)
     if table.layers_of(tensors) and groupbert == options.baseline:
-        found, advice = ("convolutions: it is GroupBERT", "Leave out") if groupbert else ("no convolutions: it is BERT", "Add")
-        raise ConfigError(f"The checkpoint's layers have {found}, and --baseline is {'on' if options.baseline else 'off'}. "
-                          f"{advice} --baseline.")
+        found, advice = (
+            ("convolutions: it is GroupBERT", "Leave out")
+            if groupbert
+            else ("no convolutions: it is BERT", "Add")
+        )
+        raise ConfigError(
+            f"The checkpoint's layers have {found}, and --baseline is {'on' if options.baseline else 'off'}. "
+            f"{advice} --baseline."
+        )
     return BASELINE_TABLE if options.baseline else TABLE
 
 
@@ -188,7 +214,10 @@ def _strip_scope(tensors: Tensors) -> Tensors:
     """Removes the scope from names. Raises ConfigError where a name is there with and without it."""
     twice = sorted(name for name in tensors if _SCOPE + name in tensors)
     if twice:
-        raise ConfigError(f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted: {shortened(twice)}.")
+        raise ConfigError(
+            f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted:"
+            f" {shortened(twice)}."
+        )
     return {name.removeprefix(_SCOPE): tensor for name, tensor in tensors.items()}
 
 

@@ -49,8 +49,14 @@ def from_canonical(table: Table, source: Tensors, reason: str) -> Mapped:
 
 
 def to_canonical(table: Table, source: Tensors, dropped: dict[str, str]) -> Mapped:
-    """Renames a format's tensors to canonical names. `dropped` is {pattern: reason} of names that only this format has."""
-    rules = [(name, (canonical, transpose)) for canonical, value in table.items() if value is not None for name, transpose in [_rule(value)]]
+    """Renames a format's tensors to canonical names. `dropped` is {pattern: reason} of names that only this
+    format has."""
+    rules = [
+        (name, (canonical, transpose))
+        for canonical, value in table.items()
+        if value is not None
+        for name, transpose in [_rule(value)]
+    ]
     mapped = _rename(rules, source, "")
     for name in list(mapped.unmatched):
         why = next((why for pattern, why in dropped.items() if re.fullmatch(pattern, name)), None)
@@ -85,14 +91,15 @@ def _rename(rules: list[tuple[str, tuple[str | None, bool]]], source: Tensors, r
 def _find_layered(layered: dict, name: str):
     """Returns the rule and the number of the layer: the first number in the name that makes it fit."""
     for match in re.finditer(r"\d+", name):
-        rule = layered.get(name[:match.start()] + "*" + name[match.end():])
+        rule = layered.get(name[: match.start()] + "*" + name[match.end() :])
         if rule is not None:
             return rule, match.group()
     return None, None
 
 
 def with_slots(table: Table, slots: dict[str, str | None]) -> Table:
-    """Adds the optimizer slots of every weight of a table, e.g. {"adam_m": "adam_m"}; the slots have the weights' shapes.
+    """Adds the optimizer slots of every weight of a table, e.g. {"adam_m": "adam_m"}; the slots have the
+    weights' shapes.
 
     Args:
       table: of weights.
@@ -109,12 +116,15 @@ def with_slots(table: Table, slots: dict[str, str | None]) -> Table:
 
 def layers_of(tensors: Tensors) -> int:
     """Returns one more than the highest layer number in canonical names."""
-    numbers = [int(match.group(1)) for name in tensors if (match := re.match(r"bert/encoder/layer_(\d+)/", name))]
+    numbers = [
+        int(match.group(1)) for name in tensors if (match := re.match(r"bert/encoder/layer_(\d+)/", name))
+    ]
     return max(numbers, default=-1) + 1
 
 
 def common_names(source: Tensors, common_name: Callable[[str], str]) -> tuple[dict[str, str], list[str]]:
-    """Returns {name in a table: name in the file} for a format with several spellings, and names whose place another has taken.
+    """Returns {name in a table: name in the file} for a format with several spellings, and names whose place
+    another has taken.
 
     Args:
       source: {name in the file: tensor}; of two spellings, the first counts.

@@ -30,7 +30,9 @@ Tensors = dict[str, Tensor]
 
 
 def is_float(tensor: Tensor) -> bool:
-    return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"  # which NumPy has from ml_dtypes and does not count as float
+    return (
+        tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
+    )  # which NumPy has from ml_dtypes and does not count as float
 
 
 def of_array(array: np.ndarray, name: str) -> Tensor:
@@ -43,7 +45,9 @@ def zeros(shape: tuple[int, ...], dtype) -> Tensor:
 
 def transposed(tensor: Tensor) -> Tensor:
     """Swaps the axes of a matrix."""
-    return Tensor(tensor.shape[::-1], tensor.dtype, lambda: np.ascontiguousarray(tensor.read().T), tensor.sources)
+    return Tensor(
+        tensor.shape[::-1], tensor.dtype, lambda: np.ascontiguousarray(tensor.read().T), tensor.sources
+    )
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -56,7 +60,9 @@ def joined(parts: list[Tensor], axis: int) -> Tensor:
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     sources = tuple(name for part in parts for name in part.sources)
-    return Tensor(tuple(shape), parts[0].dtype, lambda: np.concatenate([part.read() for part in parts], axis), sources)
+    return Tensor(
+        tuple(shape), parts[0].dtype, lambda: np.concatenate([part.read() for part in parts], axis), sources
+    )
 
 
 def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
@@ -64,11 +70,17 @@ def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
     axis %= len(tensor.shape)
     size = tensor.shape[axis] // count
     shape = tuple(size if place == axis else length for place, length in enumerate(tensor.shape))
-    return Tensor(shape, tensor.dtype, lambda: np.take(tensor.read(), range(index * size, (index + 1) * size), axis), tensor.sources)
+    return Tensor(
+        shape,
+        tensor.dtype,
+        lambda: np.take(tensor.read(), range(index * size, (index + 1) * size), axis),
+        tensor.sources,
+    )
 
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
     """Cuts off rows, or adds rows of zeros."""
+
     def read():
         values = tensor.read()[:rows]
         return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
@@ -78,7 +90,12 @@ def with_rows(tensor: Tensor, rows: int) -> Tensor:
 
 def rows_from(tensor: Tensor, start: int) -> Tensor:
     """Returns the rows from `start` on."""
-    return Tensor((tensor.shape[0] - start, *tensor.shape[1:]), tensor.dtype, lambda: tensor.read()[start:], tensor.sources)
+    return Tensor(
+        (tensor.shape[0] - start, *tensor.shape[1:]),
+        tensor.dtype,
+        lambda: tensor.read()[start:],
+        tensor.sources,
+    )
 
 
 def cast(tensor: Tensor, dtype) -> Tensor:
@@ -96,7 +113,10 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
             result = values.astype(dtype)
         if np.isfinite(values).all() and not np.isfinite(result).all():
             advice = " Use --precision=32." if dtype.itemsize == 2 else ""
-            raise ConfigError(f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}")
+            raise ConfigError(
+                f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can"
+                f" hold.{advice}"
+            )
         return result
 
     return Tensor(tensor.shape, dtype, read, tensor.sources)

@@ -7,11 +7,11 @@ import dataclasses
 
 import numpy as np
 
-from official.data import ragged
+from official.data.rows import ragged
 from official.data.glue.reading import GlueRows
-from official.data.pairs import kept_lengths
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import Vocabulary
+from official.data.pretraining.pairs import kept_lengths
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,8 @@ def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, 
       rows: texts, or pairs of texts, and labels.
       tokenizer: makes ids of texts.
       vocabulary: has the ids of [CLS] and [SEP].
-      max_seq_length: tokens of an example, at most, from 3 on. The longer text of a pair (of equals: B) loses its last
-        token until both fit.
+      max_seq_length: tokens of an example, at most, from 3 on. The longer text of a pair (of equals: B) loses
+        its last token until both fit.
     """
     tokens, lengths = zip(*(tokenizer.tokenize(texts) for texts in rows.texts))
     kept = _kept(lengths, max_seq_length)

@@ -21,18 +21,21 @@ def score(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> dict[s
 
 
 def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:
-    """Returns the metrics of predicting the same for every row: the most frequent class, or the mean score."""
+    """Returns the metrics of predicting the same for every row: the most frequent class, or the mean
+    score."""
     constant = np.mean(labels) if task.is_regression else np.argmax(np.bincount(labels))
     return score(task, np.full(len(labels), constant), labels)
 
 
 def confusion_matrix(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are predicted as class j."""
+    """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are
+    predicted as class j."""
     return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.labels)))
 
 
 def _sklearn():
-    """Returns scikit-learn's metrics, which take a second to load: of the run, not of every program that knows the tasks."""
+    """Returns scikit-learn's metrics, which take a second to load: of the run, not of every program that
+    knows the tasks."""
     from sklearn import metrics
 
     return metrics

@@ -80,8 +80,8 @@ def read_split(task: GlueTask, split: str, data_dir: str, flag: str = "data_dir"
       flag: name of the flag that gave it, for messages.
 
     Raises:
-      ConfigError: for a file that is not there, cannot be read, has other columns or no usable row, and for a label
-        that the task does not have.
+      ConfigError: for a file that is not there, cannot be read, has other columns or no usable row, and for a
+        label that the task does not have.
     """
     path = task.find_file(split, data_dir, flag)
     lines = _read_lines(path)
@@ -102,7 +102,8 @@ def read_split(task: GlueTask, split: str, data_dir: str, flag: str = "data_dir"
 
 
 def _read_lines(path: str) -> list[bytes]:
-    """Returns the lines without their ends, those after the last row left out. Only a line feed ends a line."""
+    """Returns the lines without their ends, those after the last row left out. Only a line feed ends a
+    line."""
     try:
         with open(path, "rb") as file:
             lines = file.read().removeprefix(_BYTE_ORDER_MARK).split(b"\n")
@@ -152,7 +153,8 @@ def _parse(line: bytes, number: int, layout: _Layout) -> _Row:
 
 
 def _misnumbered(rows: list[_Row], layout: _Layout) -> list[RowProblem]:
-    """Returns the first row of a test file whose index is not its number: from there on one is missing, or too many."""
+    """Returns the first row of a test file whose index is not its number: from there on one is missing, or
+    too many."""
     if layout.index is None:
         return []
     wrong = [(number, row) for number, row in enumerate(rows) if row.index != str(number) and not row.problem]

@@ -56,8 +56,9 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
       rows: how many predictions it must have.
 
     Raises:
-      ConfigError: for a file that cannot be read, has another header, or too few or too many rows, and for the first row
-        that has not two columns, not its number as index, or a prediction that the task does not have.
+      ConfigError: for a file that cannot be read, has another header, or too few or too many rows, and for
+        the first row that has not two columns, not its number as index, or a prediction that the task does
+        not have.
     """
     try:
         with open(path, encoding="utf-8") as file:

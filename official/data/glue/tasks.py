@@ -78,8 +78,8 @@ _MNLI = GlueTask(
     text_columns=_PAIR, label_column="gold_label", labels=("contradiction", "entailment", "neutral"),
     metrics=("accuracy",), main_metric="accuracy", submission_file="MNLI-m.tsv", words_in_submission=True)
 
-# The best checkpoint is chosen by the measure that BERT's paper reports: F1 for MRPC and QQP, Spearman for STS-B.
-# Source: arXiv 1810.04805, table 1.
+# The best checkpoint is chosen by the measure that BERT's paper reports: F1 for MRPC and QQP, Spearman for
+# STS-B. Source: arXiv 1810.04805, table 1.
 TASKS = {task.name: task for task in (
     GlueTask(
         name="cola",

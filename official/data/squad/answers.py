@@ -65,7 +65,8 @@ def answer_questions(start_logits: np.ndarray, end_logits: np.ndarray, features:
     """Finds the answers to all questions.
 
     Args:
-      start_logits, end_logits: float [N, L] of the features, in their order; columns may be missing where all rows are padding.
+      start_logits, end_logits: float [N, L] of the features, in their order; columns may be missing where all
+        rows are padding.
       features: of the data.
       rules: as above.
 
@@ -91,7 +92,8 @@ def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
 
 
 def write_answers(answers: Answers, folder: str) -> list[str]:
-    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their paths. Raises ConfigError."""
+    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their
+    paths. Raises ConfigError."""
     nbest = {identity: [entry._asdict() for entry in entries] for identity, entries in answers.nbest.items()}
     values = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
     if answers.null_odds is not None:
@@ -128,7 +130,8 @@ def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Fe
 
 
 class _Candidates(NamedTuple):
-    """Stretches of the contexts, those of a question one after the other, best first; ties stand as they were found."""
+    """Stretches of the contexts, those of a question one after the other, best first; ties stand as they were
+    found."""
 
     questions: np.ndarray  # [K] their numbers, ascending
     begins: np.ndarray  # [K] first characters
@@ -142,7 +145,8 @@ class _Candidates(NamedTuple):
 
 
 def _search(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules) -> _Candidates:
-    """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that is an answer."""
+    """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
+    is an answer."""
     may_start, may_end = features_lib.is_max_context(features), features.is_context()
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
@@ -159,21 +163,24 @@ def _search(start_logits: np.ndarray, end_logits: np.ndarray, features: Features
 
 
 def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
-    """Returns int [B, count]: the tokens of the greatest logits where `may` allows it, in their order; -1 for none left."""
+    """Returns int [B, count]: the tokens of the greatest logits where `may` allows it, in their order; -1 for
+    none left."""
     masked = np.where(may, logits, -np.inf)
     tokens = np.argsort(-masked, axis=1, kind="stable")[:, :count]
     return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
 
 
 def _pairs(starts: np.ndarray, ends: np.ndarray, max_answer_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rows, first tokens and last tokens of the pairs that are answers; in each row from the best start on."""
+    """Returns rows, first tokens and last tokens of the pairs that are answers; in each row from the best
+    start on."""
     lengths = ends[:, None, :] - starts[:, :, None] + 1
     rows, start, end = np.nonzero((lengths >= 1) & (lengths <= max_answer_length) & (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0))
     return rows, starts[rows, start], ends[rows, end]
 
 
 def _single_pieces(start_logits: np.ndarray, end_logits: np.ndarray, may_start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and tokens: the best answer of one piece in each window that has one, for questions where no pair is an answer."""
+    """Returns rows and tokens: the best answer of one piece in each window that has one, for questions where
+    no pair is an answer."""
     rows = np.flatnonzero(may_start.any(axis=1))
     scores = np.where(may_start, start_logits.astype(np.float64) + end_logits, -np.inf)[rows]
     return rows, scores.argmax(axis=1) if rows.size else rows
@@ -194,7 +201,8 @@ def _sort(rows: np.ndarray, start_tokens: np.ndarray, end_tokens: np.ndarray, st
 
 
 def _distinct(columns: tuple[list, ...], first: int, last: int, context: str, count: int) -> dict[str, tuple[float, float]]:
-    """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different texts, at most `count`."""
+    """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different
+    texts, at most `count`."""
     begins, ends, starts, stops = columns
     found = {}
     for number in range(first, last):
@@ -234,7 +242,8 @@ def _with_probabilities(texts: list) -> list[Entry]:
 
 
 def _null_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int) -> list[tuple[float, float]]:
-    """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros without a window."""
+    """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
+    without a window."""
     starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))
     order = np.lexsort((starts + ends, features.question_numbers))  # stable: the first of the least
     numbers, first = np.unique(features.question_numbers[order], return_index=True)

@@ -12,13 +12,13 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data import workers
+from official.io import workers
 from official.io import json_files, writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import Vocabulary
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import Vocabulary
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
 _VERSION = 1  # of what the same flags make of the same file
@@ -26,10 +26,11 @@ _FEWEST_QUESTIONS_PER_WORKER = 100_000  # starting a process takes as long as ma
 
 
 def load_or_make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules, cache_dir: str | None, num_workers: int = 1) -> Features:
-    """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they are not there.
+    """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they
+    are not there.
 
-    What lies there counts if the rules, the vocabulary and the bytes of the file are the same, and it is whole; otherwise it is
-    replaced. Each file is there whole or not at all.
+    What lies there counts if the rules, the vocabulary and the bytes of the file are the same, and it is
+    whole; otherwise it is replaced. Each file is there whole or not at all.
 
     Args:
       cache_dir: the folder of all caches; None keeps nothing.

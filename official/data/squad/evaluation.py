@@ -32,7 +32,8 @@ class Scores(NamedTuple):
 
 
 def normalize(text: str) -> str:
-    """Returns a text in lower case, without ASCII punctuation, English articles and superfluous white space."""
+    """Returns a text in lower case, without ASCII punctuation, English articles and superfluous white
+    space."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -98,8 +99,8 @@ def evaluate_v2(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping
     """Returns the official measures over the questions that have a prediction.
 
     Args:
-      na_probs: {question id: how likely it has no answer, on any scale}; adds best_exact, best_f1 and their thresholds. Without it
-        all have 0.
+      na_probs: {question id: how likely it has no answer, on any scale}; adds best_exact, best_f1 and their
+        thresholds. Without it all have 0.
       na_prob_thresh: a question above it is taken to have the prediction ''.
 
     Raises:
@@ -137,10 +138,11 @@ def _without_answers_above(scores: Scores, gold: Answers, na_probs: Mapping[str,
 
 
 def best_thresholds(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0) -> dict[str, float]:
-    """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to get there.
+    """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to
+    get there.
 
-    To choose null_score_diff_threshold, give the best texts as predictions, which are never '', the null odds, and as `lowest` what
-    is below all of them.
+    To choose null_score_diff_threshold, give the best texts as predictions, which are never '', the null
+    odds, and as `lowest` what is below all of them.
 
     Args:
       lowest: the threshold that is returned where it is best to answer nothing.
@@ -153,7 +155,8 @@ def best_thresholds(gold: Answers, predictions: Mapping[str, str], na_probs: Map
 
 def _best_threshold(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], scores: Mapping[str, float],
                     lowest: float) -> tuple[float, float]:
-    """Answers question by question, the surest first, and returns the best mean on the way and its threshold."""
+    """Answers question by question, the surest first, and returns the best mean on the way and its
+    threshold."""
     current = best = sum(not gold[identity] for identity in scores)
     threshold = lowest
     for identity in _surest_first(na_probs, scores):
@@ -169,7 +172,8 @@ def _surest_first(na_probs: Mapping[str, float], scores: Mapping[str, float]) ->
 
 
 class Curve(NamedTuple):
-    """Precision over recall, from (1, 0) on, a point for each threshold; `average` is the average precision in percent."""
+    """Precision over recall, from (1, 0) on, a point for each threshold; `average` is the average precision
+    in percent."""
 
     precisions: list[float]
     recalls: list[float]
@@ -177,7 +181,8 @@ class Curve(NamedTuple):
 
 
 def precision_recall(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float]) -> dict[str, Curve]:
-    """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where no question has one."""
+    """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where
+    no question has one."""
     scores = score_v2(gold, predictions)
     _check(scores, na_probs)
     if not any(gold.values()):
@@ -205,7 +210,8 @@ def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, fl
 
 
 def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, dict[str, float]]:
-    """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without one are left out.
+    """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without one are
+    left out.
 
     Args:
       questions: {question id: text}.
@@ -214,7 +220,8 @@ def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, 
 
 
 def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float]]:
-    """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds without one are left out."""
+    """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
+    without one are left out."""
     return _by_kind({identity: _length_name(gold[identity]) for identity in scores.exact}, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
 
 
@@ -227,7 +234,8 @@ def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dic
 
 
 def _question_word(question: str) -> str:
-    """Returns the first question word, wherever it stands ("In what year"): "whose" counts as who, "what's" as what."""
+    """Returns the first question word, wherever it stands ("In what year"): "whose" counts as who, "what's"
+    as what."""
     return next((_FORMS[word] for word in re.findall("[a-z]+", question.lower()) if word in _FORMS), _OTHER)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from official.config import ConfigError
 from official.data.squad import words as words_lib
 from official.data.squad.reading import Question, SquadData
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import Vocabulary
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import Vocabulary
 
 FIRST_UNIQUE_ID = 1_000_000_000
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
@@ -43,8 +43,9 @@ class Rules:
 class Features:
     """[CLS] question [SEP] window [SEP] and padding, the windows of a question one after the other.
 
-    A question without text, or whose context has no word piece, has no window. Positions are 0, that of [CLS], where the window
-    does not hold the whole answer, the question is impossible, or the data are not for training.
+    A question without text, or whose context has no word piece, has no window. Positions are 0, that of
+    [CLS], where the window does not hold the whole answer, the question is impossible, or the data are not
+    for training.
     """
 
     input_ids: np.ndarray  # [N, L] uint16, or int32 for vocabularies above 65,536 words; 0 beyond `lengths`
@@ -99,8 +100,10 @@ def make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> Feat
     Raises:
       ConfigError: for rules that leave no room for a context.
 
-    Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. One difference: an answer
-    without a single word piece, all control characters, gets the positions 0, where the source makes it end before it begins.
+    Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. One
+      difference: an answer
+    without a single word piece, all control characters, gets the positions 0, where the source makes it end
+    before it begins.
     """
     rules.check()
     tokenizer = Tokenizer(vocabulary)
@@ -163,7 +166,8 @@ class _Windows:
 
     @classmethod
     def of(cls, questions: list[Question], contexts: np.ndarray, queries: list[np.ndarray], words: words_lib.Words, rules: Rules) -> "_Windows":
-        """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the one before it."""
+        """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
+        the one before it."""
         query_lengths = np.array([len(query) for query in queries], np.int64)
         pieces = words.text_pieces[contexts + 1] - words.text_pieces[contexts]
         room = rules.max_seq_length - query_lengths - _SPECIAL_TOKENS
@@ -176,7 +180,8 @@ class _Windows:
                    first_pieces=words.text_pieces[contexts[numbers]] + shifts, lengths=np.minimum(room[numbers], pieces[numbers] - shifts))
 
     def positions_of(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens, int32 [N], at which a window's answer starts and ends; 0 where it is not all inside.
+        """Returns the tokens, int32 [N], at which a window's answer starts and ends; 0 where it is not all
+        inside.
 
         Args:
           starts, ends: [Q], first and last piece of each answer; a start behind its end for none.
@@ -188,7 +193,8 @@ class _Windows:
 
 def _answer_pieces(questions: list[Question], contexts: np.ndarray, has_answer: np.ndarray, answers: list[np.ndarray],
                    words: words_lib.Words) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without one."""
+    """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without
+    one."""
     starts, ends = np.zeros(len(questions), np.int64), np.full(len(questions), -1)
     with_answer = [question for question, has in zip(questions, has_answer) if has]
     if with_answer:
@@ -201,7 +207,8 @@ def _answer_pieces(questions: list[Question], contexts: np.ndarray, has_answer: 
 
 
 def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> tuple[int, int]:
-    """Returns the first stretch of the pieces `first` to `last` that is the answer's pieces, or all of them without such a stretch.
+    """Returns the first stretch of the pieces `first` to `last` that is the answer's pieces, or all of them
+    without such a stretch.
 
     Source: https://github.com/google-research/bert, run_squad.py, _improve_answer_span.
     """
@@ -231,10 +238,11 @@ def _input_ids(windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray,
 
 
 def is_max_context(features: Features) -> np.ndarray:
-    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other windows shows it better.
+    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other
+    windows shows it better.
 
-    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the window's length; the
-    first of the best windows counts.
+    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the
+    window's length; the first of the best windows counts.
 
     Source: https://github.com/google-research/bert, run_squad.py, _check_is_max_context.
     """
@@ -254,7 +262,8 @@ def is_max_context(features: Features) -> np.ndarray:
 
 
 def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf where it does not."""
+    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf
+    where it does not."""
     places = np.arange(features.input_ids.shape[1]) - features.first_lengths[rows, None] + (
         features.first_pieces[rows] - features.first_pieces[windows])[:, None]
     lengths = features.window_lengths[windows, None]

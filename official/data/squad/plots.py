@@ -18,7 +18,8 @@ def plot_curves(curves: Mapping[str, Curve]) -> dict[str, bytes]:
 
 
 def plot_histograms(gold: Answers, na_probs: Mapping[str, float]) -> dict[str, bytes]:
-    """Returns {file name: PNG} of the probabilities, 0 to 1, of questions with and without an answer; one without questions is left out."""
+    """Returns {file name: PNG} of the probabilities, 0 to 1, of questions with and without an answer; one
+    without questions is left out."""
     kinds = {"hasAns": [identity for identity in gold if gold[identity]], "noAns": [identity for identity in gold if not gold[identity]]}
     values = {name: [na_probs[identity] for identity in identities if identity in na_probs] for name, identities in kinds.items()}
     return {f"na_prob_hist_{name}.png": _plot_histogram(found, name) for name, found in values.items() if found}

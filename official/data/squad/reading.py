@@ -32,7 +32,8 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class SquadData:
-    """A file, in its order. `skipped_questions` stand in it but not in `questions`; `empty_questions` stand in both."""
+    """A file, in its order. `skipped_questions` stand in it but not in `questions`; `empty_questions` stand
+    in both."""
 
     path: str
     sha256: str  # of the file
@@ -58,8 +59,9 @@ class GoldAnswers:
 def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative: bool) -> SquadData:
     """Reads a file that is to be trained on or answered.
 
-    Training takes the first answer of a question. A question is skipped, and named in the result, where it is empty, has no
-    answer though it is not marked impossible, or its answer does not stand in the context at `answer_start`.
+    Training takes the first answer of a question. A question is skipped, and named in the result, where it is
+    empty, has no answer though it is not marked impossible, or its answer does not stand in the context at
+    `answer_start`.
 
     Args:
       path: the file.
@@ -68,8 +70,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
       version_2_with_negative: whether questions may be impossible to answer.
 
     Raises:
-      ConfigError: for a file that cannot be read, is not SQuAD's JSON, has a question id twice, or has impossible questions
-        where they are not allowed.
+      ConfigError: for a file that cannot be read, is not SQuAD's JSON, has a question id twice, or has
+        impossible questions where they are not allowed.
 
     Source: https://github.com/google-research/bert, run_squad.py, read_squad_examples.
     """
@@ -89,7 +91,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
 
 
 def read_gold_answers(path: str) -> GoldAnswers:
-    """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's JSON."""
+    """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's
+    JSON."""
     root, _ = _load(path, path)
     gold = GoldAnswers(version=_version(root, path), answers={}, questions={})
     for paragraph in _paragraphs(root, path):

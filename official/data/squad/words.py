@@ -6,17 +6,18 @@ import unicodedata
 
 import numpy as np
 
-from official.data import ragged
+from official.data.rows import ragged
 from official.data.squad.reading import SPACES, WORD
-from official.data.tokenization import Tokenizer
-from official.data.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 
 _SEPARATOR = "\n"  # between contexts that are looked at as one text
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """The words of C contexts as one row of W words and T word pieces; characters are counted in the contexts, one after the other."""
+    """The words of C contexts as one row of W words and T word pieces; characters are counted in the
+    contexts, one after the other."""
 
     begins: np.ndarray  # [W] int64: the first character of each word
     text_begins: np.ndarray  # [C] int64: the first character of each context
@@ -41,7 +42,8 @@ class Words:
 
 
 def tokenize(contexts: list[str], others: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[Words, list[np.ndarray]]:
-    """Tokenises contexts word by word, each different word once, and other texts as they are, in one call of the tokenizer.
+    """Tokenises contexts word by word, each different word once, and other texts as they are, in one call of
+    the tokenizer.
 
     Returns:
       The words of the contexts, and the ids of each other text.
@@ -67,7 +69,8 @@ def _split(text: str) -> tuple[list[str], np.ndarray]:
 
 
 def _lay_out(of_words: "_Pieces", numbers: np.ndarray, begins: np.ndarray, text_begins: np.ndarray) -> Words:
-    """Puts the pieces of each different word wherever it stands; `numbers` [W] tells which word stands where."""
+    """Puts the pieces of each different word wherever it stands; `numbers` [W] tells which word stands
+    where."""
     lengths = of_words.lengths[numbers]
     first_pieces = ragged.offsets(lengths)
     source = ragged.ranges(ragged.offsets(of_words.lengths)[numbers], lengths)
@@ -94,7 +97,8 @@ class _Pieces:
 
     @classmethod
     def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> "_Pieces":
-        """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once, the others word by word."""
+        """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once,
+        the others word by word."""
         sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
         starts = ragged.offsets(lengths)
         ends = np.cumsum(sizes) - np.repeat(ragged.offsets(sizes)[starts[:-1]], lengths)
@@ -118,8 +122,8 @@ def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
 def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[list[int], list[int]]:
     """Returns the first character in a word of each of its pieces, and the character behind its last one.
 
-    Lower-casing and stripping accents change a word's length, and [UNK] stands for a stretch of any length. Where the pieces
-    do not follow from the word by the rules known here, each gets the whole word.
+    Lower-casing and stripping accents change a word's length, and [UNK] stands for a stretch of any length.
+    Where the pieces do not follow from the word by the rules known here, each gets the whole word.
     """
     tokens = _normalized_tokens(word, do_lower_case)
     begins, ends, token, used = [], [], -1, 0
@@ -141,8 +145,8 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
     """Splits a word as BERT's tokenizer does before word pieces.
 
     Returns:
-      For each token, for each character of its normalised text, [first character in the word, character behind the last one].
-      An accent that is stripped belongs to the character before it.
+      For each token, for each character of its normalised text, [first character in the word, character
+      behind the last one]. An accent that is stripped belongs to the character before it.
     """
     tokens, is_open = [], False
     for place, character in enumerate(word):
@@ -162,7 +166,8 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
 
 @functools.cache
 def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
-    """Returns what the tokenizer makes of a character: its kind, and its length, where so asked lower-cased and without accents."""
+    """Returns what the tokenizer makes of a character: its kind, and its length, where so asked lower-cased
+    and without accents."""
     if unicodedata.category(character) in ("Cc", "Cf") or character == "\ufffd":
         return "dropped", 0
     if character.isspace():

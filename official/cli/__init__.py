@@ -1,0 +1,1 @@
+"""Command lines. Nothing below this package reads a flag."""

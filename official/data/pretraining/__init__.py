@@ -1,0 +1,1 @@
+"""Documents -> pre-training examples, and what looks at them."""

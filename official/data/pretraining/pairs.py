@@ -1,0 +1,185 @@
+"""Documents -> pairs of segments: the first half of making pre-training examples. No files here, and no TensorFlow.
+
+Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all documents, each as
+often as it is duplicated, go forward together, one pair per step, so that a step is a few operations on arrays.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from official.config import ConfigError
+from official.data.pretraining.corpus import TokenizedDocuments
+
+# Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
+# random one.
+A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
+_SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How examples are made; the fields are the flags of the same names."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    do_whole_word_mask: bool = False
+    remask: bool = False
+
+    def __post_init__(self):
+        """Raises ConfigError for a value out of range."""
+        _check(self, "max_seq_length", 8, 2**15)
+        _check(self, "max_predictions_per_seq", 1, self.max_seq_length)
+        _check(self, "dupe_factor", 1, 2**15)
+        _check(self, "masked_lm_prob", 0.0, 1.0)
+        _check(self, "short_seq_prob", 0.0, 1.0)
+        if self.remask and self.do_whole_word_mask:
+            raise ConfigError("--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop one of the two.")
+        if self.max_tokens < 8:
+            raise ConfigError(f"--remask with --max_seq_length={self.max_seq_length} and --max_predictions_per_seq={self.max_predictions_per_seq} "
+                              "leaves no room for text. Lower --max_predictions_per_seq.")
+
+    def predictions(self, tokens):
+        """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
+        Source: Google's rules."""
+        return np.clip(np.rint(tokens * self.masked_lm_prob).astype(np.int64), 1, self.max_predictions_per_seq)
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a row. With `remask`, tokens that are not masked have the slots behind
+        max_predictions_per_seq only."""
+        if not self.remask:
+            return self.max_seq_length
+        tokens = np.arange(1, self.max_seq_length + 1)
+        fits = tokens - self.predictions(tokens) <= self.max_seq_length - self.max_predictions_per_seq
+        return int(tokens[fits].max(initial=0))
+
+    @property
+    def max_pair_length(self) -> int:
+        return self.max_tokens - _SPECIALS_PER_EXAMPLE
+
+
+def _check(rules: Rules, name: str, minimum, maximum) -> None:
+    value = getattr(rules, name)
+    if not minimum <= value <= maximum:
+        bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
+        raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}.")
+
+
+def plan_pairs(documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> np.ndarray:
+    """Cuts every document, dupe_factor times, into pairs of segments, half of them with a second segment from
+    another document.
+
+    Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
+    rest, or sentences from a random place of another document, in which case the rest is used again for the
+    next pair.
+
+    Args:
+      documents: two at least.
+      rng: all draws come from it.
+
+    Returns:
+      int32 [N, 5], columns A_START .. IS_RANDOM, shuffled.
+    """
+    lanes = _Lanes.begin(documents, rules, rng)
+    steps = []
+    while len(lanes.document):
+        cuts = lanes.cut(documents.sentence_starts, rng)
+        steps.append((lanes, cuts))
+        lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
+    plan = _plan(_joined(lanes for lanes, _ in steps), _joined(cuts for _, cuts in steps), documents, rules, rng)
+    return plan[rng.permutation(len(plan))]
+
+
+def _joined(parts):
+    """Returns one dataclass of arrays for those of many steps."""
+    parts = list(parts)
+    return type(parts[0])(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(parts[0])))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lanes:
+    """Where every duplicate of every document stands that has sentences left; arrays of one length, the
+    number of lanes."""
+
+    document: np.ndarray
+    sentence: np.ndarray  # the next one
+    end: np.ndarray  # of the document's sentences
+    target: np.ndarray  # tokens of a pair
+
+    @classmethod
+    def begin(cls, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> "_Lanes":
+        document = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+        is_short = rng.random(len(document)) < rules.short_seq_prob
+        short = 2 + _draw(rng, np.full(len(document), rules.max_pair_length - 1))
+        return cls(document, documents.document_starts[document], documents.document_starts[document + 1],
+                   np.where(is_short, short, rules.max_pair_length))
+
+    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "_Cuts":
+        """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a
+        random one."""
+        end = _reach(sentence_starts, self.sentence, self.end, self.target)
+        count = end - self.sentence
+        middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
+        return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
+
+    def advance(self, sentence: np.ndarray) -> "_Lanes":
+        """Returns the lanes that have a sentence left when each goes on with `sentence`."""
+        left = sentence < self.end
+        return _Lanes(self.document[left], sentence[left], self.end[left], self.target[left])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cuts:
+    """What is collected in every lane at a step: the sentences from the lane's on up to `end`."""
+
+    middle: np.ndarray  # where segment A ends
+    end: np.ndarray
+    is_random: np.ndarray
+
+
+def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
+    """Returns a whole number from 0 to count - 1 for each element."""
+    return (rng.random(len(count)) * count).astype(np.int64)
+
+
+def _plan(lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> np.ndarray:
+    """Makes a pair of each cut. Returns int32 [N, 5]. What is drawn here has no bearing on the next cut, so
+    that it waits until all are made."""
+    starts = documents.sentence_starts
+    a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
+    random_start, random_end = _random_segments(documents, lanes.document, lanes.target - (a_end - a_start), rng)
+    b_start, b_end = np.where(cuts.is_random, random_start, a_end), np.where(cuts.is_random, random_end, starts[cuts.end])
+    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
+    a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)  # what is cut is cut token by token at the front or the back
+    b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
+    return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
+
+
+def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more,
+    `last` at most."""
+    return np.minimum(np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last)  # a third of np.clip's time
+
+
+def _random_segments(documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator):
+    """Returns ranges of at least `target` tokens, where there are so many, from random places of other
+    documents than `document`."""
+    other = _draw(rng, np.full(len(document), documents.num_documents - 1))
+    other += other >= document
+    first, last = documents.document_starts[other], documents.document_starts[other + 1]
+    start = first + _draw(rng, last - first)
+    end = _reach(documents.sentence_starts, start, last, np.maximum(1, target))
+    return documents.sentence_starts[start], documents.sentence_starts[end]
+
+
+def kept_lengths(a_length: np.ndarray, b_length: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is left of two segments when the longer one (of equals: B) loses tokens until they fit
+    together."""
+    half_a, half_b = (max_length + 1) // 2, max_length // 2
+    a_kept = np.minimum(a_length, np.maximum(half_a, max_length - b_length))
+    b_kept = np.minimum(b_length, np.maximum(half_b, max_length - a_length))
+    return a_kept, b_kept

@@ -1,0 +1,1 @@
+"""TFRecords of pre-training examples: formats, order, batches."""

@@ -1,0 +1,1 @@
+"""The formats of a record of pre-training data, a module each; `official.data.records.containers` is their front."""

@@ -1,0 +1,158 @@
+"""Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per value.
+
+A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its values. The values of a
+batch are turned into varints together: one look-up gives their bytes, filled up with zeros to four each, and these zeros are
+deleted from a row at once. No byte of a varint is zero, but for that of the value 0 itself.
+
+Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first); `tensorflow/core/example/feature.proto`.
+Protobuf writes entries of a map in the order of their keys with `deterministic=True`.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+LIMIT = 1 << 21  # of integers: larger ones have more than three bytes
+_ONE_BYTE_LIMIT = 1 << 7
+_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"  # tags of fields that begin with their length
+_FLOATS, _INTEGERS = _FIELD_2, _FIELD_3  # of a Feature
+_CONTINUES = 0x80  # the bit of a byte after which the varint goes on
+
+
+class Column(NamedTuple):
+    """A feature of N records: its pieces in the order in which they follow each other, each [N], and its size
+    in bytes."""
+
+    pieces: list[Sequence[bytes]]
+    sizes: np.ndarray | int  # [N], or of every record
+
+
+def examples(columns: Sequence[Column]) -> list[bytes]:
+    """Returns N serialized tf.train.Examples. The columns are to be in the order of their names."""
+    pieces = [pieces for column in columns for pieces in column.pieces]
+    sizes = np.broadcast_to(sum(column.sizes for column in columns), len(pieces[0]))
+    return list(map(b"".join, zip(map(_example_head, sizes.tolist()), *pieces)))
+
+
+def integers(name: str, values: np.ndarray, counts: np.ndarray | None = None) -> Column:
+    """Returns an int64 list of each row.
+
+    Args:
+      values: [N, K], 0 to LIMIT - 1.
+      counts: int [N]; only so many values of a row are written, and those behind them are 0.
+
+    Raises:
+      ValueError: for a value out of range.
+    """
+    lowest, highest = values.min(initial=0), values.max(initial=0)
+    if lowest < 0 or highest >= LIMIT:
+        raise ValueError(f"{name} has values from {lowest} to {highest}, expected 0 to {LIMIT - 1}")
+    if counts is None and highest < _ONE_BYTE_LIMIT:
+        return _one_width(name, _INTEGERS, values.astype(np.uint8))
+    varints, zeros = _varints(values, counts)
+    payload_bytes = np.fromiter(map(len, varints), np.int64, len(varints)) + zeros
+    heads, head_bytes = _entry_heads(name, values.shape[1] * 3)
+    pieces = [list(map(heads.__getitem__, payload_bytes.tolist())), varints]
+    if zeros.any():
+        pieces.append(list(map(_zeros(values.shape[1]).__getitem__, zeros.tolist())))
+    return Column(pieces, head_bytes[payload_bytes] + payload_bytes)
+
+
+def floats(name: str, values: np.ndarray) -> Column:
+    """Returns a float list of each row of `values` [N, K]."""
+    return _one_width(name, _FLOATS, values.astype("<f4").view(np.uint8))
+
+
+def chosen(table: Column, index: np.ndarray) -> Column:
+    """Returns row `index[n]` of a table for record n: for features that have few values, made once."""
+    (rows,), size = table
+    return Column([list(map(rows.__getitem__, index.tolist()))], size)
+
+
+def _one_width(name: str, kind: bytes, payloads: np.ndarray) -> Column:
+    """Returns the features whose values take the bytes `payloads`, uint8 [N, any]."""
+    head = np.frombuffer(_entry_head(name, kind, payloads.shape[1]), np.uint8)
+    rows = np.empty((len(payloads), len(head) + payloads.shape[1]), np.uint8)
+    rows[:, :len(head)], rows[:, len(head):] = head, payloads
+    return Column([rows.view(f"V{rows.shape[1]}")[:, 0].tolist()], rows.shape[1])
+
+
+def _varints(values: np.ndarray, counts: np.ndarray | None) -> tuple[list[bytes], np.ndarray]:
+    """Returns the varints of each row, and how many zeros, int [N], are to follow them."""
+    words = _words(1 << 16 if values.max() < 1 << 16 else LIMIT).take(values.astype(np.intp), mode="clip")  # the other modes copy more
+    varints = [row.translate(None, b"\0") for row in words.view(f"V{4 * values.shape[1]}")[:, 0].tolist()]
+    is_zero = values == 0
+    zeros = values.shape[1] - (_first_zero(is_zero) if counts is None else counts)
+    if np.count_nonzero(is_zero) != zeros.sum():  # in some rows a zero stands before another value
+        rows = np.flatnonzero(np.count_nonzero(is_zero, axis=1) != zeros)
+        counts_of_rows = np.full(len(rows), values.shape[1]) if counts is None else counts[rows]
+        for row, found in zip(rows.tolist(), _varints_with_zeros(words[rows], counts_of_rows)):
+            varints[row], zeros[row] = found, 0
+    return varints, zeros if counts is None else np.zeros_like(zeros)
+
+
+def _varints_with_zeros(words: np.ndarray, counts: np.ndarray) -> Iterator[bytes]:
+    """Yields the varints of the first `counts` [R] values of each row, of which any may be 0; `words` uint32
+    [R, K]."""
+    words = words.view(np.uint8)
+    is_there = words != 0
+    is_there[:, ::4] = True
+    is_there &= np.arange(is_there.shape[1]) < 4 * counts[:, None]
+    data = words[is_there].tobytes()
+    ends = np.cumsum(np.count_nonzero(is_there, axis=1)).tolist()
+    return (data[start:end] for start, end in zip([0, *ends], ends))
+
+
+def _first_zero(is_zero: np.ndarray) -> np.ndarray:
+    """Returns the first true column of each row [N, K], K where there is none."""
+    first = is_zero.argmax(axis=1)
+    return np.where(is_zero[np.arange(len(first)), first], first, is_zero.shape[1])
+
+
+@functools.lru_cache
+def _words(limit: int) -> np.ndarray:
+    """Returns uint32 [limit]: the varint of each value in its lower bytes, zeros in the others."""
+    values = np.arange(limit, dtype=np.uint32)
+    lower, middle, upper = (values >> shift & 0x7F for shift in (0, 7, 14))
+    lower |= np.where(values >= 1 << 7, _CONTINUES, 0).astype(np.uint32)
+    middle |= np.where(values >= 1 << 14, _CONTINUES, 0).astype(np.uint32)
+    return (lower | middle << 8 | upper << 16).astype("<u4")
+
+
+@functools.lru_cache
+def _zeros(most: int) -> list[bytes]:
+    return [bytes(count) for count in range(most + 1)]
+
+
+def _varint(value: int) -> bytes:
+    groups = []
+    while value >= _ONE_BYTE_LIMIT:
+        groups.append(value % _ONE_BYTE_LIMIT | _CONTINUES)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def _entry_head(name: str, kind: bytes, payload_bytes: int) -> bytes:
+    """Returns what comes before the packed values of a feature: the entry of the map, its key, the Feature
+    and the list in it."""
+    values = _FIELD_1 + _varint(payload_bytes) if payload_bytes else b""
+    feature = kind + _varint(len(values) + payload_bytes) + values
+    key = _FIELD_1 + _varint(len(name)) + name.encode()
+    entry = key + _FIELD_2 + _varint(len(feature) + payload_bytes) + feature
+    return _FIELD_1 + _varint(len(entry) + payload_bytes) + entry
+
+
+@functools.lru_cache
+def _entry_heads(name: str, most_bytes: int) -> tuple[list[bytes], np.ndarray]:
+    """Returns the heads of integer features with payloads of 0 to `most_bytes`, and their lengths."""
+    heads = [_entry_head(name, _INTEGERS, payload_bytes) for payload_bytes in range(most_bytes + 1)]
+    return heads, np.array(list(map(len, heads)))
+
+
+@functools.lru_cache(1 << 14)
+def _example_head(features_bytes: int) -> bytes:
+    """Returns what comes before the entries of the map of features, the one field of an Example's one
+    field."""
+    return _FIELD_1 + _varint(features_bytes)

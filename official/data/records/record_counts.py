@@ -1,0 +1,172 @@
+"""How many records and examples the files of a job hold: counted once, and kept beside the run.
+
+Records are counted by going from length to length through the file's bytes; only those of formats that hold any number of
+examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its manifest says how many
+examples they have.
+"""
+
+import functools
+import itertools
+import json
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data.records import containers as records_lib
+from official.io import files, json_files, writing
+
+MANIFEST = "manifest.json"
+_CHUNK_BYTES = 1 << 24
+_LENGTH = struct.Struct("<Q")
+_HEAD_BYTES = 12  # of a record: its length, and a checksum of that
+_CHECKSUM_BYTES = 4
+_PARSED_RECORDS = 64  # at once
+_READERS = 4
+
+
+class FileCounts:
+    """The numbers of examples in the records of a file, in order."""
+
+    def __init__(self, runs: Iterable[Sequence[int]]):
+        """Takes (examples of a record, such records that follow each other)."""
+        self.runs = [(int(examples), int(count)) for examples, count in runs]
+        self._records = np.cumsum([0, *(count for _, count in self.runs)])
+        self._examples = np.cumsum([0, *(examples * count for examples, count in self.runs)])
+
+    @property
+    def records(self) -> int:
+        return int(self._records[-1])
+
+    @property
+    def examples(self) -> int:
+        return int(self._examples[-1])
+
+    def examples_before(self, record: int) -> int:
+        """Returns the examples in the first `record` records."""
+        run = int(np.searchsorted(self._records[1:-1], record, side="right"))
+        return int(self._examples[run]) + (record - int(self._records[run])) * (self.runs[run][0] if self.runs else 0)
+
+
+def count(paths: list[str], record_format: str, kept_path: str = "") -> list[FileCounts]:
+    """Returns what each file holds.
+
+    Args:
+      paths: TFRecord files.
+      record_format: of all of them.
+      kept_path: file of the counts of an earlier call, which is brought up to date; unset: none is kept.
+
+    Raises:
+      ConfigError: for a file that cannot be read, or is damaged.
+    """
+    versions = [_version(path) for path in paths]
+    kept = _read_kept(kept_path)
+    found = [kept[path][1] if path in kept and kept[path][0] == version else None for path, version in zip(paths, versions)]
+    if all(found):
+        return found
+    if records_lib.examples_per_record(record_format) == 1:
+        found = _by_manifests(paths, versions, found)
+    missing = [number for number, counts in enumerate(found) if counts is None]
+    if missing:
+        size = sum(versions[number][0] for number in missing)
+        logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
+        count_file = functools.partial(_count_file, record_format=record_format)
+        with ThreadPoolExecutor(_READERS) as readers:
+            for number, counts in zip(missing, readers.map(count_file, [paths[number] for number in missing])):
+                found[number] = counts
+    _write_kept(kept_path, paths, versions, found)
+    return found
+
+
+def _version(path: str) -> tuple[int, int]:
+    with files.naming(path):
+        return files.version(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is known already
+
+
+def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], FileCounts]]:
+    """Returns {file: (version, counts)}; nothing where the file is not there or damaged: then it is written
+    anew."""
+    if not path:
+        return {}
+    try:
+        kept = json_files.read_json(path)["files"]
+        return {name: ((own["bytes"], own["changed"]), FileCounts(own["runs"])) for name, own in kept.items()}
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return {}
+
+
+def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts]) -> None:
+    if not path:
+        return
+    entries = {name: {"bytes": size, "changed": changed, "runs": counts.runs}
+               for name, (size, changed), counts in zip(paths, versions, found)}
+    try:
+        writing.replace_file(path, json.dumps({"files": entries}) + "\n")
+    except OSError as error:
+        logging.warning("%s cannot be written (%s): the next process counts again.", path, error.strerror or error)
+
+
+def _by_manifests(paths: list[str], versions: list[tuple[int, int]],
+                  found: list[FileCounts | None]) -> list[FileCounts | None]:
+    """Fills in what the manifests in the files' folders say, for records of one example. Of a file that has
+    another size now they say nothing."""
+    folders = list(map(os.path.dirname, paths))
+    manifests = {folder: _manifest_counts(folder) for folder in {folder for folder, counts in zip(folders, found) if not counts}}
+    for number, (path, (size, _)) in enumerate(zip(paths, versions)):
+        examples, sizes = manifests.get(folders[number], ({}, {}))
+        name = os.path.basename(path)
+        told = examples.get(name) if sizes.get(name) == size else None
+        if not found[number] and type(told) is int and 0 <= told <= size:
+            found[number] = FileCounts([(1, told)])
+    return found
+
+
+def _manifest_counts(folder: str) -> tuple[dict, dict]:
+    try:
+        manifest = json_files.read_json(os.path.join(folder, MANIFEST))
+    except ConfigError:
+        return {}, {}
+    examples, sizes = manifest.get("files"), manifest.get("file_bytes")
+    return (examples, sizes) if isinstance(examples, dict) and isinstance(sizes, dict) else ({}, {})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Counting
+
+
+def _count_file(path: str, record_format: str) -> FileCounts:
+    if records_lib.examples_per_record(record_format) == 1:
+        return FileCounts([(1, count_records(path))])
+    try:
+        batches = tf.data.TFRecordDataset(path).batch(_PARSED_RECORDS)
+        batches = batches.map(lambda batch: records_lib.count_examples(batch, record_format))
+        examples = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
+        return FileCounts([(number, len(list(run))) for number, run in itertools.groupby(examples)])
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
+
+
+def count_records(path: str) -> int:
+    """Returns the number of a TFRecord file's records. Raises ConfigError where it is cut off inside of one,
+    or cannot be read."""
+    number, place, start, chunk = 0, 0, 0, b""
+    with files.naming(path), files.open_binary(path) as file:
+        size = files.version(path)[0]
+        while place + _HEAD_BYTES <= size:  # TensorFlow takes less for the end of the file
+            if place + _HEAD_BYTES > start + len(chunk):
+                file.seek(place)
+                start, chunk = place, file.read(_CHUNK_BYTES)
+            place += _HEAD_BYTES + _LENGTH.unpack_from(chunk, place - start)[0] + _CHECKSUM_BYTES
+            number += 1
+    if place > size:
+        raise ConfigError(f"{path} is truncated or damaged after record {number - 1}: record {number} cannot be read.")
+    return number

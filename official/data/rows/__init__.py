@@ -1,0 +1,1 @@
+"""Rows of different lengths in memory, and batches of them."""

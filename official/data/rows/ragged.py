@@ -1,0 +1,21 @@
+"""Rows of different lengths that lie one after the other in one array."""
+
+import numpy as np
+
+
+def offsets(lengths: np.ndarray) -> np.ndarray:
+    """Returns int64 [N + 1]: where each row begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns starts[0], starts[0] + 1, .. (lengths[0] of them), starts[1], .. in one array."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def windows(data: bytes, starts: np.ndarray, width: int) -> np.ndarray:
+    """Returns data[s:s + width] for each start s, uint8 [N, width]; all of them are to lie within the
+    data."""
+    parts = np.ndarray((max(0, len(data) - width + 1),), f"V{width}", data, strides=(1,))[starts]
+    return parts.view(np.uint8).reshape(-1, width)

@@ -1,0 +1,1 @@
+"""Text files -> documents of sentences."""

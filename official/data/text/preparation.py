@@ -1,0 +1,160 @@
+"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training and evaluation documents."""
+
+import collections
+import contextlib
+import dataclasses
+import glob
+import hashlib
+import os
+import re
+
+from official.config import ConfigError
+from official.data.text import documents
+from official.io import finished_jobs
+from official.data.text import read_counts
+from official.data.text import text_files
+from official.io import unfinished
+from official.io import workers
+from official.io import files, writing
+
+SIDES = ("train", "eval")
+_TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
+# What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
+# took something out.
+_LEFTOVERS = re.compile(r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?")
+_EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
+_SPACE = re.compile(r"\s+")
+_SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be made; the fields are the flags of the same names."""
+
+    input_files: str
+    output_dir: str
+    eval_share: float = 0.005
+    min_sentences: int = 2
+    sentence_splitting: str = "auto"
+    num_workers: int = 1
+    overwrite: bool = False
+
+
+def clean(sentence: str) -> str:
+    """Returns the sentence without leftovers of markup, with single spaces; empty where nothing with a letter
+    or digit is left."""
+    text = _EMPTY.sub("", _LEFTOVERS.sub(" ", sentence))
+    text = _SPACE_BEFORE.sub(r"\1", _SPACE.sub(" ", text)).strip()
+    return text if any(map(str.isalnum, text)) else ""
+
+
+def side_of(document: list[str], eval_share: float) -> str:
+    """Returns "train" or "eval": a function of the document's text, so that copies of a document are on one
+    side."""
+    digest = hashlib.blake2b("\n".join(document).encode("utf-8", "replace"), digest_size=8).digest()
+    return SIDES[int.from_bytes(digest, "little") < eval_share * 2**64]
+
+
+def prepare(job: Job) -> dict:
+    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest; nothing where all
+    is done already.
+
+    Returns:
+      The manifest: flags and counts.
+
+    Raises:
+      ConfigError: for input that cannot be used, or an output folder that is in use or cannot be written to.
+    """
+    _check(job)
+    paths = files.find_files(job.input_files, "input_files")
+    identity = _identity(job, paths)
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    if manifest:
+        return manifest
+    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
+    try:
+        with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
+            manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
+            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
+    except OSError as error:
+        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
+                          "what is not done.") from None
+
+
+def is_finished(job: Job) -> bool:
+    """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
+    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
+        return False
+    identity = _identity(job, files.find_files(job.input_files, "input_files"))
+    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
+
+
+def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
+    """Runs the tasks and returns the manifest."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))  # what it speaks of is about to be replaced
+    for side in SIDES:
+        os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
+    workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
+                    num_bytes, "Cleaning", "documents", __name__)
+    made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
+    for side in SIDES:
+        for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
+            os.remove(path)  # of a job that was thrown away, or killed while it wrote
+    totals, counts = collections.Counter(), documents.ReadCounts()
+    for number in range(len(tasks)):
+        done = unfinished.read_done(_counts_path(folder, number))
+        totals.update(done["totals"])
+        for path, own in read_counts.from_json(done["by_file"]).items():
+            counts.of(path).add(own)
+    counted = {name: value for name, value in totals.items() if value}
+    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(counts.by_file)}
+
+
+def _flags(job: Job) -> dict:
+    """Returns the flags on which the files depend."""
+    return {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
+
+
+def _identity(job: Job, paths: list[str]) -> dict:
+    return {**_flags(job), "text": text_files.identify(paths)}
+
+
+def _check(job: Job) -> None:
+    if not 0 < job.eval_share < 1:
+        raise ConfigError(f"--eval_share={job.eval_share} is out of range. Allowed: above 0, below 1.")
+    for name in ("min_sentences", "num_workers"):
+        if getattr(job, name) < 1:
+            raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
+
+
+def _parts(job: Job, number: int) -> dict[str, str]:
+    """Returns the files of a task, by side."""
+    return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
+
+
+def _counts_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"text-{number:05d}.json")
+
+
+def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split]) -> None:
+    """Writes the two files of a task and, last, what was counted."""
+    paths = _parts(job, number)
+    if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
+        return
+    counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
+    with contextlib.ExitStack() as stack:
+        temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
+        outputs = {side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace")) for side, path in temporary.items()}
+        for document in documents.read_splits(splits, job.sentence_splitting, counts):
+            sentences = [text for text in map(clean, document) if text]
+            kept = len(sentences) >= job.min_sentences
+            if kept:
+                side = side_of(sentences, job.eval_share)
+                outputs[side].write("\n".join(sentences) + "\n\n")
+                totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
+            totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
+            workers.report(counts.bytes - done, 1)
+            done = counts.bytes
+    by_file = read_counts.to_json(counts.by_file)
+    unfinished.write_done(_counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file})

@@ -1,0 +1,102 @@
+"""What was met while reading text, in all and by file."""
+
+import collections
+import dataclasses
+import itertools
+
+import numpy as np
+
+_MOST_LISTED = 1000  # files that a manifest lists
+
+
+@dataclasses.dataclass
+class FileCounts:
+    """What one file holds."""
+
+    bytes: int = 0
+    documents: int = 0
+    sentences: int = 0
+    undecodable_bytes: int = 0
+
+    def add(self, other: "FileCounts") -> None:
+        for name, value in dataclasses.asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclasses.dataclass
+class ReadCounts:
+    """What was met while reading; the counts of splits add up to those of their files."""
+
+    files: int = 0
+    bytes: int = 0  # of the files as they are, compressed or not
+    text_bytes: int = 0  # of the text in them
+    documents: int = 0  # with a sentence at least; the parts of one that was cut count each
+    sentences: int = 0
+    empty_documents: int = 0  # title or heading and nothing else
+    cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
+    cut_lines: int = 0  # longer than a line may be: taken as several
+    skipped_lines: int = 0  # of no document, or not JSON with a text (elements of an array, too), or without a byte that could be decoded
+    undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
+    by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
+
+    def totals(self) -> dict[str, int]:
+        """Returns the counts of all files together."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
+
+    def of(self, path: str) -> FileCounts:
+        return self.by_file.setdefault(path, FileCounts())
+
+    def __add__(self, other: "ReadCounts") -> "ReadCounts":
+        others = other.totals()
+        total = ReadCounts(**{name: value + others[name] for name, value in self.totals().items()})
+        for path, counts in itertools.chain(self.by_file.items(), other.by_file.items()):
+            total.of(path).add(counts)
+        return total
+
+
+class Owners:
+    """Which file the documents come from that go through the splitter."""
+
+    def __init__(self, counts: ReadCounts):
+        self._counts = counts
+        self._waiting = collections.deque()  # [path, documents that have not come out]
+
+    def begin(self, path: str) -> None:
+        self._waiting.append([path, 0])
+
+    def put_in(self) -> None:
+        self._waiting[-1][1] += 1
+
+    def take_out(self, sentences_of: np.ndarray) -> None:
+        """Counts documents that come out, by the sentences of each."""
+        done = 0
+        while done < len(sentences_of):
+            path, waiting = self._waiting[0]
+            own = sentences_of[done:done + waiting]
+            done += len(own)
+            self._counts.of(path).add(FileCounts(documents=int(np.count_nonzero(own)), sentences=int(own.sum())))
+            self._waiting[0][1] -= len(own)
+            if done < len(sentences_of):
+                self._waiting.popleft()
+
+
+def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
+    """Returns the counts of each file, for a manifest; of more than a thousand files those with undecodable
+    bytes first, then by name."""
+    chosen = sorted(by_file, key=lambda path: (-by_file[path].undecodable_bytes, path))[:_MOST_LISTED]
+    return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
+
+
+def to_json(by_file: dict[str, FileCounts]) -> dict[str, list[int]]:
+    return {path: list(dataclasses.astuple(counts)) for path, counts in by_file.items()}
+
+
+def from_json(values: dict[str, list[int]]) -> dict[str, FileCounts]:
+    return {path: FileCounts(*counts) for path, counts in values.items()}
+
+
+def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:
+    """Returns which of the files that a manifest lists have the most undecodable bytes: 'a.txt 12, b.txt
+    3'."""
+    found = sorted(((counts["undecodable_bytes"], path) for path, counts in inputs.items() if counts["undecodable_bytes"]), reverse=True)
+    return ", ".join([f"{path} {count:,}" for count, path in found[:3]] + [f"{len(found) - 3:,} more files"] * (len(found) > 3))

@@ -1,0 +1,1 @@
+"""Words and word pieces: vocabularies and tokenization."""

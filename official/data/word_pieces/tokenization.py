@@ -1,0 +1,311 @@
+"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a compiled tokenizer.
+
+The published rules: control and format characters are dropped, Chinese characters stand alone, the text is split at white
+space, lower-cased, loses its accents (neither for a cased vocabulary), is split at punctuation, and each word becomes the longest
+pieces that the vocabulary has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
+Source: https://github.com/google-research/bert/blob/master/tokenization.py
+
+A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
+every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked
+up in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled
+tokenizer together; chunks that are not ASCII, where its classes of characters are not the published ones, go to plain Python.
+"""
+
+import itertools
+import operator
+import re
+import string
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from official.data.rows import ragged
+from official.data.word_pieces import words
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+
+_UNKNOWN = "[UNK]"
+_BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
+_MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
+_MOST_PIECES = 6  # of a word in the table
+_LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
+
+_NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
+
+_NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
+_ASCII_WORDS = {lower: re.compile(rf"[{letters}0-9]{{1,{words.LONGEST}}}|[{re.escape(string.punctuation)}]")
+                for lower, letters in ((True, "a-z"), (False, "A-Za-z"))}  # that text can hold which was lower-cased, or was not
+_ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
+_ASCII = {True: bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  "),
+          False: bytes.maketrans(b"\t\r", b"  ")}
+_BLANKS = re.compile(b"  +")
+
+# Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is
+# one, too.
+_WHITE, _PART, _ALONE = range(3)
+_CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in string.punctuation.encode() + b"\n" else _PART for code in range(256))
+
+
+class Tokenizer:
+    """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word
+    pieces."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        import tensorflow_text as tf_text  # late: pre-training, which needs none of it, would wait for it
+
+        self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
+        self._end, self._none = vocabulary.size, vocabulary.size + 1  # ids of no piece: what ends a sentence, and for what is not in the table
+        self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
+        self._ascii, ascii_word = _ASCII[vocabulary.do_lower_case], _ASCII_WORDS[vocabulary.do_lower_case]
+        # Other words cannot occur in ASCII text. Some of them the compiled tokenizer does not accept.
+        known = [_UNKNOWN, *(word for word in vocabulary.words if ascii_word.fullmatch(word.removeprefix(CONTINUATION)))]
+        self._ids = np.array(list(map(vocabulary.id_of, known)), self._wide)  # by the compiled tokenizer's
+        with tf.device("CPU"):
+            self._compiled = tf_text.FastWordpieceTokenizer([*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32)
+        self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
+        self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)}})
+        self._pieces = _Table()
+        self._piece_ids, self._piece_counts = np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide), np.zeros(2**_Table.BITS, np.intp)
+        self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()}, vocabulary.do_lower_case)
+        self._remembered = {}
+
+    def _add_whole_words(self, ids: dict[str, int]) -> None:
+        ends = np.cumsum(list(map(len, ids)))
+        places, added = self._whole.add(_keys("".join(ids).encode(), ends - list(map(len, ids)), ends))
+        self._whole_ids[places] = np.array(list(ids.values()))[added]
+
+    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenises text of any kind. A lone surrogate is a character like others.
+
+        Returns:
+          ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of
+          ids of each sentence, int64.
+        """
+        return self.tokenize_lines(_join(sentences))
+
+    def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
+        if not text:
+            return np.zeros(0, self._dtype), np.zeros(0, np.int64)
+        ids = np.concatenate([self._tokenize_batch(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)])
+        is_end = ids == self._end
+        return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
+
+    def _tokenize_batch(self, text: bytes) -> np.ndarray:
+        """Returns the ids of lines, the end of each among them."""
+        text = _single_blanks(text)
+        starts, ends = _find_words(text)
+        keys = _keys(text, starts, ends)
+        places, is_there = self._whole.find(keys)
+        ids = np.where(is_there, self._whole_ids.take(places), self._none)
+        others = np.flatnonzero(~is_there)
+        return _put_in(ids, others, *self._look_up(text, starts[others], ends[others], keys[:, others]))
+
+    def _look_up(self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of words and chunks text[starts[n]:ends[n]], one after the other, and how many each
+        has."""
+        places, is_there = self._pieces.find(keys)
+        rest = np.flatnonzero(~is_there)
+        chunks = list(map(text.__getitem__, map(slice, starts[rest].tolist(), ends[rest].tolist())))
+        found = self._remember(chunks)
+        counts = self._piece_counts.take(places)
+        counts[rest] = np.fromiter(map(len, found), np.intp, len(found)) // self._wide.itemsize
+        from_table = np.repeat(is_there, counts)
+        ids = np.empty(len(from_table), self._wide)
+        ids[from_table] = self._piece_ids[places[is_there]][np.arange(_MOST_PIECES) < counts[is_there, None]]
+        ids[~from_table] = np.frombuffer(b"".join(found), self._wide)
+        self._add_pieces(keys[:, rest], counts[rest], found)
+        return ids, counts
+
+    def _add_pieces(self, keys: np.ndarray, counts: np.ndarray, ids: list[bytes]) -> None:
+        few = np.flatnonzero(counts <= _MOST_PIECES)
+        places, added = self._pieces.add(keys[:, few])
+        self._piece_counts[places] = counts[few[added]]
+        for place, index in zip(places.tolist(), few[added].tolist()):
+            self._piece_ids[place, :counts[index]] = np.frombuffer(ids[index], self._wide)
+
+    def _remember(self, chunks: list[bytes]) -> list[bytes]:
+        """Returns the ids of chunks, and keeps those that are likely to come again."""
+        new = self._tokenize_chunks(list(set(chunks).difference(self._remembered)))
+        self._remembered.update(new)
+        ids = list(map(self._remembered.__getitem__, chunks))
+        if len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.clear()
+        else:
+            for chunk in new:
+                if len(chunk) > _LONGEST_REMEMBERED:
+                    del self._remembered[chunk]
+        return ids
+
+    def _tokenize_chunks(self, chunks: list[bytes]) -> dict[bytes, bytes]:
+        if not chunks:
+            return {}
+        is_ascii = list(map(bytes.isascii, chunks))
+        found = {chunk: self._rules.ids_of(chunk) for chunk in itertools.compress(chunks, map(operator.not_, is_ascii))}
+        plain = list(itertools.compress(chunks, is_ascii))
+        with tf.device("CPU"):
+            pieces = self._compiled.tokenize(tf.constant(plain, tf.string))
+        ids = self._ids[pieces.flat_values.numpy()].tobytes()
+        ends = (pieces.row_splits.numpy() * self._wide.itemsize).tolist()
+        found.update((chunk, ids[first:end]) for chunk, first, end in zip(plain, ends, ends[1:]))
+        return found
+
+
+def _batches(text: bytes) -> Iterator[bytes]:
+    """Yields whole lines of the text, _BATCH_BYTES of them or up to the end of the line there."""
+    start = 0
+    while start < len(text):
+        end = text.index(b"\n", min(start + _BATCH_BYTES, len(text) - 1)) + 1
+        yield text[start:end]
+        start = end
+
+
+def _join(sentences: list[str]) -> bytes:
+    """Returns a line for each sentence."""
+    text = "\n".join([*sentences, ""])
+    if text.count("\n") > len(sentences):
+        text = "\n".join([*(sentence.replace("\n", " ") for sentence in sentences), ""])
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _single_blanks(text: bytes) -> bytes:
+    is_blank = np.frombuffer(text, np.uint8) == ord(" ")
+    return _BLANKS.sub(b" ", text) if (is_blank[1:] & is_blank[:-1]).any() else text
+
+
+def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where the words begin and end, each line feed and each chunk that is not all ASCII among them;
+    no blank of the text follows another."""
+    codes, classes = np.frombuffer(text, np.uint8), np.frombuffer(text.translate(_CLASSES), np.uint8)
+    foreign = np.flatnonzero(codes > 127)
+    if len(foreign):
+        classes = classes.copy()
+        classes[_chunks_around(foreign, text)] = _PART
+    is_start, is_part = classes == _ALONE, classes == _PART
+    is_start[0] |= is_part[0]
+    is_start[1:] |= is_part[1:] > is_part[:-1]
+    starts = np.flatnonzero(is_start)
+    # A word ends where the next one begins, or a blank before that; the last is a line feed.
+    return starts, np.append(starts[1:] - (codes[starts[1:] - 1] == ord(" ")), len(text))
+
+
+def _chunks_around(places: np.ndarray, text: bytes) -> np.ndarray:
+    """Returns the places of all bytes of the chunks in which some of the `places`, ascending, lie."""
+    text = _NEAR * b" " + text + _NEAR * b" "
+    whites_before, whites_behind = (_ends_chunk(ragged.windows(text, starts, _NEAR)) for starts in (places, places + _NEAR))
+    if whites_before.any(axis=1).all() and whites_behind.any(axis=1).all():
+        starts, ends = places - whites_before[:, ::-1].argmax(axis=1), places + whites_behind.argmax(axis=1)
+    else:  # as where words are not divided by white space
+        whites = np.flatnonzero(_ends_chunk(np.frombuffer(text, np.uint8))) - _NEAR
+        after = np.searchsorted(whites, places)
+        starts, ends = whites[after - 1] + 1, whites[after]
+    starts, first = np.unique(starts, return_index=True)
+    return ragged.ranges(starts, ends[first] - starts)
+
+
+def _ends_chunk(codes: np.ndarray) -> np.ndarray:
+    return (codes == ord(" ")) | (codes == ord("\n"))
+
+
+def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
+    """Puts `other_ids`, so many of them as is said for each, in the places `others`."""
+    counts = np.ones(len(ids), np.intp)
+    counts[others] = other_counts
+    ids = np.repeat(ids, counts)
+    ends = np.cumsum(other_counts)
+    firsts = others + ends - np.arange(len(others)) - other_counts  # where the first id of each comes
+    ids[ragged.ranges(firsts, other_counts)] = other_ids
+    return ids
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of words
+
+
+_KEY_BYTES = 16
+_FIRST_BYTES = np.array([256**count - 1 for count in range(9)], np.uint64)  # masks of the first bytes of eight
+
+
+def _keys(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each word text[starts[n]:ends[n]] as two numbers, uint64 [2, N]; _NO_KEY for one
+    of more than 16 bytes."""
+    eights = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
+    lengths = ends - starts
+    keys = np.zeros((2, len(starts)), np.uint64)
+    keys[0] = eights[starts] & _FIRST_BYTES.take(lengths, mode="clip")
+    long = np.flatnonzero(lengths > 8)  # few: the others have zeros there
+    keys[1, long] = eights[starts[long] + 8] & _FIRST_BYTES.take(lengths[long] - 8, mode="clip")
+    keys[:, long[lengths[long] > _KEY_BYTES]] = _NO_KEY
+    return keys
+
+
+_NO_KEY = np.uint64(2**64 - 1)  # of no word: UTF-8 has no such byte
+
+
+class _Table:
+    """Places of words, found by the words' keys. A word whose place is taken by another has none."""
+
+    BITS = 17  # of the number of places
+    _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, and their bits look random
+
+    def __init__(self):
+        self._keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a place for each key, and whether it is that of the word."""
+        places = self._places(keys)
+        return places, (self._keys[0].take(places) == keys[0]) & (self._keys[1].take(places) == keys[1])
+
+    def add(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gives words the places that are free. Returns these places and which of the keys got them."""
+        places = self._places(keys)
+        free = np.flatnonzero((self._keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
+        places, first = np.unique(places[free], return_index=True)
+        self._keys[:, places] = keys[:, free[first]]
+        return places, free[first]
+
+    def _places(self, keys: np.ndarray) -> np.ndarray:
+        mixed = keys[0] * self._FACTORS[0] ^ keys[1] * self._FACTORS[1]
+        return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is not ASCII
+
+
+class _Rules:
+    """The published rules, character by character."""
+
+    def __init__(self, codes: dict[str, bytes], do_lower_case: bool):
+        """Takes the id of each word of the vocabulary, as bytes."""
+        self._do_lower_case = do_lower_case
+        self._starts = codes
+        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
+        self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
+        self._unknown = codes[_UNKNOWN]
+
+    def ids_of(self, chunk: bytes) -> bytes:
+        """Returns the ids of a chunk in which there may be other white space than blanks."""
+        return b"".join(map(self._find_pieces, words.find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case)))
+
+    def _find_pieces(self, word: str) -> bytes:
+        if len(word) > words.LONGEST:
+            return self._unknown
+        found, start, pieces, longest = [], 0, self._starts, self._longest_start
+        while start < len(word):
+            for end in range(min(len(word), start + longest.get(word[start], 0)), start, -1):
+                if code := pieces.get(word[start:end]):
+                    break
+            else:
+                return self._unknown
+            found.append(code)
+            start, pieces, longest = end, self._continuations, self._longest_continuation
+        return b"".join(found)
+
+
+def _longest(pieces: Iterable[str]) -> dict[str, int]:
+    """Returns the length of the longest word for each first character."""
+    longest = {}
+    for word in filter(None, pieces):
+        longest[word[0]] = max(len(word), longest.get(word[0], 0))
+    return longest

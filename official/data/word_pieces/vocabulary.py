@@ -1,0 +1,78 @@
+"""The vocabulary of word pieces. Reading one needs no TensorFlow."""
+
+import dataclasses
+import functools
+import hashlib
+
+import numpy as np
+
+from official.io import vocabulary_files
+
+SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
+CONTINUATION = "##"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The words of a vocabulary file; a word's id is its line, counted from 0.
+
+    Attributes:
+      words: by their ids.
+      sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
+      do_lower_case: whether text loses capitals and accents before its words are looked for.
+    """
+
+    words: tuple[str, ...]
+    sha256: str
+    do_lower_case: bool = True
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of every word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def id_of(self, word: str) -> int:
+        return self.ids[word]
+
+    def continuations(self) -> np.ndarray:
+        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
+        return np.array([word.startswith(CONTINUATION) for word in self.words])
+
+
+def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary, to know the words of ids.
+
+    Args:
+      path: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or tokenizer.json.
+      flag: name of the flag that gave it, for messages.
+
+    Raises:
+      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an
+        empty line.
+    """
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, file.do_lower_case is not False)
+
+
+def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file") -> Vocabulary:
+    """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
+
+    Args:
+      do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which
+        lie beside the vocabulary or, where they do not, beside the checkpoint; else lower-cased.
+      checkpoint: path of the weights that the text is for.
+
+    Raises:
+      ConfigError: also where text would be lower-cased and the vocabulary is cased.
+    """
+    file = vocabulary_files.read(path, flag)
+    return _checked(file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag))
+
+
+def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
+    vocabulary_files.check_words(file.words, f"--{flag}={path}")
+    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case)

@@ -1,0 +1,101 @@
+"""Text -> a new vocabulary of word pieces, the same for the same text on any machine.
+
+Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is decided by the trainer of Hugging Face's
+package `tokenizers`. All characters are given to it in a fixed order: left to itself it would number them by chance, and ties with them.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+
+import tokenizers
+
+from official.config import ConfigError
+from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS
+from official.data.word_pieces.words import LONGEST, find_words
+
+_FEWEST_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
+_RAREST_PIECE = 2  # times that a piece occurs at least
+_REPEATED = 1 << 16  # times that a word is handed to the trainer at once
+_WHITE = re.compile("[ \t\r\n]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltVocabulary:
+    """A new vocabulary and how it came to the size asked for."""
+
+    words: list[str]
+    learned: int  # special tokens, characters, and pieces that were learned
+    unused: int  # [unusedN] entries that were added
+    covered: float  # share of the text's words all of whose characters it has
+
+
+def build_vocabulary(sentences: Iterable[str], vocab_size: int, do_lower_case: bool = True, show_progress: bool = False) -> BuiltVocabulary:
+    """Learns a vocabulary of exactly `vocab_size` word pieces; where the text does not hold so many,
+    [unusedN] entries fill it up.
+
+    Args:
+      sentences: the text.
+      vocab_size: entries, the special tokens among them.
+      do_lower_case: whether the text's words lose capitals and accents before.
+      show_progress: whether the trainer draws bars.
+
+    Raises:
+      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no
+        text.
+    """
+    counts = _count_words(sentences, do_lower_case)
+    if not counts:
+        raise ConfigError("--input_files hold no text to build a vocabulary from.")
+    characters = _frequent_characters(counts, max(_FEWEST_CHARACTERS, vocab_size // 8))
+    known = {word: count for word, count in counts.items() if characters.issuperset(word)}
+    inside = {character for word in known for character in word[1:]}
+    fixed = [*SPECIAL_TOKENS, *sorted(characters), *(CONTINUATION + character for character in sorted(inside))]
+    if len(fixed) > vocab_size:
+        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
+                          f"text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more.")
+    learned = _learn(known, fixed, vocab_size, show_progress)
+    unused = [f"[unused{number}]" for number in range(vocab_size - len(learned))]
+    return BuiltVocabulary(learned + unused, len(learned), len(unused), sum(known.values()) / sum(counts.values()))
+
+
+def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
+    """Returns how often each word occurs that has word pieces."""
+    chunks = collections.Counter()
+    for sentence in sentences:
+        chunks.update(_WHITE.split(sentence))
+    counts = collections.Counter()
+    for chunk, count in chunks.items():
+        for word in find_words(chunk, do_lower_case):
+            if len(word) <= LONGEST:
+                counts[word] += count
+    return counts
+
+
+def _frequent_characters(counts: collections.Counter, most: int) -> set[str]:
+    """Returns the most frequent characters, of those that are equally frequent the ones that come first in
+    Unicode."""
+    characters = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    return set(sorted(characters, key=lambda character: (-characters[character], character))[:most])
+
+
+def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progress: bool) -> list[str]:
+    """Returns the fixed entries, and pieces from frequent to rare, `vocab_size` in all or fewer."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=SPECIAL_TOKENS[1]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=_RAREST_PIECE, special_tokens=fixed,
+                                                   continuing_subword_prefix=CONTINUATION, show_progress=show_progress)
+    tokenizer.train_from_iterator(_text_of(counts), trainer)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.get)
+
+
+def _text_of(counts: dict[str, int]) -> Iterator[str]:
+    """Yields a text in which each word occurs as often as it is to be counted."""
+    for word, count in counts.items():
+        for done in range(0, count, _REPEATED):
+            yield f"{word} " * min(_REPEATED, count - done)

@@ -1,0 +1,112 @@
+"""The folder of a job that is not finished: what it has done already is found there when the same job is started again.
+
+What a task has done is written with a digest: a file that is damaged counts as not there, and the task is done again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+from absl import logging
+
+from official.io import json_files, writing
+from official.io.errors import ConfigError
+
+_FOLDER = ".unfinished"
+_JOB = "job.json"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+    """Holds the work folder of a job; it is removed when the body ends without an error.
+
+    Args:
+      output_dir: where the results go; the work folder is below it.
+      job: what makes it this job, JSON values; of objects in it, messages name the keys that differ. A folder
+        with the same job is gone on with.
+      overwrite: whether what another job left unfinished is thrown away.
+
+    Raises:
+      ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
+    """
+    folder = os.path.join(output_dir, _FOLDER)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        lock = open(os.path.join(folder, _LOCK), "wb")
+    except OSError as error:
+        raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
+    with lock:
+        _lock(lock, output_dir)
+        earlier = read_done(os.path.join(folder, _JOB))
+        if earlier == json.loads(json.dumps(job)):
+            logging.info("Going on with what is done already in %s.", folder)
+        else:
+            if earlier is not None and not overwrite:
+                raise ConfigError(
+                    f"--output_dir={output_dir} holds an unfinished job with another"
+                    f" {_differences(earlier, job)}. Give the same flags and input to go on with it, another"
+                    " --output_dir, or throw it away with --overwrite."
+                )
+            _clear(folder)
+        write_done(os.path.join(folder, _JOB), job)
+        yield folder
+        shutil.rmtree(folder)
+
+
+def _lock(lock, output_dir: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(
+            f"--output_dir={output_dir} is being written to by another process. Wait for it, or give another"
+            " folder."
+        ) from None
+
+
+def _differences(earlier: dict, job: dict) -> str:
+    names = sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name))
+    return ", ".join(name + _different_keys(earlier.get(name), job.get(name)) for name in names)
+
+
+def _different_keys(earlier, value) -> str:
+    if not isinstance(earlier, dict) or not isinstance(value, dict):
+        return ""
+    keys = sorted(key for key in {*earlier, *value} if earlier.get(key) != value.get(key))
+    return f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+
+
+def _clear(folder: str) -> None:
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif name != _LOCK:
+            os.remove(path)
+
+
+def read_done(path: str) -> dict | None:
+    """Returns what `write_done` wrote, None where there is no such file or it is damaged."""
+    try:
+        found = json_files.read_json(path)
+    except ConfigError:
+        return None
+    return found.get("done") if found.get("digest") == digest(found.get("done")) else None
+
+
+def write_done(path: str, values: dict) -> None:
+    """Writes what a task has done, after all its other files."""
+    write_json(path, {"done": values, "digest": digest(values)})
+
+
+def digest(values) -> str:
+    """Returns a digest of JSON values."""
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def write_json(path: str, values: dict) -> None:
+    writing.replace_file(path, json.dumps(values, indent=2) + "\n")

@@ -1,0 +1,410 @@
+"""Checkpoints: whole or not at all, the last N kept, damaged ones skipped, names compared strictly."""
+
+import json
+import os
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.checkpoint import initialize
+from official.checkpoint.formats import (
+    bundle,
+    garden,
+    google,
+    object_bundle,
+    onnx_file,
+    popart,
+    research,
+    tensors,
+)
+from official.checkpoint.formats.options import Options
+from official.checkpoint.manager import CheckpointManager
+from official.config import BertConfig, ConfigError
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+
+
+def variables(value=1.0) -> dict:
+    return {"bert/a": tf.Variable([value] * 1000), "global_step": tf.Variable(int(value), dtype=tf.int64)}
+
+
+def test_save_and_restore(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(3.0), keep=2)
+    assert manager.restore_newest() is None
+    prefix = manager.save(7)
+    state = variables()
+    assert (
+        CheckpointManager(str(tmp_path), state, keep=2).restore_newest() == prefix == str(tmp_path / "ckpt-7")
+    )
+    assert (state["bert/a"].numpy() == 3.0).all() and state["global_step"] == 3
+    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
+    assert dict(tf.train.list_variables(prefix)) == {"bert/a": [1000], "global_step": []}
+
+
+def test_the_newest_are_kept(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=2)
+    for step in (5, 10, 100, 20):
+        manager.save(step)
+    assert manager.steps() == [20, 100]
+    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-20", "ckpt-100"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["runs/mine", "./runs/mine/", "runs/../runs/mine", "{absolute}", "ram://state/mine"]
+)
+def test_tensorflow_finds_the_newest_one(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(absolute=tmp_path / "runs" / "mine")
+    tf.io.gfile.makedirs(folder)
+    manager = CheckpointManager(folder, variables(), keep=2)
+    manager.save(20)
+    prefix = manager.save(40)
+    assert os.path.normpath(tf.train.latest_checkpoint(folder)) == os.path.normpath(prefix)
+    known = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
+    assert [os.path.basename(path) for path in known] == ["ckpt-20", "ckpt-40"]
+    if "://" not in folder:
+        os.rename("runs", "moved")
+        assert tf.train.latest_checkpoint("moved/mine") == "moved/mine/ckpt-40"
+
+
+@pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "truncate index", "remove data"])
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path, damage, caplog):
+    state = variables()
+    manager = CheckpointManager(str(tmp_path), state, keep=3)
+    manager.save(1)
+    state["bert/a"].assign([2.0] * 1000)
+    manager.save(2)
+    data, index = tmp_path / "ckpt-2.data-00000-of-00001", tmp_path / "ckpt-2.index"
+    content = bytearray(data.read_bytes())
+    content[1000] ^= 1
+    {
+        "truncate data": lambda: data.write_bytes(content[:100]),
+        "flip a bit": lambda: data.write_bytes(content),
+        "truncate index": lambda: index.write_bytes(index.read_bytes()[:40]),
+        "remove data": data.unlink,
+    }[damage]()
+    restored = variables()
+    assert CheckpointManager(str(tmp_path), restored, keep=3).restore_newest().endswith("ckpt-1")
+    assert (restored["bert/a"].numpy() == 1.0).all()
+
+
+def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=1)
+    manager.save(100)
+    (tmp_path / "ckpt-200.index").write_bytes(b"damaged")
+    assert manager.restore_newest().endswith("ckpt-100")
+    manager.save(150)
+    assert manager.steps() == [150] and manager.restore_newest().endswith("ckpt-150")
+    assert (tmp_path / "damaged-ckpt-200.index").exists()
+
+
+def test_a_folder_with_glob_characters_is_pruned(tmp_path):
+    manager = CheckpointManager(str(tmp_path / "lr[1]"), variables(), keep=1)
+    os.makedirs(tmp_path / "lr[1]")
+    for step in (1, 2, 3):
+        manager.save(step)
+    assert manager.steps() == [3]
+
+
+def test_a_half_written_checkpoint_is_none(tmp_path):
+    CheckpointManager(str(tmp_path), variables(), keep=3).save(1)
+    (tmp_path / "ckpt-2.data-00000-of-00001.tempstate123").write_bytes(b"half")
+    assert CheckpointManager(str(tmp_path), variables(), keep=3).restore_newest().endswith("ckpt-1")
+
+
+def test_all_damaged_is_an_error(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=3)
+    manager.save(1)
+    (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(b"")
+    with pytest.raises(ConfigError, match="all 1 checkpoints are damaged"):
+        manager.restore_newest()
+
+
+def test_another_model_is_an_error_that_lists_names(tmp_path):
+    CheckpointManager(str(tmp_path), variables(), keep=3).save(1)
+    other = {"bert/a": tf.Variable([1.0]), "bert/b": tf.Variable(1.0)}
+    with pytest.raises(ConfigError) as error:
+        CheckpointManager(str(tmp_path), other, keep=3).restore_newest()
+    for part in ("missing: bert/b", "unexpected: global_step", r"bert/a \[1000\] for \[1\]"):
+        assert re.search(part, str(error.value))
+
+
+def test_remote_folder():
+    manager = CheckpointManager("ram://checkpoints", variables(4.0), keep=1)
+    manager.save(1)
+    manager.save(2)
+    state = variables()
+    assert manager.steps() == [2]
+    assert (
+        CheckpointManager("ram://checkpoints", state, keep=1).restore_newest() and state["global_step"] == 4
+    )
+
+
+# ---- initial weights
+
+
+def named(model) -> dict:
+    return {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
+
+
+def google_checkpoint(folder, model, drop=(), extra=None, rename=None) -> str:
+    """Writes a TF1 name-based checkpoint with a TF1 Saver: weights, Adam slots and global_step, as Google's
+    code does."""
+    values = {name: variable.numpy() for name, variable in named(model).items() if name not in drop}
+    values |= {
+        f"{name}/{slot}": np.zeros_like(value)
+        for name, value in list(values.items())
+        for slot in ("adam_m", "adam_v")
+    }
+    values |= {"global_step": np.int64(1000), **(extra or {})}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph_variables = [
+            tf.compat.v1.get_variable((rename or {}).get(name, name), initializer=value)
+            for name, value in values.items()
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+        return tf.compat.v1.train.Saver(graph_variables).save(session, str(folder / "bert_model.ckpt"))
+
+
+@pytest.fixture
+def model():
+    return BertPretrainer(BertConfig(**TINY))
+
+
+@pytest.mark.parametrize("form", ["prefix", "folder", "index file"])
+def test_googles_checkpoint_is_read_by_name(tmp_path, model, form):
+    prefix = google_checkpoint(tmp_path, model)
+    fresh = BertPretrainer(BertConfig(**TINY))
+    report = initialize.initialize(
+        named(fresh), {"prefix": prefix, "folder": str(tmp_path), "index file": prefix + ".index"}[form]
+    )
+    assert (
+        not report.fresh
+        and len(report.read) == len(named(model))
+        and report.location == prefix
+        and report.title == "Google TF1"
+    )
+    assert len(report.dropped) == 2 * len(report.read) + 1
+    for name, variable in named(fresh).items():
+        np.testing.assert_array_equal(variable, named(model)[name])
+
+
+def test_our_own_checkpoint_initialises_a_model(tmp_path, model):
+    CheckpointManager(
+        str(tmp_path), {**named(model), "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1
+    ).save(3)
+    fresh = BertPretrainer(BertConfig(**TINY))
+    assert len(initialize.initialize(named(fresh), str(tmp_path)).read) == len(named(model))
+
+
+def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
+    heads = [name for name in named(model) if name.startswith("cls/seq_relationship")]
+    report = initialize.initialize(named(model), google_checkpoint(tmp_path, model, drop=heads))
+    assert report.fresh == sorted(heads)
+    assert (
+        "started fresh: cls/seq_relationship/output_bias, cls/seq_relationship/output_weights"
+        in report.describe()
+    )
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, classes):
+    """As with MNLI before RTE, which RoBERTa's authors published."""
+    head = {
+        "output_weights": tf.Variable(tf.ones([classes, 32])),
+        "output_bias": tf.Variable(tf.ones([classes])),
+    }
+    CheckpointManager(
+        str(tmp_path), {**named(model), **head, "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1
+    ).save(3)
+    own = {"output_weights": tf.Variable(tf.zeros([2, 32])), "output_bias": tf.Variable(tf.zeros([2]))}
+    report = initialize.initialize({**named(BertPretrainer(BertConfig(**TINY))), **own}, str(tmp_path))
+    assert report.fresh == ["output_bias", "output_weights"] and not own["output_weights"].numpy().any()
+    same = {name: tf.Variable(tf.zeros_like(value)) for name, value in head.items()}
+    assert (
+        not initialize.initialize({**named(model), **same}, str(tmp_path)).fresh
+        and same["output_bias"].numpy().all()
+    )
+
+
+def test_the_encoder_is_strict(tmp_path, model):
+    prefix = google_checkpoint(
+        tmp_path,
+        model,
+        drop=["bert/pooler/dense/bias"],
+        extra={"bert/encoder/layer_2/output/dense/bias": np.zeros(32, np.float32)},
+        rename={"bert/pooler/dense/kernel": "bert/pooler/dense/weights"},
+    )
+    with pytest.raises(ConfigError) as error:
+        initialize.initialize(named(model), prefix)
+    assert error.value.details == {
+        "missing": ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"],
+        "unexpected": ["bert/encoder/layer_2/output/dense/bias", "bert/pooler/dense/weights"],
+    }
+    assert "missing: bert/pooler/dense/bias" in str(
+        error.value
+    ) and "unexpected: bert/encoder/layer_2" in str(error.value)
+
+
+def test_another_size_lists_shapes(tmp_path, model):
+    other = BertPretrainer(BertConfig(**{**TINY, "intermediate_size": 32, "vocab_size": 60}))
+    with pytest.raises(ConfigError) as error:
+        initialize.initialize(named(model), google_checkpoint(tmp_path, other))
+    for name in (
+        "bert/encoder/layer_1/intermediate/dense/kernel [32, 32] for [32, 64]",
+        "bert/embeddings/word_embeddings [60, 32] for [50, 32]",
+        "cls/predictions/output_bias [60] for [50]",
+    ):
+        assert name in error.value.details["of another shape"]
+
+
+def test_bad_paths(tmp_path, model):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.index").write_bytes(b"nothing")
+    object_based = tf.train.Checkpoint(model=model).write(str(tmp_path / "object"))
+    for path, message in (
+        (tmp_path / "missing", "does not exist"),
+        (tmp_path / "empty", "no checkpoint in this folder"),
+        (tmp_path / "bad", "unreadable checkpoint"),
+        (object_based, "does not fit the model"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            initialize.initialize(named(model), str(path))
+
+
+def test_optimizer_slots_are_recognised():
+    def is_known(name):
+        return not google.to_canonical({name: tensors.zeros((2,), np.float32)}, Options()).unmatched
+
+    weight = "bert/pooler/dense/kernel"
+    for slot in ("adam_m", "lamb_v", "LAMB", "LAMB_1", "lamb_step_counter", "Momentum", "AdamW_1"):
+        assert is_known(f"{weight}/{slot}"), slot
+    assert is_known(weight) and not is_known("bert/adam/kernel") and not is_known(f"{weight}/other")
+
+
+def canonical_tensors(model) -> dict:
+    return {name: tensors.of_array(variable.numpy(), name) for name, variable in named(model).items()}
+
+
+def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
+    location = object_bundle.target(str(tmp_path), "model")
+    mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
+    object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
+    for sizes in (None, BertConfig(**TINY)):
+        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, sizes).fresh
+    with pytest.raises(
+        ConfigError,
+        match="has num_attention_heads=4, the model has num_attention_heads=2. Change --init_checkpoint",
+    ):
+        initialize.initialize(named(model), location, BertConfig(**{**TINY, "num_attention_heads": 2}))
+
+
+@pytest.mark.parametrize(
+    "beside,wanted",
+    [
+        ({"hidden_act": "gelu"}, {"hidden_act": "gelu_erf"}),
+        ({"hidden_act": "gelu", "model_type": "bert"}, {"hidden_act": "gelu_tanh"}),
+        ({"num_attention_heads": 2}, {}),
+        ({"layer_norm_eps": 1e-5}, {}),
+    ],
+)
+def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model, beside, wanted):
+    """Where the shapes fit, only the configuration beside the checkpoint tells."""
+    prefix = google_checkpoint(tmp_path, model)
+    (tmp_path / "bert_config.json").write_text(json.dumps(beside))
+    key = next(iter(beside))
+    with pytest.raises(ConfigError, match=f"has {key}=.*, the model has {key}=.*--bert_config_file"):
+        initialize.initialize(named(model), prefix, BertConfig(**TINY, **wanted))
+    (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", "num_attention_heads": 4}))
+    assert "hidden_act" not in initialize.initialize(named(model), prefix, BertConfig(**TINY)).describe()
+
+
+def test_an_activation_that_nothing_tells_is_said(tmp_path, model):
+    prefix = google_checkpoint(tmp_path, model)
+    assert (
+        "hidden_act=gelu_erf is the model's own"
+        in initialize.initialize(named(model), prefix, BertConfig(**TINY, hidden_act="gelu_erf")).describe()
+    )
+
+
+@pytest.mark.parametrize(
+    "values,message",
+    [
+        (
+            np.full([50, 32], 3, np.int32),
+            (
+                r"weights must be floating-point numbers; these are not: bert/embeddings/word_embeddings"
+                r" \(int32\)"
+            ),
+        ),
+        (
+            np.full([50, 32], np.nan, np.float32),
+            "holds NaN or infinite numbers in bert/embeddings/word_embeddings",
+        ),
+        (np.full([50, 32], 1e300), "holds NaN or infinite numbers in bert/embeddings/word_embeddings"),
+    ],
+    ids=["integer", "NaN", "too large"],
+)
+def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model, values, message):
+    other = canonical_tensors(model) | {
+        "bert/embeddings/word_embeddings": tensors.of_array(values, "bert/embeddings/word_embeddings")
+    }
+    bundle.write(other, str(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=message) as error:
+        initialize.initialize(named(model), str(tmp_path / "model"))
+    assert "\n" not in str(error.value)
+
+
+def test_half_precision_weights_are_taken(tmp_path, model):
+    bundle.write(
+        {name: tensors.cast(tensor, ml_dtypes.bfloat16) for name, tensor in canonical_tensors(model).items()},
+        str(tmp_path / "model"),
+    )
+    assert not initialize.initialize(named(model), str(tmp_path / "model")).fresh
+
+
+def test_a_checkpoint_of_weights_that_are_not_finite_is_not_resumed(tmp_path):
+    state = {
+        "weight": tf.Variable([1.0, np.inf]),
+        "weight/adam_v": tf.Variable([np.inf]),
+        "global_step": tf.Variable(3, dtype=tf.int64),
+    }
+    CheckpointManager(str(tmp_path), state, keep=1).save(3)
+    with pytest.raises(ConfigError, match="ckpt-3 holds NaN or infinite numbers in weight. Remove"):
+        CheckpointManager(str(tmp_path), state, keep=1).restore_newest()
+
+
+def test_popart_names_are_strict_too(tmp_path, model):
+    mapped = popart.from_canonical(canonical_tensors(model), Options())
+    strange = {name: tensors.zeros((2,), np.float32) for name in ("Layer1/FF/3/W", "Embedding/Other")}
+    onnx_file.write(mapped.tensors | strange, str(tmp_path / "model.onnx"))
+    with pytest.raises(ConfigError, match="unexpected: Embedding/Other, Layer1/FF/3/W"):
+        initialize.initialize(named(model), str(tmp_path / "model.onnx"))
+
+
+def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model):
+    bundle.write(
+        research.from_canonical(canonical_tensors(model), Options(baseline=True)).tensors,
+        str(tmp_path / "model"),
+    )
+    report = initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), str(tmp_path))
+    assert not report.fresh and report.title == "Graphcore's GroupBERT research"
+
+
+def test_a_step_that_cannot_be_read_is_said(tmp_path, model, monkeypatch):
+    def fail():
+        raise initialize.reading.DamagedError("global_step: checksum")
+
+    monkeypatch.setattr(
+        initialize.registry.bundle,
+        "read",
+        lambda prefix: {
+            "bert/encoder/layer_0/attention/self/qkv_bias": tensors.zeros((96,), np.float32),
+            "global_step": tensors.Tensor((), np.dtype(np.float16), fail),
+        },
+    )
+    with pytest.raises(ConfigError, match=r"unreadable checkpoint \(global_step: checksum\)"):
+        initialize.initialize(named(model), google_checkpoint(tmp_path, model))

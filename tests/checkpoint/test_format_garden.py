@@ -1,0 +1,450 @@
+"""TF2 object checkpoints: read what a Keras model of the published tree has saved, write what it restores."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_addons as tfa
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from official.checkpoint import reading
+from official.checkpoint.formats import bundle, canonical, garden, object_bundle
+from official.checkpoint.formats import tensors as tensors_lib
+from official.checkpoint.formats.options import Options
+from official.config import ConfigError
+
+HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
+SPLIT = (HEADS, HIDDEN // HEADS)
+OPTIONS = Options(num_attention_heads=HEADS)
+
+
+class Weights(tf.keras.layers.Layer):
+    """A layer with variables, {name: shape}, that passes its input on."""
+
+    def __init__(self, name: str, **shapes):
+        super().__init__(name=name)
+        self._shapes = shapes
+
+    def build(self, input_shape):
+        for name, shape in self._shapes.items():
+            self.add_weight(name, shape=shape, initializer="random_normal")
+
+    def call(self, x):
+        return x
+
+
+def dense(name: str, inputs: int = HIDDEN, outputs: int = HIDDEN) -> Weights:
+    return Weights(name, kernel=(inputs, outputs), bias=(outputs,))
+
+
+def layer_norm(name: str) -> Weights:
+    return Weights(name, gamma=(HIDDEN,), beta=(HIDDEN,))
+
+
+def heads(name: str) -> Weights:
+    return Weights(name, kernel=(HIDDEN, *SPLIT), bias=SPLIT)
+
+
+class Attention(tf.keras.layers.Layer):
+    def __init__(self, name: str):
+        super().__init__(name=name)
+        self._query_dense, self._key_dense, self._value_dense = heads("query"), heads("key"), heads("value")
+
+    def call(self, x):
+        return self._value_dense(self._key_dense(self._query_dense(x)))
+
+
+class Transformer(tf.keras.layers.Layer):
+    def __init__(self, name: str):
+        super().__init__(name=name)
+        self._attention_layer = Attention("self_attention")
+        self._attention_output_dense = Weights(
+            "self_attention_output", kernel=(*SPLIT, HIDDEN), bias=(HIDDEN,)
+        )
+        self._attention_layer_norm = layer_norm("self_attention_layer_norm")
+        self._intermediate_dense = dense("intermediate", HIDDEN, INNER)
+        self._output_dense = dense("output", INNER, HIDDEN)
+        self._output_layer_norm = layer_norm("output_layer_norm")
+
+    def call(self, x):
+        for layer in (
+            self._attention_layer,
+            self._attention_output_dense,
+            self._attention_layer_norm,
+            self._intermediate_dense,
+            self._output_dense,
+            self._output_layer_norm,
+        ):
+            x = layer(x)
+        return x
+
+
+def make_encoder() -> tf.keras.Model:
+    x = words = tf.keras.Input((HIDDEN,))
+    x = Weights("word_embeddings", embeddings=(WORDS, HIDDEN))(x)
+    x = Weights("position_embedding", embeddings=(POSITIONS, HIDDEN))(x)
+    x = Weights("type_embeddings", embeddings=(2, HIDDEN))(x)
+    x = tf.keras.layers.Dropout(0.0)(layer_norm("embeddings/layer_norm")(x))
+    for number in range(LAYERS):
+        x = Transformer(f"transformer/layer_{number}")(x)
+    return tf.keras.Model(words, [x, dense("pooler_transform")(x)], name="transformer_encoder")
+
+
+def make_masked_lm() -> tf.keras.Model:
+    sequence, positions = tf.keras.Input((HIDDEN,)), tf.keras.Input((HIDDEN,))
+    x = tf.keras.layers.Lambda(lambda pair: pair[0] + pair[1])([sequence, positions])
+    x = layer_norm("cls/predictions/transform/LayerNorm")(dense("cls/predictions/transform/dense")(x))
+    x = Weights("cls/predictions/output_bias", bias=(WORDS,))(tf.keras.layers.Lambda(lambda x: x)(x))
+    return tf.keras.Model([sequence, positions], x, name="masked_lm")
+
+
+def make_pretrainer() -> tf.keras.Model:
+    """Returns a model with the variables of the submission's pretrainer, their names and their places in the
+    tree of objects."""
+    encoder, masked_lm = make_encoder(), make_masked_lm()
+    pooled = tf.keras.Input((HIDDEN,))
+    classification = tf.keras.Model(
+        pooled, dense("predictions/transform/logits", HIDDEN, 2)(pooled), name="classification"
+    )
+    positions = tf.keras.Input((HIDDEN,))
+    sequence, summary = encoder(encoder.inputs)
+    return tf.keras.Model(
+        [*encoder.inputs, positions], [masked_lm([sequence, positions]), classification(summary)]
+    )
+
+
+class Namespace(tf.Module):
+    """An object with attributes."""
+
+
+def make_later_pretrainer() -> tf.Module:
+    """Returns the tree of Model Garden 2.3's pretrainer: the heads swapped, the masked-LM head one layer."""
+    model = make_pretrainer()
+    encoder, masked_lm, classification = (layer for layer in model.layers if layer.weights)
+    weights = [layer for layer in masked_lm.layers if layer.weights]
+    head, root = Namespace(), Namespace()
+    head.dense, head.layer_norm, head.bias = weights[0], weights[1], weights[2].weights[0]
+    for number, child in enumerate((encoder, classification, head)):
+        setattr(root, f"layer_with_weights-{number}", child)
+    root.weights = model.weights
+    return root
+
+
+MODELS = {
+    "pretrainer": (make_pretrainer, (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)),
+    "encoder": (make_encoder, canonical.ENCODER),
+}
+
+
+def each_layer(names) -> list[str]:
+    return list(
+        dict.fromkeys(name.replace("{layer}", str(layer)) for name in names for layer in range(LAYERS))
+    )
+
+
+def arrays_of(tensors) -> dict[str, np.ndarray]:
+    return {name: tensor.read() for name, tensor in tensors.items()}
+
+
+def shape_of(name: str) -> tuple[int, ...]:
+    special = {
+        "bert/embeddings/word_embeddings": (WORDS, HIDDEN),
+        "bert/embeddings/token_type_embeddings": (2, HIDDEN),
+        "bert/embeddings/position_embeddings": (POSITIONS, HIDDEN),
+        "cls/predictions/output_bias": (WORDS,),
+        "cls/seq_relationship/output_weights": (2, HIDDEN),
+        "cls/seq_relationship/output_bias": (2,),
+    }
+    if name in special:
+        return special[name]
+    if name.endswith("intermediate/dense/bias"):
+        return (INNER,)
+    if name.endswith("kernel"):
+        feed_forward = {"intermediate/dense/kernel": (HIDDEN, INNER), "output/dense/kernel": (INNER, HIDDEN)}
+        return next(
+            (shape for end, shape in feed_forward.items() if name.endswith(end) and "attention" not in name),
+            (HIDDEN, HIDDEN),
+        )
+    return (HIDDEN,)
+
+
+def random_canonical(names, dtype=np.float32) -> tensors_lib.Tensors:
+    generator = np.random.default_rng(0)
+    return {
+        name: tensors_lib.of_array(generator.normal(size=shape_of(name)).astype(dtype), name)
+        for name in each_layer(names)
+    }
+
+
+def write(tensors, prefix, options=OPTIONS) -> str:
+    mapped = garden.from_canonical(tensors, options)
+    assert not mapped.unmatched
+    object_bundle.write(mapped.tensors, str(prefix), options)
+    return str(prefix)
+
+
+def read(prefix, options=Options()) -> garden.Mapped:
+    return garden.to_canonical(object_bundle.read(str(prefix)), options)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_reads_what_the_model_saves(kind, tmp_path):
+    make, names = MODELS[kind]
+    tf.keras.backend.clear_session()
+    model = make()
+    prefix = tf.train.Checkpoint(model=model).save(str(tmp_path / "bert_model.ckpt"))
+    assert object_bundle.locate(str(tmp_path)) == object_bundle.locate(f"{prefix}.index") == prefix
+    named = arrays_of(object_bundle.read(prefix))
+    assert named.keys() == {variable.name.removesuffix(":0") for variable in model.variables} | {
+        "save_counter"
+    }
+    assert all(
+        np.array_equal(named[variable.name.removesuffix(":0")], variable) for variable in model.variables
+    )
+    mapped = read(prefix)
+    assert not mapped.unmatched and mapped.dropped.keys() == {"save_counter"}
+    assert {name: tensor.shape for name, tensor in mapped.tensors.items()} == {
+        name: shape_of(name) for name in each_layer(names)
+    }
+    values = arrays_of(mapped.tensors)
+    assert {name: array.shape for name, array in values.items()} == {
+        name: shape_of(name) for name in each_layer(names)
+    }
+    kernel = named["transformer/layer_1/self_attention/query/kernel"]
+    assert kernel.shape == (HIDDEN, *SPLIT)
+    assert np.array_equal(
+        values["bert/encoder/layer_1/attention/self/query/kernel"], kernel.reshape(HIDDEN, HIDDEN)
+    )
+    if kind == "pretrainer":
+        assert np.array_equal(
+            values["cls/seq_relationship/output_weights"], named["predictions/transform/logits/kernel"].T
+        )
+
+
+@pytest.mark.parametrize(
+    "make, names",
+    [*MODELS.values(), (make_later_pretrainer, MODELS["pretrainer"][1])],
+    ids=["pretrainer", "encoder", "later pretrainer"],
+)
+def test_the_model_restores_what_is_written(make, names, tmp_path):
+    tensors = random_canonical(names)
+    prefix = write(tensors, tmp_path / "bert_model.ckpt")
+    assert sorted(os.listdir(tmp_path)) == ["bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"]
+    model = make()
+    status = tf.train.Checkpoint(model=model).restore(prefix)
+    status.assert_existing_objects_matched()
+    status.assert_consumed()
+    expected = arrays_of(garden.from_canonical(tensors, OPTIONS).tensors)
+    assert len(model.weights) == len(expected)
+    for variable in model.weights:
+        name = variable.name.removesuffix(":0").replace("embedding_1/", "embedding/")
+        assert np.array_equal(variable, expected[name]), name
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_round_trip(kind, dtype, tmp_path):
+    tensors = random_canonical(MODELS[kind][1], dtype)
+    mapped = read(write(tensors, tmp_path / "ckpt"))
+    assert not mapped.unmatched and mapped.tensors.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        ours, theirs = tensor.read(), mapped.tensors[name].read()
+        assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), name
+        assert mapped.tensors[name].sources[0] in object_bundle.read(str(tmp_path / "ckpt"))
+
+
+def test_keys_of_an_encoder(tmp_path):
+    """Other people's tools read them without a model."""
+    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key, _ in tf.train.list_variables(prefix)}
+    assert {
+        "_CHECKPOINTABLE_OBJECT_GRAPH",
+        "save_counter",
+        "model/layer_with_weights-0/embeddings",
+        "model/layer_with_weights-3/beta",
+        "model/layer_with_weights-5/_attention_layer/_key_dense/bias",
+        "model/layer_with_weights-4/_attention_output_dense/kernel",
+        "model/layer_with_weights-4/_output_layer_norm/gamma",
+        "model/layer_with_weights-6/kernel",
+    } <= keys
+
+
+def test_other_heads_and_states_are_left_out(tmp_path):
+    names = ("cls/squad/output_weights", "output_weights", "global_step", "bert/pooler/dense/kernel/lamb_m")
+    extra = {name: tensors_lib.zeros((2, HIDDEN), np.float32) for name in names}
+    mapped = garden.from_canonical({**random_canonical(canonical.ENCODER), **extra}, OPTIONS)
+    assert mapped.dropped.keys() == extra.keys() and not mapped.unmatched
+    assert "no optimizer" in mapped.dropped["global_step"]
+
+
+@pytest.mark.parametrize(
+    "heads_asked, message",
+    [
+        (5, "--num_attention_heads=5 does not divide the hidden size 12"),
+        (0, "--num_attention_heads=0"),
+        (None, "Give --num_attention_heads"),
+    ],
+)
+def test_wrong_number_of_heads(heads_asked, message):
+    with pytest.raises(ConfigError, match=message):
+        garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=heads_asked))
+
+
+def test_heads_of_the_published_sizes():
+    name = "bert/encoder/layer_0/attention/output/dense/kernel"
+    mapped = garden.from_canonical({name: tensors_lib.zeros((768, 768), np.float32)}, Options())
+    assert mapped.tensors["transformer/layer_0/self_attention_output/kernel"].shape == (12, 64, 768)
+
+
+def test_another_number_of_heads_than_in_the_file(tmp_path):
+    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    assert not read(prefix, OPTIONS).unmatched
+    with pytest.raises(ConfigError, match="is split into 3 heads, but --num_attention_heads=4"):
+        read(prefix, Options(num_attention_heads=4))
+
+
+def save_with_optimizer(optimizer, folder) -> str:
+    """Saves an encoder after one step of an optimizer."""
+    tf.keras.backend.clear_session()
+    model = make_encoder()
+    optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in model.trainable_variables])
+    return tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(folder / "ckpt"))
+
+
+@pytest.mark.parametrize(
+    "make, slot",
+    [
+        (lambda: tf.keras.optimizers.legacy.Adam(0.1), "adam"),
+        (lambda: tf.keras.optimizers.Adam(0.1), "adam"),
+        (lambda: tf.keras.optimizers.legacy.Adam(0.1, name="AdamWeightDecay"), "adam"),
+        (lambda: tfa.optimizers.LAMB(0.1), "lamb"),
+    ],
+    ids=["adam", "new adam", "adam with weight decay", "lamb"],
+)
+def test_slots_of_a_known_optimizer(make, slot, tmp_path):
+    mapped = read(save_with_optimizer(make(), tmp_path))
+    assert not mapped.unmatched
+    expected = {
+        f"{name}{ending}"
+        for name in each_layer(canonical.ENCODER)
+        for ending in ("", f"/{slot}_m", f"/{slot}_v")
+    }
+    assert mapped.tensors.keys() == expected | {"global_step"}
+    assert mapped.tensors["global_step"].read() == 1
+    moment = mapped.tensors[f"bert/encoder/layer_0/attention/self/key/kernel/{slot}_m"]
+    assert moment.shape == moment.read().shape == (HIDDEN, HIDDEN) and np.allclose(moment.read(), 0.1)
+
+
+def test_slots_of_another_optimizer_are_dropped(tmp_path):
+    mapped = read(save_with_optimizer(tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9), tmp_path))
+    assert not mapped.unmatched and mapped.tensors.keys() == {*each_layer(canonical.ENCODER), "global_step"}
+    assert "neither Adam nor LAMB" in mapped.dropped["pooler_transform/kernel/SGD/momentum"]
+
+
+def test_names_of_a_second_model_in_a_process(tmp_path):
+    tensors = {
+        "position_embedding_3/embeddings": tensors_lib.zeros((8, HIDDEN), np.float32),
+        "transformer/layer_11/self_attention/attention_output/bias": tensors_lib.zeros((HIDDEN,), np.float32),
+    }
+    mapped = garden.to_canonical(tensors, Options())
+    assert mapped.tensors.keys() == {
+        "bert/embeddings/position_embeddings",
+        "bert/encoder/layer_11/attention/output/dense/bias",
+    }
+    both = {**tensors, "position_embedding/embeddings": tensors_lib.zeros((8, HIDDEN), np.float32)}
+    assert garden.to_canonical(both, Options()).unmatched == ["position_embedding_3/embeddings"]
+
+
+def test_a_fine_tuned_head_is_no_next_sentence_head(tmp_path):
+    model = tf.keras.Sequential([make_encoder().layers[-1], dense("predictions/transform/logits", HIDDEN, 2)])
+    model(tf.zeros((1, HIDDEN)))
+    mapped = read(tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt")))
+    assert "fine-tuned" in mapped.dropped["predictions/transform/logits/kernel"]
+    assert mapped.tensors.keys() == set(canonical.POOLER)
+
+
+def test_a_checkpoint_of_something_else(tmp_path):
+    root = Namespace()
+    root.first, root.second = tf.Variable(1.0, name="conv/kernel"), tf.Variable(2.0, name="conv/kernel")
+    root.third = tf.Variable(3.0, name="head")
+    mapped = read(tf.train.Checkpoint(net=root).save(str(tmp_path / "ckpt")))
+    assert not mapped.tensors and sorted(mapped.unmatched) == ["head", "net/first", "net/second"]
+
+
+def test_a_bundle_by_name_is_not_taken_for_one(tmp_path):
+    bundle.write({"bert/a": tensors_lib.zeros((2,), np.float32)}, str(tmp_path / "ckpt"))
+    assert (
+        object_bundle.locate(str(tmp_path / "ckpt")) is None
+        and object_bundle.locate(str(tmp_path / "none")) is None
+    )
+    with pytest.raises(reading.DamagedError, match="no graph of objects"):
+        object_bundle.read(str(tmp_path / "ckpt"))
+
+
+@pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "remove data"])
+def test_damaged_files(damage, tmp_path):
+    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    data = tmp_path / "ckpt.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[-10] ^= 1
+    {
+        "truncate data": lambda: data.write_bytes(content[:1000]),
+        "flip a bit": lambda: data.write_bytes(content),
+        "remove data": data.unlink,
+    }[damage]()
+    assert object_bundle.locate(prefix) == prefix
+    with pytest.raises(reading.DamagedError):
+        arrays_of(object_bundle.read(prefix))
+
+
+def test_a_damaged_index_is_no_object_checkpoint(tmp_path):
+    write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    (tmp_path / "ckpt.index").write_bytes(b"damaged")
+    assert object_bundle.locate(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\xff\xff", "missing key", "wrong number"])
+def test_a_damaged_graph(content, tmp_path):
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    node = graph.nodes.add()
+    if content == "missing key":
+        node.attributes.add(name="VARIABLE_VALUE", checkpoint_key="gone")
+    else:
+        node.children.add(node_id=7, local_name="gone")
+    serialized = content if isinstance(content, bytes) else graph.SerializeToString()
+    bundle.write(
+        {"_CHECKPOINTABLE_OBJECT_GRAPH": tensors_lib.of_array(np.array(serialized, object), "")},
+        str(tmp_path / "ckpt"),
+    )
+    with pytest.raises(reading.DamagedError):
+        object_bundle.read(str(tmp_path / "ckpt"))
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    def fail():
+        raise OSError("source is gone")
+
+    tensors = random_canonical(canonical.ENCODER)
+    tensors["bert/pooler/dense/kernel"] = tensors_lib.Tensor((HIDDEN, HIDDEN), np.dtype(np.float32), fail)
+    with pytest.raises(OSError):
+        write(tensors, tmp_path / "ckpt")
+    assert not os.listdir(tmp_path)
+
+
+def test_the_number_of_heads_is_in_the_kernels(tmp_path):
+    names = garden.from_canonical(random_canonical(canonical.ENCODER), OPTIONS).tensors
+    assert garden.heads_of(names) == HEADS
+    assert (
+        garden.heads_of({}) is None
+        and garden.heads_of({name: names[name] for name in names if "query" not in name}) is None
+    )
+    prefix = str(tmp_path / "model")
+    tf.train.Checkpoint(model=make_pretrainer()).write(prefix)
+    assert garden.heads_of(object_bundle.read(prefix)) == HEADS
+
+
+@pytest.mark.parametrize("number", ["3", 3.0, True])
+def test_a_number_of_heads_that_is_no_integer(number):
+    with pytest.raises(ConfigError, match="--num_attention_heads="):
+        garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=number))

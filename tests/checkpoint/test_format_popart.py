@@ -1,0 +1,406 @@
+"""PopART's ONNX files: names and shapes of Graphcore's loader, round trips, what the onnx package reads, variants and damage."""
+
+import pathlib
+import sys
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from official.checkpoint import reading
+from official.checkpoint.formats import canonical, onnx_file, popart
+from official.checkpoint.formats.options import Options
+from official.config import ConfigError
+from tests.conftest import TINY
+from tests.test_format_huggingface import assert_same, lazy
+from tests.test_format_huggingface import weights as all_weights
+
+HIDDEN, INNER, WORDS, POSITIONS = (
+    TINY["hidden_size"],
+    TINY["intermediate_size"],
+    TINY["vocab_size"],
+    TINY["max_position_embeddings"] + 3,
+)
+
+SHAPES = {
+    "Embedding/Embedding_Dict": [WORDS, HIDDEN],
+    "Embedding/Positional_Dict": [POSITIONS, HIDDEN],
+    "Embedding/Segment_Dict": [2, HIDDEN],
+    "Embedding/Gamma": [HIDDEN],
+    "Embedding/Beta": [HIDDEN],
+    **{
+        f"Layer{layer}/{name}": shape
+        for layer in (0, 1)
+        for name, shape in {
+            "Attention/QKV": [HIDDEN, 3 * HIDDEN],
+            "Attention/QKV_bias": [3 * HIDDEN],
+            "Attention/Out": [HIDDEN, HIDDEN],
+            "Attention/Out_bias": [HIDDEN],
+            "Attention/Gamma": [HIDDEN],
+            "Attention/Beta": [HIDDEN],
+            "FF/1/W": [HIDDEN, INNER],
+            "FF/1/B": [INNER],
+            "FF/2/W": [INNER, HIDDEN],
+            "FF/2/B": [HIDDEN],
+            "FF/Gamma": [HIDDEN],
+            "FF/Beta": [HIDDEN],
+        }.items()
+    },
+    "NSP/PoolW": [HIDDEN, HIDDEN],
+    "NSP/PoolB": [HIDDEN],
+    "NSP/NspW": [HIDDEN, 2],
+    "NSP/NspB": [2],
+    "CLS/LMPredictionW": [HIDDEN, HIDDEN],
+    "CLS/LMPredictionB": [HIDDEN],
+    "CLS/Gamma": [HIDDEN],
+    "CLS/Beta": [HIDDEN],
+    "MLM/ProjectionB": [WORDS],
+    "Squad/SquadW": [HIDDEN, 2],
+    "Squad/SquadB": [2],
+}
+
+
+def weights(dtype=np.float32, slots: bool = False) -> dict[str, np.ndarray]:
+    """Returns random numbers for all that PopART's files can hold, of a model of two layers."""
+    arrays = {name: array for name, array in all_weights(dtype).items() if not name.startswith("output_")}
+    # No table is square: a square one does not show its orientation.
+    arrays["bert/embeddings/position_embeddings"] = (
+        np.random.default_rng(2).normal(size=[POSITIONS, HIDDEN]).astype(dtype)
+    )
+    generator = np.random.default_rng(3)
+    moments = {
+        f"{name}/{slot}": generator.normal(size=array.shape).astype(np.float32)
+        for name, array in arrays.items()
+        for slot in ("lamb_m", "lamb_v")
+    }
+    return arrays | (moments if slots else {})
+
+
+def write_file(path, arrays: dict[str, np.ndarray]) -> str:
+    mapped = popart.from_canonical(lazy(arrays), Options())
+    assert not mapped.unmatched
+    onnx_file.write(mapped.tensors, str(path))
+    return str(path)
+
+
+def read_file(location) -> dict[str, np.ndarray]:
+    return to_arrays(onnx_file.read(str(location)))
+
+
+def to_arrays(tensors) -> dict[str, np.ndarray]:
+    mapped = popart.to_canonical(tensors, Options())
+    assert not mapped.unmatched
+    return {name: tensor.read() for name, tensor in mapped.tensors.items()}
+
+
+def popart_arrays(**settings) -> dict[str, np.ndarray]:
+    return {
+        name: tensor.read()
+        for name, tensor in popart.from_canonical(lazy(weights(**settings)), Options()).tensors.items()
+    }
+
+
+def save_model(path, initializers, **arguments) -> str:
+    """Saves initializers as the onnx package does."""
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], initializers)), str(path), **arguments
+    )
+    return str(path)
+
+
+def test_the_table_has_every_weight():
+    assert set(canonical.WEIGHTS) | set(canonical.COUNTERS) <= set(popart.TABLE)
+
+
+def test_names_and_shapes_are_graphcores():
+    mapped = popart.from_canonical(lazy(weights(slots=True)), Options())
+    wanted = {
+        prefix + name: shape for prefix in ("", "Accl1___", "Accl2___") for name, shape in SHAPES.items()
+    }
+    assert {name: list(tensor.shape) for name, tensor in mapped.tensors.items()} == wanted
+    scope = "bert/encoder/layer_1/attention/self"
+    for prefix, slot in (("", ""), ("Accl1___", "/lamb_m"), ("Accl2___", "/lamb_v")):
+        parts = [weights(slots=True)[f"{scope}/{part}/kernel{slot}"] for part in ("query", "key", "value")]
+        np.testing.assert_array_equal(
+            mapped.tensors[f"{prefix}Layer1/Attention/QKV"].read(), np.concatenate(parts, axis=1)
+        )
+        np.testing.assert_array_equal(
+            mapped.tensors[f"{prefix}Squad/SquadW"].read(),
+            weights(slots=True)[f"cls/squad/output_weights{slot}"].T,
+        )
+    np.testing.assert_array_equal(
+        mapped.tensors["Embedding/Embedding_Dict"].read(), weights()["bert/embeddings/word_embeddings"]
+    )
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_round_trip(tmp_path, dtype, slots):
+    arrays = weights(dtype, slots)
+    assert_same(read_file(write_file(tmp_path / "model.onnx", arrays)), arrays)
+
+
+def test_the_package_reads_what_is_written(tmp_path):
+    path = write_file(tmp_path / "model.onnx", weights(np.float16, slots=True))
+    onnx.checker.check_model(path, full_check=True)
+    model = onnx.load(path)
+    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    assert_same(found, popart_arrays(dtype=np.float16, slots=True))
+    assert all(tensor.HasField("raw_data") for tensor in model.graph.initializer)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_values_beyond_the_limit_go_to_a_second_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "_MAX_BYTES", 1000)
+    path = write_file(tmp_path / "model.onnx", weights())
+    onnx.checker.check_model(path)
+    assert onnx_file.files(path) == [path, path + ".data"] == sorted(map(str, tmp_path.iterdir()))
+    assert_same(
+        {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer},
+        popart_arrays(),
+    )
+    assert_same(read_file(path), weights())
+    data = pathlib.Path(path + ".data")
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(reading.DamagedError, match="truncated"):
+        read_file(path)
+    data.unlink()
+    with pytest.raises(reading.DamagedError, match="No such file"):
+        read_file(path)
+
+
+def test_what_popart_does_not_have_is_dropped_with_a_reason():
+    arrays = {
+        "output_weights": np.zeros([3, HIDDEN], np.float32),
+        "output_bias": np.zeros(3, np.float32),
+        "global_step": np.int64(1),
+        "output_bias/lamb_m": np.zeros(3, np.float32),
+        "NSP": np.zeros(1),
+        "bert/pooler/dense/bias/adam_v": np.zeros(HIDDEN, np.float32),
+    }
+    mapped = popart.from_canonical(lazy(arrays), Options())
+    assert mapped.unmatched == ["NSP"] and not mapped.tensors
+    classifier = "PopART's BERT has no classifier"
+    assert mapped.dropped == {
+        "output_weights": classifier,
+        "output_bias": classifier,
+        "output_bias/lamb_m": classifier,
+        "global_step": "a counter of the trainer, which PopART's files do not have",
+        "bert/pooler/dense/bias/adam_v": "moments of Adam; PopART's are read as LAMB's",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "Accl1___"])
+def test_query_key_and_value_apart(prefix):
+    arrays = popart_arrays(slots=True)
+    for layer in (0, 1):
+        for ending, axis in (("", 1), ("_bias", 0)):
+            parts = np.split(arrays.pop(f"{prefix}Layer{layer}/Attention/QKV{ending}"), 3, axis)
+            arrays |= {
+                f"{prefix}Layer{layer}/Attention/{name}{ending.replace('b', 'B')}": part
+                for name, part in zip("QKV", parts)
+            }
+        arrays[f"{prefix}Layer{layer}/Attention/Out_Bias"] = arrays.pop(
+            f"{prefix}Layer{layer}/Attention/Out_bias"
+        )
+    assert_same(to_arrays(lazy(arrays)), weights(slots=True))
+
+
+def test_embeddings_after_popart_pretraining_are_turned():
+    arrays = popart_arrays(slots=True)
+    turned = {
+        name: np.ascontiguousarray(array.T) if "_Dict" in name and "Segment" not in name else array
+        for name, array in arrays.items()
+    }
+    assert turned["Accl2___Embedding/Embedding_Dict"].shape == (HIDDEN, WORDS)
+    assert_same(to_arrays(lazy(turned)), weights(slots=True))
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_embeddings_in_blocks(turn):
+    arrays = popart_arrays(slots=True)
+    for prefix in ("", "Accl1___", "Accl2___"):
+        name = f"{prefix}Embedding/Embedding_Dict"
+        blocks = np.split(arrays.pop(name), 5)
+        arrays |= {f"{name}/split{number}": block.T if turn else block for number, block in enumerate(blocks)}
+    assert_same(to_arrays(lazy(arrays)), weights(slots=True))
+    del arrays["Embedding/Embedding_Dict/split2"]
+    with pytest.raises(ConfigError, match="s2"):
+        popart.to_canonical(lazy(arrays), Options())
+
+
+def test_absent_biases_are_zeros():
+    arrays = {name: array for name, array in popart_arrays().items() if not name.endswith("_bias")}
+    mapped = popart.to_canonical(lazy(arrays), Options())
+    assert set(mapped.tensors) == set(weights()) and len(mapped.added) == 8
+    assert not mapped.tensors["bert/encoder/layer_1/attention/self/key/bias"].read().any()
+
+
+def test_counters_are_dropped_and_unknown_names_are_unmatched():
+    arrays = popart_arrays() | {
+        name: np.zeros(1)
+        for name in (
+            "Step___NSP/PoolW",
+            "Accum___NSP/PoolW",
+            "Layer0/Attention/Q",
+            "Layer0/FF/3/W",
+            "Embedding/Embedding_Dict/split0",
+            "Layer1/Attention/QKV_Bias",
+        )
+    }
+    mapped = popart.to_canonical(lazy(arrays), Options())
+    assert mapped.dropped.keys() == {"Step___NSP/PoolW", "Accum___NSP/PoolW"}
+    # A part beside the whole: which one counts cannot be known.
+    assert set(mapped.unmatched) == {
+        "Layer0/Attention/QKV",
+        "Layer0/FF/3/W",
+        "Embedding/Embedding_Dict/split0",
+        "Layer1/Attention/QKV_Bias",
+    }
+
+
+def test_moments_stay_float32():
+    assert popart.keeps_float32("Accl2___NSP/PoolW") and not popart.keeps_float32("NSP/PoolW")
+
+
+@pytest.mark.parametrize("kind", ["float", "half", "packed half", "scalar half", "int64", "bfloat16"])
+def test_values_that_are_no_raw_bytes(tmp_path, kind):
+    proto, half = onnx.TensorProto, np.arange(5, dtype=np.float16)
+    packed = np.append(half, np.float16(0)).view(np.int32)
+    tensor, wanted = {
+        "float": (
+            proto(name="a", dims=[2], data_type=proto.FLOAT, float_data=[1, 2]),
+            np.array([1, 2], np.float32),
+        ),
+        "half": (
+            proto(name="a", dims=[5], data_type=proto.FLOAT16, int32_data=half.view(np.uint16).tolist()),
+            half,
+        ),
+        "packed half": (proto(name="a", dims=[5], data_type=proto.FLOAT16, int32_data=packed.tolist()), half),
+        "scalar half": (
+            proto(name="a", dims=[], data_type=proto.FLOAT16, int32_data=[int(half[1:2].view(np.uint16)[0])]),
+            np.float16(1),
+        ),
+        "int64": (
+            proto(name="a", dims=[1], data_type=proto.INT64, int64_data=[-3]),
+            np.array([-3], np.int64),
+        ),
+        "bfloat16": (
+            proto(name="a", dims=[1], data_type=proto.BFLOAT16, int32_data=[0x3F80]),
+            np.array([1], ml_dtypes.bfloat16),
+        ),
+    }[kind]
+    found = onnx_file.read(save_model(tmp_path / "model.onnx", [tensor]))["a"]
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_array_equal(found.read(), wanted)
+
+
+def test_values_in_a_second_file_of_the_package(tmp_path):
+    arrays = popart_arrays()
+    path = save_model(
+        tmp_path / "model.onnx",
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+        save_as_external_data=True,
+        location="values.bin",
+        size_threshold=100,
+    )
+    assert_same(read_file(path), weights())
+
+
+def test_a_second_file_is_taken_from_the_models_folder(tmp_path):
+    proto = onnx.TensorProto(
+        name="a", dims=[2], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL
+    )
+    proto.external_data.add(key="location", value="/elsewhere/run7/values.bin")
+    np.array([1, 2], np.float32).tofile(tmp_path / "values.bin")
+    path = save_model(tmp_path / "model.onnx", [proto])
+    np.testing.assert_array_equal(onnx_file.read(path)["a"].read(), [1, 2])
+
+
+@pytest.mark.parametrize("size", [0, 1, 30, 200, -1])
+def test_a_truncated_file(tmp_path, size):
+    path = pathlib.Path(write_file(tmp_path / "model.onnx", weights()))
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(reading.DamagedError) as error:
+        onnx_file.read(str(path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"no model at all, but text" * 50, b"\x00" * 100, b"\xff" * 100, b"\x3a\x04\x2a\x02\x42\x05"]
+)
+def test_another_file(tmp_path, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(reading.DamagedError):
+        onnx_file.read(str(tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    "name, place, message",
+    [
+        ("a", {"location": "v.bin", "offset": "x"}, "the values of a have no place"),
+        ("a\nb", {}, "the name 'a.nb'"),
+        ("a", {"location": "v.bin"}, "No such file"),
+    ],
+)
+def test_a_damaged_description(tmp_path, name, place, message):
+    proto = onnx.TensorProto(
+        name=name, dims=[2], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL
+    )
+    for key, value in place.items():
+        proto.external_data.add(key=key, value=value)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [proto])).SerializeToString()
+    )
+    with pytest.raises(reading.DamagedError, match=message):
+        onnx_file.read(str(path))["a"].read()
+
+
+def test_initializers_that_are_there_twice(tmp_path):
+    one = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "a")
+    with pytest.raises(reading.DamagedError, match="twice: a"):
+        onnx_file.read(save_model(tmp_path / "model.onnx", [one, one]))
+
+
+def test_another_type_is_refused(tmp_path):
+    path = save_model(
+        tmp_path / "model.onnx",
+        [onnx.TensorProto(name="a", dims=[1], data_type=onnx.TensorProto.STRING, string_data=[b"x"])],
+    )
+    with pytest.raises(reading.DamagedError, match="a is of type STRING; read are FLOAT"):
+        onnx_file.read(path)
+    with pytest.raises(ConfigError, match="a is of type complex64"):
+        onnx_file.write(lazy({"a": np.zeros(1, np.complex64)}), path)
+
+
+def test_places(tmp_path):
+    assert onnx_file.locate(str(tmp_path)) is None and onnx_file.locate(str(tmp_path / "a.onnx")) is None
+    for name in ("model_9.onnx", "model_10.onnx"):
+        (tmp_path / name).touch()
+    assert onnx_file.locate(str(tmp_path)) == str(tmp_path / "model_10.onnx")
+    assert onnx_file.locate(str(tmp_path / "model_9.onnx")) == str(tmp_path / "model_9.onnx")
+    assert onnx_file.target("out", "a/model.ckpt-28252") == "out/model.ckpt-28252.onnx"
+    assert (
+        onnx_file.target("out", "a/hf/") == "out/hf.onnx"
+        and onnx_file.target("out", "m.onnx") == "out/m.onnx"
+    )
+
+
+def test_without_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for action in (
+        lambda: onnx_file.read(str(tmp_path / "model.onnx")),
+        lambda: onnx_file.write({}, str(tmp_path / "model.onnx")),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"onnx package, which is not installed: pip install 'bert-tf2\[onnx\]'"
+        ):
+            action()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_gamma_is_left_to_the_check_of_shapes():
+    arrays = popart_arrays() | {"Embedding/Gamma": np.zeros([], np.float32)}
+    assert to_arrays(lazy(arrays))["bert/embeddings/LayerNorm/gamma"].shape == ()

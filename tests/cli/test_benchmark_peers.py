@@ -1,0 +1,149 @@
+"""The comparison with other systems: the processes that take turns, the verdict, the flags. No time is ever checked."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from official.config import ConfigError
+from tests.conftest import ROOT, TINY
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import benchmark_peers  # pylint: disable=wrong-import-position
+
+WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+import worker
+def make_step(specification):
+    print("what a library prints")
+    count = iter(range(100))
+    return lambda: specification["batch"] + next(count) / 8
+if __name__ == "__main__":
+    worker.serve(make_step)
+"""
+
+
+@pytest.fixture(name="peer")
+def fixture_peer(tmp_path, monkeypatch):
+    """Returns (source of a program) -> name of a peer that it is."""
+
+    def make(source):
+        (tmp_path / "peer.py").write_text(source)
+        monkeypatch.setitem(
+            benchmark_peers.PEERS, "fake", benchmark_peers.Peer("Fake", str(tmp_path / "peer.py"), "x")
+        )
+        return "fake"
+
+    return make
+
+
+def test_a_worker_answers_in_turns(peer):
+    name = peer(WORKER.format(folder=str(ROOT / "scripts" / "peers")))
+    with benchmark_peers.Worker(name, {"batch": 2}, "unused") as worker:
+        assert worker.wait()["start_secs"] >= 0
+        assert worker.steps(2) == {"losses": [2.125, 2.25]}
+        assert worker.steps(1) == {"losses": [2.375]}
+
+
+def test_a_worker_that_fails_is_named_with_its_last_line(peer):
+    name = peer("raise ModuleNotFoundError('no torch here')")
+    with pytest.raises(ConfigError, match="fake ended with code 1: ModuleNotFoundError: no torch here"):
+        with benchmark_peers.Worker(name, {"batch": 2}, "unused") as worker:
+            worker.wait()
+
+
+def test_a_worker_that_is_killed_between_two_questions(peer):
+    name = peer(WORKER.format(folder=str(ROOT / "scripts" / "peers")))
+    with pytest.raises(
+        ConfigError, match="fake ended with code -9.*for want of memory: ask for fewer --peers"
+    ):
+        with benchmark_peers.Worker(name, {"batch": 2}, "unused") as worker:
+            worker.wait()
+            worker._process.kill()
+            worker._process.wait()
+            worker.steps(1)
+
+
+def test_comparison_is_with_the_fastest():
+    speeds = {
+        "a": {"ours": 9.0, "ours_plain": 20.0, "tf_models": 6.0, "keras_hub": 4.0},
+        "b": {"ours": 1.0},
+        "c": {"tf_models": 1.0},
+    }
+    rows = [
+        {"case": case, "peer": name, "sequences_per_sec": value}
+        for case, values in speeds.items()
+        for name, value in values.items()
+    ]
+    assert benchmark_peers.compare(rows) == ["a: 1.50 x tf-models-official"]
+
+
+def test_examples_are_the_same_for_everybody():
+    sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+    import worker
+
+    specification = {"batch": 3, "length": 16, "predictions": 4, "seed": 1, "model": TINY}
+    batch, again = worker.examples(specification), worker.examples(specification)
+    assert all((batch[name] == again[name]).all() for name in batch)
+    assert (
+        batch["input_ids"].shape == (3, 16)
+        and batch["input_ids"].max() < TINY["vocab_size"]
+        and set(batch["segment_ids"][0]) == {0, 1}
+    )
+    for row in range(3):
+        assert len(set(batch["positions"][row])) == 4
+        assert (batch["labels"][row] == batch["input_ids"][row][batch["positions"][row]]).all()
+
+
+def test_requirements_are_pinned():
+    for peer in benchmark_peers.PEERS.values():
+        assert all("==" in requirement or requirement == "numpy" for requirement in peer.requirements)
+        assert pathlib.Path(benchmark_peers.FOLDER, peer.program).exists() and dataclasses.is_dataclass(peer)
+
+
+def benchmark(*arguments):
+    return subprocess.run(
+        [sys.executable, "scripts/benchmark_peers.py", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_whole_way(tmp_path):
+    (tmp_path / "bert.json").write_text(json.dumps(TINY))
+    done = benchmark(
+        f"--bert_config_file={tmp_path}/bert.json",
+        "--shapes=16x4",
+        "--dtypes=fp32",
+        "--peers=ours,ours_plain",
+        "--rounds=2",
+        f"--output={tmp_path}/out",
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert [row["peer"] for row in record["cases"]] == ["ours", "ours_plain"]
+    ours, plain = record["cases"]
+    assert len(ours["secs"]) == 2 and ours["losses"] == pytest.approx(plain["losses"], rel=1e-3)
+    assert (tmp_path / "out.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--peers=torch"], "'torch' is not one of ours"),
+        (["--dtypes=fp16"], "fp32, bf16"),
+        (["--shapes=1"], "LENGTHxBATCH"),
+        (["--rounds=0"], "expected 1 or more"),
+        (["--peers=tf_models", "--environments=/nowhere"], "Make it with --make_environments"),
+    ],
+)
+def test_wrong_flags(arguments, message):
+    done = benchmark(*arguments)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

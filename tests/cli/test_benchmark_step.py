@@ -1,0 +1,92 @@
+"""Measuring: turns, medians and spread; the step benchmark's whole way on a small model. No time is ever checked."""
+
+import io
+import json
+import subprocess
+import sys
+
+import matplotlib.image
+import pytest
+
+from official.reporting import measurement
+from tests.conftest import ROOT, TINY
+
+
+def test_median_and_spread():
+    timing = measurement.Timing((1.0, 2.0, 4.0, 3.0, 10.0))
+    assert timing.median == 3.0 and timing.rate(6.0) == 2.0
+    assert timing.spread == pytest.approx((4.0 - 2.0) / 2 / 3.0)
+    assert measurement.Timing((2.0,)).spread == 0.0
+
+
+def test_cases_take_turns():
+    calls = []
+    timings = measurement.measure_in_turns(
+        {name: lambda name=name: calls.append(name) for name in "ab"}, rounds=3, warmup_rounds=1
+    )
+    assert "".join(calls) == "abababab"
+    assert {name: len(timing.secs) for name, timing in timings.items()} == {"a": 3, "b": 3}
+
+
+def test_chart():
+    bars = [
+        measurement.Bar("fp32", 40.0, 0.1, "4 seq/s", "fp32"),
+        measurement.Bar("bf16", 60.0, 0.0, "8 seq/s", "bf16"),
+    ]
+    picture = matplotlib.image.imread(
+        io.BytesIO(measurement.draw_bars(bars, "Title", "%", 100.0, "limit")), format="png"
+    )
+    assert picture.shape[1] > 1000 and picture.std() > 0.01
+
+
+def benchmark(*arguments):
+    return subprocess.run(
+        [sys.executable, "scripts/benchmark_step.py", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_whole_way(tmp_path):
+    (tmp_path / "bert.json").write_text(json.dumps(TINY))
+    arguments = [
+        f"--bert_config_file={tmp_path}/bert.json",
+        "--shapes=16x4",
+        "--dtypes=fp32,bf16",
+        "--blocks=fused,plain",
+        "--rounds=2",
+        f"--output={tmp_path}/out",
+    ]
+    done = benchmark(*arguments)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert len(record["cases"]) == 4 and all(len(row["secs"]) == 2 for row in record["cases"])
+    for row in record["cases"]:
+        assert row["sequences_per_sec"] == pytest.approx(row["train_batch_size"] / row["step_secs"])
+        assert row["share_of_products"] == pytest.approx(
+            row["gflops"] / record["products"][row["dtype"]]["gflops"]
+        )
+        assert row["name"] in done.stdout
+    assert (tmp_path / "out.png").stat().st_size > 1000
+    again = benchmark(*arguments)
+    assert again.returncode == 2 and "exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--shapes=128"], "LENGTHxBATCH"),
+        (["--dtypes=fp8"], "fp32, bf16, fp16"),
+        (["--blocks=fast"], "fused, plain"),
+        (["--rouns=2"], "did you mean --rounds"),
+        (["--rounds=0"], "--rounds=0, expected 1 or more"),
+        (["--steps=-1"], "--steps=-1, expected 1 or more"),
+        (["--output=/proc/x"], "--output=/proc/x.json: No such file or directory"),
+    ],
+)
+def test_wrong_flags(arguments, message):
+    done = benchmark(*arguments)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1

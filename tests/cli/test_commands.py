@@ -1,0 +1,173 @@
+"""What all commands have in common for the person who types them: help, misspelt flags, pictures, and no lines of libraries."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from official.io import quiet
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import command_line  # pylint: disable=wrong-import-position
+from command_line import ConfigError  # pylint: disable=wrong-import-position
+
+COMMANDS = [
+    "train.py",
+    *sorted(
+        str(path.relative_to(ROOT))
+        for folder in ("scripts", "checkpoints_tools")
+        for path in (ROOT / folder).glob("*.py")
+        if "command_line.run(main)" in path.read_text(encoding="utf-8")
+    ),
+]
+# Asks all for help in one process, and says which loads TensorFlow for it or has a flag without a word.
+ASK_FOR_HELP = """
+import argparse, contextlib, io, os, runpy, sys
+add_argument = argparse._ActionsContainer.add_argument
+def checked(self, *names, **settings):
+    assert settings.get("help"), (sys.argv[0], names)
+    return add_argument(self, *names, **settings)
+argparse._ActionsContainer.add_argument = checked
+for script in sys.argv[1:]:
+    sys.argv, text = [script, "--help"], io.StringIO()
+    sys.path.insert(0, os.path.dirname(script))
+    with contextlib.redirect_stdout(text):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, (script, end.code)
+    assert len(text.getvalue()) > 100 and "None" not in text.getvalue(), (script, text.getvalue())
+    assert "tensorflow" not in sys.modules, script
+"""
+
+
+def parse(monkeypatch, *arguments: str):
+    monkeypatch.setattr(sys, "argv", ["script.py", *arguments])
+    parser = command_line.Parser("Does a thing.")
+    parser.add_argument("--checkpoint", required=True, help="Where.")
+    parser.add_argument("--max_length", type=int, default=3, help="How long.")
+    parser.add_argument("--share", type=float, default=0.5, help="How much.")
+    parser.add_argument("texts", nargs="*", help="What.")
+    return parser.parse()
+
+
+def test_help_is_there_without_tensorflow():
+    assert len(COMMANDS) > 25
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--chekpoint=x"], "unknown flag --chekpoint (did you mean --checkpoint?). See --help."),
+        (["--checkpoint=x", "--lenght=3"], "unknown flag --lenght"),
+        (["--max_length=3"], "the following arguments are required: --checkpoint. See --help."),
+        (["--checkpoint=x", "--max-length=many"], "argument --max_length: 'many' is not a whole number"),
+        (["--checkpoint=x", f"--max-length={'9' * 5000}"], "is not a whole number of 64 bits"),
+        (["--checkpoint=x", "--share=nan"], "argument --share: 'nan' is not a finite number"),
+        (["--checkpoint=x", "--share=1e999"], "argument --share: '1e999' is not a finite number"),
+        (["--checkpoint=x", "--max-length=--"], "--max-length needs a value"),
+        (["--checkpoint=caf\udce9"], r"--checkpoint=caf\udce9 is not UTF-8 text (character 17)"),
+        (["--checkpoint=x", "-v"], "unknown flag -v. See --help."),
+    ],
+)
+def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch, arguments, message):
+    with pytest.raises(ConfigError) as error:
+        parse(monkeypatch, *arguments)
+    assert message in str(error.value)
+
+
+def test_what_is_no_flag_is_none(monkeypatch):
+    flags = parse(monkeypatch, "--checkpoint=a--b", "--max-length", "4", "--", "--text")
+    assert (flags.checkpoint, flags.max_length, flags.texts) == ("a--b", 4, ["--text"])
+
+
+@pytest.mark.parametrize("name", ["x.xyz", "x", "png", "x.png.gz"])
+def test_a_picture_has_one_of_three_endings(tmp_path, name):
+    with pytest.raises(ConfigError, match=r"--picture=.* does not end with one of \.png, \.svg, \.pdf\."):
+        command_line.check_picture_file(str(tmp_path / name), "picture", False)
+
+
+@pytest.mark.parametrize("name,kind", [("a/x.png", "png"), (".svg", "svg"), ("x.y.PDF", "pdf")])
+def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
+    command_line.check_picture_file(str(tmp_path / name), "picture", False)
+    assert command_line.picture_format(str(tmp_path / name)) == kind
+
+
+@pytest.mark.parametrize(
+    "script,flag", [("inspect_data", "--picture=x.xyz"), ("compare_runs", "--output=x.xyz")]
+)
+def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
+    done = subprocess.run(
+        [sys.executable, f"scripts/{script}.py", "nowhere", flag],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"{script}.py: {flag} does not end with one of .png, .svg, .pdf.\n",
+    )
+
+
+def test_who_asks_the_quickstart_for_help_does_not_start_it():
+    done = subprocess.run(
+        ["scripts/quickstart.sh", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (
+        2,
+        "",
+        1,
+    ) and "takes no arguments" in done.stderr
+
+
+@pytest.fixture
+def tensorflow_logger():
+    logger = logging.getLogger("tensorflow")
+    before = logger.level, list(logger.handlers)
+    yield logger
+    logger.setLevel(before[0])
+    logger.handlers[:] = before[1]
+
+
+def test_what_tensorflow_logs_is_kept_back(tensorflow_logger, capsys):
+    tensorflow_logger.addHandler(logging.StreamHandler(sys.stderr))
+    quiet.quieten_libraries()
+    tensorflow_logger.error("Couldn't match files for checkpoint")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_first_compiled_weight_is_silent():
+    """In a command that makes a model without a strategy, as those that load one do."""
+    code = (
+        "import official; from official.modeling.layers import Dense; import tensorflow as tf; Dense('a', 4,"
+        " 4, 0.1)\ntf.function(lambda x: x + 1, jit_compile=True)(1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["train.py", "scripts/inspect_data.py"])
+def test_a_reader_that_has_gone_is_no_error(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-u", command, "--help"],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.stderr == "" and done.returncode in (0, 128 + signal.SIGPIPE)

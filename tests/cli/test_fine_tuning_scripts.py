@@ -1,0 +1,97 @@
+"""fine_tune_squad.sh and fine_tune_glue.sh: any model of configs/models, by its name."""
+
+import os
+import subprocess
+
+import pytest
+
+from official.cli import flags
+from tests.conftest import ROOT
+
+MODELS = ["base", "large", "mini", "minilm", "minilm_l6", "quickstart", "small", "tiny"]
+OWN = {"squad": ("base", "large", "minilm"), "glue": ("base", "large", "minilm")}
+
+
+def shell(*command: str, **environment: str) -> subprocess.CompletedProcess:
+    kept = {name: value for name, value in os.environ.items() if name != "INIT_CHECKPOINT"}
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**kept, **environment}
+    )
+
+
+def recipe(task: str, model: str, suffix: str) -> list[str]:
+    done = shell(
+        "bash",
+        "-c",
+        'set -euo pipefail; source scripts/fine_tune_recipe.sh; recipe "$@"',
+        "fine_tune.sh",
+        task,
+        model,
+        suffix,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "task,suffix,data",
+    [
+        ("squad", "", ["--train_file=x", "--predict_file=x"]),
+        ("squad", "_v2", ["--train_file=x", "--predict_file=x"]),
+        ("glue", "", ["--data_dir=x"]),
+    ],
+)
+def test_every_model_has_a_recipe(task, suffix, data, model, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = recipe(task, model, suffix)
+    assert (found == [f"--flagfile=configs/{task}_{model}{suffix}.flags"]) == (model in OWN[task])
+    config = flags.parse([*found, *data, "--max_seq_length=64", "--plan", "--vocab_file=nowhere"])
+    name = "minilm_l6" if model == "minilm" else model
+    assert config.bert_config_file in (f"configs/models/bert_{name}.json", f"configs/models/{name}.json")
+    assert config.task == task and config.version_2_with_negative == (suffix == "_v2")
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["squad", "huge", "v1"], f"fine_tune_squad.sh: the model huge is not one of {', '.join(MODELS)}."),
+        (["glue", "../x", "rte"], f"fine_tune_glue.sh: the model ../x is not one of {', '.join(MODELS)}."),
+        (
+            ["squad", "mini"],
+            "usage: fine_tune_squad.sh MODEL v1|v2 [train.py flags ...]. MODEL is one of base, ",
+        ),
+        (["glue"], "usage: fine_tune_glue.sh MODEL TASK [train.py flags ...]. MODEL is one of base, "),
+        (["squad", "mini", "v3"], "the version v3 is not one of v1, v2."),
+        (["squad", "mini", "v1"], "INIT_CHECKPOINT is not set."),
+        (["glue", "mini", "rte"], "INIT_CHECKPOINT is not set."),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(arguments, message):
+    task, *rest = arguments
+    done = shell(f"scripts/fine_tune_{task}.sh", *rest)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and message in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["squad", "mini", "v2"],
+        ["squad", "tiny", "v1"],
+        ["glue", "minilm_l6", "rte"],
+        ["glue", "large", "cola"],
+    ],
+)
+def test_a_plan_needs_neither_data_nor_weights(arguments, tmp_path):
+    task, *rest = arguments
+    done = shell(
+        f"scripts/fine_tune_{task}.sh",
+        *rest,
+        "--plan",
+        "--num_steps_per_epoch=100",
+        SQUAD_DIR=str(tmp_path / "squad"),
+        GLUE_DIR=str(tmp_path / "glue"),
+    )
+    assert done.returncode == 0 and f"task             {task}" in done.stdout, done.stderr
+    assert not os.listdir(tmp_path)

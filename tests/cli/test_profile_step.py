@@ -1,0 +1,110 @@
+"""The profile of a step: how operations are grouped, and the whole way on a small model. No time is ever checked."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from tests.conftest import ROOT, TINY
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import profile_step  # pylint: disable=wrong-import-position
+
+
+@pytest.mark.parametrize(
+    "node,kind,group",
+    [
+        ("while/bert/layer_0/MatMul", "_MklMatMul", profile_step.PRODUCTS),
+        ("while/MatMul_3", "_MklNativeFusedMatMul", profile_step.PRODUCTS),
+        ("while/MatMul", "_MklBatchMatMulV2", profile_step.ATTENTION),
+        ("while/StatefulPartitionedCall", "StatefulPartitionedCall", profile_step.BLOCKS),
+        (
+            "while/body/AdamW/AdamW/update_3/StatefulPartitionedCall",
+            "StatefulPartitionedCall",
+            profile_step.OPTIMIZER,
+        ),
+        ("x", "ResourceApplyAdam", profile_step.OPTIMIZER),
+        ("Lamb/L2Loss", "L2Loss", profile_step.OPTIMIZER),
+        ("global_norm/L2Loss_3", "L2Loss", profile_step.NORM),
+        ("while/Softmax", "_MklSoftmax", profile_step.REST),
+    ],
+)
+def test_groups(node, kind, group):
+    assert profile_step.group_of(node, kind) == group
+
+
+def space_of(events):
+    """Returns the profiler's file of one thread's events: (name, picoseconds, {stat: text})."""
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add()
+    line, other = plane.lines.add(name="tf_Compute/1"), plane.lines.add(name="python")
+    texts = {}
+
+    def number_of(text):
+        number = texts.setdefault(text, len(texts) + 1)
+        plane.stat_metadata[number].name = text
+        return number
+
+    for number, (name, duration, stats) in enumerate(events):
+        plane.event_metadata[number].name = name
+        for thread in (line, other):
+            event = thread.events.add(metadata_id=number, duration_ps=duration)
+            for key, value in stats.items():
+                event.stats.add(metadata_id=number_of(key), ref_value=number_of(value))
+    return space
+
+
+def test_summary_is_of_operations_a_step():
+    compiled = {"name": "while/StatefulPartitionedCall", "kernel_type": "StatefulPartitionedCall"}
+    space = space_of(
+        [
+            ("while/MatMul:_MklMatMul", 4_000_000_000, {}),
+            ("ExecutorState::ProcessAsync::Start", 2_000_000_000, compiled),
+            (
+                "ExecutorState::ProcessAsync::Start",
+                9_000_000_000,
+                {**compiled, "kernel_type": "IteratorGetNext"},
+            ),
+            ("ExecutorState::Process", 9_000_000_000, {}),
+            ("while/Sum:Sum", 1_000_000_000, {}),
+            ("while/Sum_1:Sum", 1_000_000_000, {}),
+        ]
+    )
+    assert profile_step.summarize(space, steps=2) == {
+        "groups": {profile_step.PRODUCTS: 2.0, profile_step.BLOCKS: 1.0, profile_step.REST: 1.0},
+        "kinds": {"Sum": {"ms": 1.0, "count": 1.0}},
+    }
+
+
+def test_the_whole_way(tmp_path):
+    (tmp_path / "bert.json").write_text(json.dumps(TINY))
+    arguments = [
+        f"--bert_config_file={tmp_path}/bert.json",
+        "--shapes=16x4",
+        "--steps=2",
+        f"--output={tmp_path}/out",
+    ]
+    done = subprocess.run(
+        [sys.executable, "scripts/profile_step.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert set(case["groups"]) == {
+        profile_step.PRODUCTS,
+        profile_step.ATTENTION,
+        profile_step.BLOCKS,
+        profile_step.OPTIMIZER,
+        profile_step.NORM,
+        profile_step.REST,
+    }
+    assert (
+        min(case["groups"].values()) > 0
+        and case["case"] in done.stdout
+        and (tmp_path / "out.png").stat().st_size > 1000
+    )

@@ -1,0 +1,172 @@
+"""train.py as a user runs it: from text made here to a report, and what wrong command lines print."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+import official
+from official.reporting.metrics import read_metrics
+from tests.conftest import ROOT
+
+SUBJECTS = "the cat|a dog|my friend|the old king|our teacher|one bird".split("|")
+VERBS = "sees|likes|follows|finds|paints".split("|")
+OBJECTS = "a red house|the river|some bread|a small boat|the moon|the garden".split("|")
+
+
+def command(*arguments, **settings) -> subprocess.CompletedProcess:
+    """Runs a script of the repository in a process of its own."""
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    return subprocess.run(
+        [sys.executable, *map(str, arguments), *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with text, a vocabulary, a model and records of 32 tokens."""
+    folder = tmp_path_factory.mktemp("work")
+    generator = random.Random(1)
+    for name, documents in (("train", 60), ("eval", 10)):
+        lines = []
+        for _ in range(documents):
+            subject, verb = generator.choice(SUBJECTS), generator.choice(VERBS)
+            lines += [f"{subject} {verb} {generator.choice(OBJECTS)} ." for _ in range(12)] + [""]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    words = sorted(
+        {word for part in (SUBJECTS, VERBS, OBJECTS) for phrase in part for word in phrase.split()}
+    )
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    sizes = dict(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+    )
+    (folder / "bert.json").write_text(json.dumps(sizes))
+    for name in ("train", "eval"):
+        made = command(
+            "scripts/create_pretraining_data.py",
+            input_files=folder / f"{name}.txt",
+            output_dir=folder / name,
+            vocab_file=folder / "vocab.txt",
+            max_seq_length=32,
+            max_predictions_per_seq=5,
+            dupe_factor=5,
+            num_shards=2,
+        )
+        assert made.returncode == 0, made.stderr
+    return folder
+
+
+def train(folder, **settings):
+    defaults = dict(
+        bert_config_file=folder / "bert.json",
+        vocab_file=folder / "vocab.txt",
+        input_files=f"{folder}/train/*.tfrecord",
+        eval_files=f"{folder}/eval/*.tfrecord",
+        model_dir=folder / "run",
+        max_seq_length=32,
+        max_predictions_per_seq=5,
+        train_batch_size=16,
+        eval_batch_size=16,
+        num_steps_per_epoch=500,
+        num_train_epochs=1,
+        steps_per_loop=50,
+        warmup_steps=20,
+        optimizer_type="lamb",
+        learning_rate=0.02,
+        num_gpus=0,
+        do_eval="true",
+    )
+    return command("train.py", **{**defaults, **settings})
+
+
+def test_from_text_to_a_report(workspace):
+    done = train(workspace, steps_between_eval=50, stop_threshold=0.35)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("success: mlm_accuracy 0.") and done.stdout.count("\n") == 1
+    run = workspace / "run"
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "success" and result["eval_accuracy"] >= 0.35 > 2 * result["majority_accuracy"]
+    assert {
+        "config.json",
+        "command.txt",
+        "report.html",
+        "metrics.jsonl",
+        "mllog.txt",
+        "tensorboard",
+        "checkpoint",
+    } <= set(os.listdir(run))
+    losses = [line["loss"] for line in read_metrics(str(run)) if line["split"] == "train"]
+    assert losses[-1] < losses[0] - 0.5
+    for noise in ("cuda", "TensorRT", "oneDNN", "TFA", "Traceback", "deprecated"):
+        assert noise.lower() not in done.stderr.lower(), done.stderr
+    again = train(workspace, steps_between_eval=50, stop_threshold=0.35)
+    assert (
+        again.returncode == 0 and f"step {result['step']}" in again.stdout and "Resuming from" in again.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (dict(lerning_rate=1), "Unknown flag --lerning_rate (did you mean learning_rate?)."),
+        (
+            dict(train_batch_size=15, num_accumulation_steps=2),
+            (
+                "train_batch_size=15 is not divisible by replicas x num_accumulation_steps = 1 x 2. Nearest"
+                " valid: 14 or 16."
+            ),
+        ),
+        (dict(input_files="nowhere/*.tfrecord"), "--input_files=nowhere/*.tfrecord matches no file."),
+        (dict(max_seq_length=16), "record 1: feature input_ids has 32 values, expected 16"),
+        (dict(vocab_file=__file__), "words, the model's vocab_size is"),
+        (
+            dict(init_checkpoint="nowhere/bert_model.ckpt"),
+            "--init_checkpoint=nowhere/bert_model.ckpt: no checkpoint with this prefix",
+        ),
+    ],
+)
+def test_wrong_command_lines_end_in_one_clear_line_and_exit_2(workspace, tmp_path, arguments, message):
+    done = train(workspace, **{"model_dir": tmp_path / "run", **arguments})
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.startswith("train.py: ")
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "dtype,cpu_flags,asked_for,expected",
+    [
+        ("bf16", "sse2 avx512f", False, "0"),
+        ("bf16", "avx512f avx512_bf16", False, "1"),
+        ("bf16", "amx_bf16 avx512f", False, "1"),
+        ("fp32", "sse2 avx512f", False, "1"),
+        ("bf16", "sse2", True, "1"),
+        ("bf16", None, False, "1"),
+    ],
+)
+def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path, dtype, cpu_flags, asked_for, expected):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    monkeypatch.setattr(official, "_ONEDNN_IS_ASKED_FOR", asked_for)
+    if cpu_flags is not None:
+        (tmp_path / "cpuinfo").write_text(
+            f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {cpu_flags}\nbugs\t\t: none\n"
+        )
+    official.choose_kernels(dtype, str(tmp_path / "cpuinfo"))
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected

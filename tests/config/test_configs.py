@@ -1,0 +1,538 @@
+"""The configuration: every flagfile builds, precedence, messages for what is wrong."""
+
+import json
+import re
+import types
+
+import pytest
+
+from official import config as config_lib
+from official.cli import flags
+from official.config import ConfigError
+from official.config.cluster import Cluster, read_cluster
+from official.config.model import parameters
+from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan, next_evaluation
+from tests.conftest import ROOT
+
+FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
+GOOD = ["--model_dir=m", "--use_synthetic_data", f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"]
+PUBLISHED = """all_reduce_alg bert_config_file beta_1 beta_2 device_warmup distribution_strategy do_eval dtype eval_batch_size init_checkpoint
+input_files learning_rate loss_scale max_predictions_per_seq max_seq_length model_dir num_accumulation_steps num_gpus num_steps_per_epoch
+num_train_epochs optimizer_type scale_loss steps_before_eval_start steps_between_eval steps_per_loop stop_steps stop_threshold tpu
+train_batch_size verbosity warmup_steps weight_decay_rate epsilon explicit_allreduce allreduce_bytes_per_pack num_eval_samples enable_xla
+end_learning_rate poly_power start_warmup_step""".split()
+
+
+@pytest.fixture(autouse=True)
+def _in_repository_root(monkeypatch, request):
+    """Flagfiles name files relative to the repository's root."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("path", FLAGFILES, ids=lambda path: path.stem)
+def test_every_flagfile_builds_its_configuration(path, tmp_path):
+    settings = dict(
+        line.removeprefix("--").split("=", 1)
+        for line in path.read_text().splitlines()
+        if line.startswith("--") and "=" in line
+    )
+    extra = []
+    if "vocab_file" in settings:  # made by the quickstart, so not in a fresh clone
+        vocab = tmp_path / "vocab.txt"
+        vocab.write_text(
+            "word\n" * json.loads((ROOT / settings["bert_config_file"]).read_text())["vocab_size"]
+        )
+        extra = [f"--vocab_file={vocab}"]
+    config = flags.parse([f"--flagfile={path}", *extra])
+    assert config.model.vocab_size > 0
+    assert config_lib.train_steps(config_lib.with_data(config, train_samples=10_000)) > 0
+
+
+@pytest.mark.parametrize(
+    "name,replicas,micro,first_eval",
+    [
+        ("mlperf_v100", 8, 5, 3948),
+        ("mlperf_tpu_v3_32", 32, 24, 3912),
+        ("mlperf_v100_logs", 8, 5, 6822),
+        ("mlperf_tpu_v3_32_logs", 32, 14, 6702),
+    ],
+)
+def test_published_arithmetic(name, replicas, micro, first_eval):
+    config = flags.parse([f"--flagfile=configs/{name}.flags"])
+    assert make_batch_plan(config, replicas).micro_batch_size == micro
+    last = config_lib.train_steps(config)
+    assert next(step for step in range(1, last + 1) if eval_is_due(config, step, last)) == first_eval
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_flag_exists(name):
+    assert name in config_lib.FIELDS
+
+
+def test_bert_large_config_is_the_published_file():
+    assert len((ROOT / "configs/models/bert_large.json").read_bytes()) == 314
+
+
+def test_precedence(tmp_path):
+    saved, flagfile = tmp_path / "c.json", tmp_path / "f.flags"
+    saved.write_text(json.dumps({"learning_rate": 1.0, "beta_1": 0.5, "epsilon": 1e-3}))
+    flagfile.write_text("--beta_1=0.6\n--epsilon=1e-4\n")
+    config = flags.parse([*GOOD, f"--config={saved}", f"--flagfile={flagfile}", "--epsilon=1e-5"])
+    assert (config.learning_rate, config.beta_1, config.epsilon, config.beta_2) == (1.0, 0.6, 1e-5, 0.999)
+
+
+def test_an_empty_value_unsets_what_a_flagfile_has_set():
+    evaluating = [*GOOD, "--do_eval", "--steps_between_eval=200", "--stop_threshold=0.5"]
+    with pytest.raises(ConfigError, match="Add --do_eval, or --steps_between_eval= to unset it"):
+        flags.parse([*evaluating, "--stop_threshold=", "--do_eval=false"])
+    config = flags.parse([*evaluating, "--steps_between_eval=", "--stop_threshold=", "--do_eval=false"])
+    assert (config.steps_between_eval, config.stop_threshold) == (None, None)
+    with pytest.raises(ConfigError, match="seed"):  # has a default: nothing to unset
+        flags.parse([*GOOD, "--seed="])
+
+
+def test_saved_configuration_reads_back(tmp_path):
+    config = flags.parse([*GOOD, "--seed=7"])
+    path = tmp_path / "config.json"
+    path.write_text(config_lib.to_json(config))
+    assert flags.parse([f"--config={path}"]) == config
+
+
+def test_config_by_name():
+    assert flags.parse(["--config=mlperf_v100", "--seed=3"]).train_batch_size == 760
+    with pytest.raises(ConfigError, match="did you mean mlperf_v100"):
+        flags.parse(["--config=mlperf_v10"])
+
+
+def test_configuration_is_locked():
+    config = flags.parse(GOOD)
+    with pytest.raises(AttributeError):
+        config.learning_rate = 1.0
+    with pytest.raises(AttributeError):
+        config.learning_rates  # pylint: disable=pointless-statement
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--lerning_rate=1"], "did you mean learning_rate"),
+        (["--train_batch_size=many"], "--train_batch_size=many, expected an integer."),
+        (["--num_gpus=1.5"], "--num_gpus=1.5, expected an integer."),
+        (["--learning_rate=a: b"], "--learning_rate=a: b, expected a number."),
+        (["--do_eval=maybe"], "--do_eval=maybe, expected true or false."),
+        (["--help=3"], "--help=3, expected true or false."),
+        (["--max_seq_length=4096"], "max_position_embeddings=512"),
+        (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
+        (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
+        (["--stop_steps=4000"], "beyond num_steps_per_epoch x num_train_epochs"),
+        (["--stop_threshold=0.7"], "needs evaluations"),
+        (["--clip_scope=micro_batch"], "loss_normalization=local"),
+        (["--scale_loss"], "loss_normalization=local"),
+        (["--optimizer_type=adam"], "did you mean adamw"),
+        (["--loss_scale=big"], "dynamic or a number"),
+        (["--beta_1=1"], "[0, 1)"),
+        (["--epsilon=0"], "above 0"),
+        (["--learning_rate=nan"], "finite"),
+        (["--tpu=x"], "distribution_strategy=tpu"),
+        (["--num_virtual_devices=2", "--distribution_strategy=one_device"], "distribution_strategy=mirrored"),
+        (["--num_virtual_devices=2", "--all_reduce_alg=nccl"], "hierarchical_copy"),
+        (["--allreduce_bytes_per_pack=1000"], "explicit_allreduce"),
+        (
+            ["--explicit_allreduce", "--clip_scope=micro_batch", "--loss_normalization=local"],
+            "clip_scope=global",
+        ),
+        (["--input_files=x"], "excludes"),
+        (["--bert_config_file=missing.json"], "No such file"),
+        (["--do_train=false"], "nothing to do"),
+        (["--use_synthetic_data=false", "--input_files=x", "--eval_files=x"], "eval_files=x needs --do_eval"),
+        (["--distribution_strategy=multi_worker_mirrored"], "worker_hosts"),
+        (
+            ["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,b:2", "--task_index=2"],
+            "expected 0 to 1",
+        ),
+        (
+            ["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"],
+            "expected host:port",
+        ),
+        (["--worker_hosts=a:1"], "multi_worker_mirrored"),
+        (
+            ["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,a:1", "--task_index=0"],
+            "names a:1 twice",
+        ),
+        (["--distribution_strategy=tpu", "--dtype=fp16"], "Use --dtype=bf16"),
+        (
+            [
+                "--distribution_strategy=tpu",
+                "--tpu=a",
+                "--use_synthetic_data=false",
+                "--input_files=gs://b/x,data/y",
+            ],
+            (
+                "input_files=data/y is a path of this machine, which the hosts of tpu=a do not see. Copy the"
+                " files to a bucket: --input_files=gs://"
+            ),
+        ),
+        (
+            ["--do_eval", "--stop_threshold=88.5"],
+            "is above the maximum of 1. Shares are fractions: 0.885 for 88.5 percent.",
+        ),
+        (["--do_predict"], "do_predict=True needs --task=squad or --task=glue, received --task=pretrain"),
+        (["--all_reduce_alg=ring"], "nccl or hierarchical_copy"),
+        (
+            ["--eval_rule=mlperf_0.7", "--stop_threshold=0.5"],
+            "means stop_threshold=0.712; received 0.5. Give these values, or drop --eval_rule.",
+        ),
+        (
+            [
+                "--eval_rule=mlperf_0.7",
+                "--do_eval",
+                "--eval_files=x",
+                "--steps_between_eval=50",
+                "--num_eval_samples=9",
+            ],
+            'means steps_between_eval=15625, eval_files="", num_eval_samples=10000; received 50, x, 9. Give',
+        ),
+        (
+            ["--eval_rule=mlperf_0.7", "--train_batch_size=440", "--steps_per_loop=7"],
+            (
+                "means steps_per_loop=3; received 7. Give these values (steps_per_loop may be any divisor of"
+                " 1137), or drop --eval_rule."
+            ),
+        ),
+        (
+            ["--eval_rule=mlperf_1.0", "--train_batch_size=440", "--checkpoint_every_steps=500"],
+            "checkpoint_every_steps=500 is not a multiple of steps_per_loop=31. Nearest valid: 496 or 527",
+        ),
+        (["--eval_rule=mlperf_1.0", "--use_synthetic_data=false", "--input_files=x"], "make_eval_set.py"),
+        (["--eval_rule=mlperf_0.8"], "did you mean mlperf_0.7"),
+        (["--do_lower_case=false"], "Give --vocab_file, or drop --do_lower_case"),
+        (["--do_lower_case=maybe"], "do_lower_case"),
+        (["--wandb_name=x"], "needs --wandb"),
+        (["--task=\n"], "is not one of pretrain"),
+        (["surplus"], "Unexpected argument"),
+        (["--flagfile=missing.flags"], "--flagfile=missing.flags: No such file or directory."),
+        (["configs/quickstart.flags"], "(did you mean --flagfile=configs/quickstart.flags?)"),
+        (
+            ["--task=glue", "--mllog_to_stdout", "--plan", "--glue_task=rte"],
+            "mllog_to_stdout=True needs --task=pretrain",
+        ),
+    ],
+)
+def test_wrong_settings_end_in_one_line(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        flags.parse([*GOOD, *arguments])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"hidden_sizes": 3}, "did you mean hidden_size"),
+        ({"hidden_size": 100}, "not divisible"),
+        ({"hidden_act": "swish"}, "gelu, relu"),
+        ({"hidden_dropout_prob": 1.5}, "[0, 1)"),
+        ({"num_hidden_layers": 0}, "positive integer"),
+        ({"layer_norm_eps": 0}, "(0, 1)"),
+        ({"layer_norm_eps": "1e-12"}, "(0, 1)"),
+        ({"hidden_act": ["gelu"]}, "a string"),
+        ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers=1000000000, expected at most 1,000"),
+        ({"vocab_size": 10**10}, "at most 10,000,000"),
+        ({"hidden_size": 49152, "num_hidden_layers": 1000}, "parameters, at most 1e+11"),
+    ],
+)
+def test_wrong_model_sizes(change, message):
+    with pytest.raises(ConfigError) as error:
+        config_lib.bert_config_from_dict({"vocab_size": 100, **change}, "bert.json")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "values,expected",
+    [
+        ({}, "gelu_tanh"),
+        ({"hidden_act": "gelu"}, "gelu_tanh"),
+        ({"hidden_act": "gelu_new"}, "gelu_tanh"),
+        ({"hidden_act": "relu"}, "relu"),
+        ({"hidden_act": "gelu", "model_type": "bert"}, "gelu_erf"),
+        ({"hidden_act": "gelu", "architectures": ["BertModel"]}, "gelu_erf"),
+        ({"model_type": "bert"}, "gelu_erf"),
+        ({"hidden_act": "gelu_tanh", "model_type": "bert"}, "gelu_tanh"),
+        ({"hidden_act": "gelu_erf"}, "gelu_erf"),
+    ],
+)
+def test_gelu_is_what_the_writer_of_the_file_means(values, expected):
+    assert config_lib.bert_config_from_dict({"vocab_size": 100, **values}, "bert.json").hidden_act == expected
+
+
+def test_an_older_run_keeps_its_activation_and_a_saved_one_has_a_plain_name():
+    """What a run before the two names called gelu has the tanh form."""
+    config = config_lib.build_config(
+        [
+            (
+                "config.json",
+                {
+                    "model": {"vocab_size": 100, "hidden_act": "gelu"},
+                    "use_synthetic_data": True,
+                    "model_dir": "unused",
+                    "num_steps_per_epoch": 20000,
+                    "num_train_epochs": 1,
+                },
+            )
+        ]
+    )
+    assert json.loads(config_lib.to_json(config))["model"]["hidden_act"] == "gelu_tanh"
+
+
+def test_a_truth_value_may_be_unset():
+    for arguments, value in (
+        ([], None),
+        (["--do_lower_case"], True),
+        (["--nodo_lower_case"], False),
+        (["--do_lower_case=false", "--do_lower_case="], None),
+    ):
+        vocabulary = ["--vocab_file=none.txt", "--plan"]
+        assert flags.parse([*GOOD, *vocabulary, *arguments]).do_lower_case is value
+
+
+def test_parameters_of_a_model_are_the_published_number():
+    model = config_lib.bert_config_from_dict(
+        json.loads((ROOT / "configs/models/bert_large.json").read_text()), "x"
+    )
+    assert parameters(model) == 335_141_888
+
+
+def tf_config(jobs: dict, kind: str, index) -> dict:
+    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
+
+
+TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None)
+
+
+def test_processes_of_tf_config():
+    """A chief is the first process, whatever its workers are called; other jobs have no part in the run."""
+    jobs = {"ps": ["p:1"], "worker": ["b:2", "c:3"], "chief": ["a:1"], "evaluator": ["e:1"]}
+    ranks = {("chief", 0): 0, ("worker", 0): 1, ("worker", 1): 2}
+    for (kind, index), rank in ranks.items():
+        assert read_cluster(TF_CONFIG_ONLY, tf_config(jobs, kind, index)) == Cluster(
+            ("a:1", "b:2", "c:3"), rank
+        )
+    assert read_cluster(TF_CONFIG_ONLY, tf_config({"worker": ["b:2", "c:3"]}, "worker", "1")) == Cluster(
+        ("b:2", "c:3"), 1
+    )
+
+
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        ("[]", "is not of the form"),
+        ("{", "is not of the form"),
+        ('{"cluster": {"worker": ["a:1"]}}', "is not of the form"),
+        (
+            tf_config({"worker": ["a:1"], "evaluator": ["e:1"]}, "evaluator", 0)["TF_CONFIG"],
+            "of type 'evaluator', a run has only chief and worker",
+        ),
+        (
+            tf_config({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"],
+            "task index 1 of type 'worker', the cluster has 1",
+        ),
+        (tf_config({"worker": ["a"]}, "worker", 0)["TF_CONFIG"], "'a' is not HOST:PORT"),
+        (tf_config({"worker": ["a:99999"]}, "worker", 0)["TF_CONFIG"], "1 to 65535"),
+        (tf_config({"chief": ["a:1", "b:1"]}, "chief", 0)["TF_CONFIG"], "2 processes of type 'chief'"),
+    ],
+)
+def test_a_wrong_tf_config_is_one_line(text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        read_cluster(TF_CONFIG_ONLY, {"TF_CONFIG": text})
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+# Settings of the sections below that change nothing about an evaluation's result, or to rounding only.
+# Whatever else there is, or comes, in these sections does.
+NOT_OF_EVALUATIONS = {"bert_config_file", "dtype", "train_file", "cache_dir", "length_buckets", "num_runs"}
+
+
+def test_every_setting_of_data_and_tasks_changes_the_evaluation_or_says_no():
+    sections = {section.title: section for section in config_lib.SECTIONS}
+    assert {title for title, section in sections.items() if section.evaluation} == {
+        "Model",
+        "Data",
+        "Fine-tuning",
+    }
+    rows = [field for section in sections.values() if section.evaluation for field in section.fields]
+    assert {field.name for field in rows if not field.evaluation} == NOT_OF_EVALUATIONS
+
+
+def test_settings_that_change_the_evaluation_in_some_runs():
+    def names(*arguments) -> set[str]:
+        config = flags.parse([*GOOD, *arguments])
+        return {name for name, field in config_lib.FIELDS.items() if field.changes_evaluation(config)}
+
+    random, real = names(), names("--use_synthetic_data=false", "--input_files=x")
+    assert random - real == {"seed", "eval_batch_size"} and {"max_predictions_per_seq", "input_files"} <= real
+    assert "input_files" not in names(
+        "--use_synthetic_data=false", "--input_files=x", "--eval_files=y", "--do_eval"
+    )
+
+
+def test_tpu_flagfiles_name_no_tpu():
+    for path in (path for path in FLAGFILES if "tpu" in path.stem):
+        config = flags.parse([f"--flagfile={path}"])
+        assert (
+            config.tpu is None and config.distribution_strategy == "tpu" and "--tpu=NAME" in path.read_text()
+        )
+        with pytest.raises(ConfigError, match="gs://BUCKET"):
+            flags.parse([f"--flagfile={path}", "--tpu=some-tpu"])
+
+
+def test_indivisible_batch_names_the_nearest():
+    config = flags.parse([*GOOD, "--train_batch_size=441", "--num_accumulation_steps=11"])
+    with pytest.raises(ConfigError) as error:
+        make_batch_plan(config, 8)
+    assert (
+        str(error.value)
+        == "train_batch_size=441 is not divisible by replicas x num_accumulation_steps = 8 x 11. "
+        "Nearest valid: 440 or 528."
+    )
+
+
+def test_help_shows_every_flag():
+    with pytest.raises(flags.HelpRequested) as text:
+        flags.parse(["--help"])
+    assert all(f"--{name}" in str(text.value) for name in config_lib.FIELDS)
+
+
+def test_step_budget_is_exact():
+    step, loops = 0, []
+    while step < 8103:
+        loops.append(loop_length(step, 1137, 8103))
+        step += loops[-1]
+    assert step == 8103 and loops[:-1] == [1137] * 7 and loops[-1] == 144
+    assert loop_length(1500, 1137, 8103) == 2274 - 1500  # resumed inside a loop: aligned again after it
+
+
+@pytest.mark.parametrize(
+    "batch,every,start,target,loop",
+    [
+        (440, 1137, 6819, 0.712, 3),
+        (448, 1117, 6697, 0.712, 1),
+        (760, 658, 3948, 0.712, 94),
+        (768, 652, 3907, 0.712, 163),
+        (8192, 62, 367, 0.706, 62),
+    ],
+)
+def test_eval_rule_of_mlperf_0_7(batch, every, start, target, loop):
+    """The published flagfiles have these numbers."""
+    config = flags.parse(
+        [*GOOD, "--eval_rule=mlperf_0.7", f"--train_batch_size={batch}", "--num_steps_per_epoch=9000"]
+    )
+    assert (config.steps_between_eval, config.steps_before_eval_start, config.stop_threshold) == (
+        every,
+        start,
+        target,
+    )
+    assert config.do_eval and config.num_eval_samples == 10000 and config.steps_per_loop == loop
+
+
+@pytest.mark.parametrize(
+    "batch,samples", [(256, 150_000), (448, 150_000), (1536, 150_000), (3072, 175_000), (8192, 225_000)]
+)
+def test_eval_rule_of_mlperf_1_0(batch, samples):
+    config = flags.parse(
+        [*GOOD, "--eval_rule=mlperf_1.0", f"--train_batch_size={batch}", "--steps_per_loop=1"]
+    )
+    assert config.steps_between_eval == -(-samples // batch) and config.steps_per_loop == 1
+    assert (config.steps_before_eval_start, config.stop_threshold, config.num_eval_samples) == (
+        0,
+        0.72,
+        10000,
+    )
+
+
+def test_eval_rule_of_a_saved_configuration_reads_back(tmp_path):
+    config = flags.parse([*GOOD, "--eval_rule=mlperf_0.7", "--train_batch_size=440"])
+    (tmp_path / "c.json").write_text(config_lib.to_json(config))
+    assert flags.parse([f"--config={tmp_path}/c.json"]) == config
+
+
+def test_eval_rule_over_a_saved_configuration_without_one(tmp_path):
+    (tmp_path / "c.json").write_text(config_lib.to_json(flags.parse([*GOOD, "--train_batch_size=440"])))
+    config = flags.parse([f"--config={tmp_path}/c.json", "--eval_rule=mlperf_1.0"])
+    assert (config.do_eval, config.steps_between_eval, config.steps_per_loop, config.stop_threshold) == (
+        True,
+        341,
+        31,
+        0.72,
+    )
+
+
+MLPERF = [path for path in FLAGFILES if path.stem.startswith("mlperf_")]
+
+
+@pytest.mark.parametrize("path", MLPERF, ids=lambda path: path.stem)
+def test_mlperf_flagfiles_are_what_the_rule_of_0_7_means(path):
+    plain, ruled = (
+        flags.parse([f"--flagfile={path}"]),
+        flags.parse([f"--flagfile={path}", "--eval_rule=mlperf_0.7"]),
+    )
+    assert {name for name in config_lib.FIELDS if plain[name] != ruled[name]} == {"eval_rule"}
+
+
+@pytest.mark.parametrize("path", MLPERF, ids=lambda path: path.stem)
+def test_mlperf_flagfiles_take_the_rule_of_1_0_with_the_values_it_names(path):
+    arguments = [f"--flagfile={path}", "--eval_rule=mlperf_1.0", "--eval_files=x"]
+    with pytest.raises(ConfigError) as error:
+        flags.parse(arguments)
+    listed = str(error.value).split(" means ")[1].split(";")[0]
+    given = re.findall(r"(\w+)=(\S+?)(?:, |$)", listed)
+    assert [name for name, _ in given] == [
+        "steps_between_eval",
+        "steps_before_eval_start",
+        "stop_threshold",
+        "steps_per_loop",
+    ]
+    config = flags.parse([*arguments, *(f"--{name}={value}" for name, value in given)])
+    assert all(str(config[name]) == value for name, value in given)
+    assert config.steps_per_loop <= 200 and config.steps_between_eval % config.steps_per_loop == 0
+
+
+def test_next_evaluation_is_the_first_that_is_due():
+    config = flags.parse(
+        [
+            *GOOD,
+            "--do_eval",
+            "--steps_per_loop=5",
+            "--steps_between_eval=10",
+            "--steps_before_eval_start=25",
+            "--num_steps_per_epoch=75",
+            "--num_train_epochs=1",
+        ]
+    )
+    for step in range(75):
+        assert next_evaluation(config, step, 75) == next(
+            later for later in range(step + 1, 76) if eval_is_due(config, later, 75)
+        )
+    assert next_evaluation(flags.parse(GOOD), 3, 75) == 75
+
+
+def test_hyphens_are_underscores(tmp_path):
+    (tmp_path / "f.flags").write_text("--wandb-project=p-q\n")
+    config = flags.parse(
+        [*GOOD, "--wandb", "--wandb-name=a-b", f"--flagfile={tmp_path}/f.flags", "--train-batch-size", "64"]
+    )
+    assert (config.wandb_name, config.wandb_project, config.train_batch_size) == ("a-b", "p-q", 64)
+
+
+def test_evaluation_always_at_the_last_step():
+    config = flags.parse(
+        [
+            *GOOD,
+            "--do_eval",
+            "--steps_per_loop=10",
+            "--steps_between_eval=20",
+            "--steps_before_eval_start=30",
+            "--num_steps_per_epoch=75",
+            "--num_train_epochs=1",
+        ]
+    )
+    assert [step for step in range(1, 76) if eval_is_due(config, step, 75)] == [40, 60, 75]

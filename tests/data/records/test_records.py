@@ -1,0 +1,153 @@
+"""The formats of records: bytes that protobuf would write, round trips, foreign and corrupt records, sizes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data.records import containers as records
+from official.data.records import schema as schema_lib
+from official.data.pretraining.examples import Examples
+from official.data.word_pieces.vocabulary import Vocabulary
+
+LENGTH, MOST = 24, 4
+
+
+def make_examples(count: int, seed: int = 0, length: int = LENGTH, most: int = MOST, words: int = 50, pad: int = 0, shortest: int = 9) -> Examples:
+    """Returns examples of random lengths from `shortest` to `length`, of which the first has the latter."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(shortest, length + 1, count)
+    lengths[0] = length
+    predictions = rng.integers(1, most + 1, count)
+    column, used = np.arange(length), np.arange(most) < predictions[:, None]
+    ids = np.where(column < lengths[:, None], rng.integers(5, words, (count, length)), pad)
+    positions = np.sort(rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most], axis=1)
+    return Examples(ids.astype(np.uint16 if words <= 1 << 16 else np.int32), lengths, lengths // 2, np.where(used, positions, 0),
+                    np.where(used, rng.integers(5, words, (count, most)), 0), predictions, rng.random(count) < 0.5)
+
+
+def static_mask_examples(count: int) -> Examples:
+    """Returns examples whose rows have room for the slots of masks that they do not use."""
+    examples = make_examples(count, length=LENGTH - MOST)
+    pad = np.zeros((count, MOST), np.uint16)
+    return Examples(np.concatenate([examples.input_ids, pad], axis=1), *[getattr(examples, name) for name in (
+        "lengths", "first_lengths", "positions", "labels", "predictions", "is_random")])
+
+
+def features_of(length: int = LENGTH, most: int = MOST, words: int | None = None) -> dict:
+    return schema_lib.pretraining_schema(length, most, words)
+
+
+def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in records.parse_batch(tf.constant(encoded), features, kind).items()}
+
+
+@pytest.mark.parametrize("words", [100, 30000, 70000])
+def test_plain_records_are_the_bytes_of_protobuf(words):
+    examples, features = make_examples(40, words=words, pad=0), features_of()
+    values = examples.features()
+    assert records.encode(examples, "plain") == [
+        schema_lib.serialize_example({name: values[name][row] for name in features}, features) for row in range(40)]
+
+
+@pytest.mark.parametrize("kind, pad", [("plain", 0), ("plain", 3), ("compact", 0), ("compact", 3), ("remask", 0)])
+@pytest.mark.parametrize("count", [1, 128, 129, 300])
+def test_examples_are_read_back(kind, pad, count):
+    examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
+    encoded, features = records.encode(examples, kind), features_of(words=50)
+    assert len(encoded) == -(-count // records.examples_per_record(kind))
+    assert {records.detect_format(record) for record in encoded} == {kind}
+    assert {records.sizes_of(record, kind) for record in encoded} == {(LENGTH, MOST)}
+    assert not any(records.describe_mismatch(record, features, kind) for record in encoded)
+    found = parsed(encoded, kind, features)
+    for name, values in examples.features().items():
+        assert found[name].dtype == features[name].dtype and np.array_equal(found[name], values), name
+
+
+def test_the_words_of_a_compact_example():
+    examples = Examples(np.array([[2, 9, 3, 300, 3, 7]]), np.array([5]), np.array([3]), np.array([[1, 0]]), np.array([[259, 0]]),
+                        np.array([1]), np.array([True]))
+    block = tf.train.Example.FromString(records.encode(examples, "compact")[0]).features.feature
+    assert list(block["compact_shape"].int64_list.value) == [6, 2]
+    words = [5, 3, 1, 1, 7, 1, 0, 259, 0, 2, 9, 3, 300, 3]
+    assert list(block["compact_examples"].bytes_list.value) == [b"".join(word.to_bytes(2, "little") for word in words)]
+
+
+@pytest.mark.parametrize("length, most", [(512, 76), (128, 20)])
+def test_compact_records_have_at_most_half_the_bytes_of_plain_ones(length, most):
+    examples = make_examples(256, length=length, most=most, words=30522, shortest=most + 10)
+    sizes = {kind: sum(map(len, records.encode(examples, kind))) for kind in ("plain", "compact")}
+    assert sizes["compact"] <= 0.5 * sizes["plain"]
+
+
+def test_blocks_are_split_and_joined():
+    whole = records.encode(make_examples(300), "compact")
+    single = [example for record in whole for example in records.split(record, "compact")]
+    assert len(single) == 300 and len(set(single)) == 300
+    assert records.join(single, "compact") == whole and records.join(whole[:1], "compact") == whole[:1]
+    other = records.encode(make_examples(2, most=3), "compact")
+    mixed = records.join([*single[:3], *other, single[3]], "compact")
+    assert [len(records.split(record, "compact")) for record in mixed] == [3, 2, 1]
+    assert records.split(b"any", "plain") == records.join([b"any"], "plain") == [b"any"]
+    for foreign in (b"\xff\xff", b"", records.encode(make_examples(1), "plain")[0]):
+        with pytest.raises(ValueError, match="it is not a compact record"):
+            records.split(foreign, "compact")
+
+
+def block_of(strings: list[bytes], shape=(LENGTH, MOST)) -> bytes:
+    block = tf.train.Example()
+    block.features.feature["compact_shape"].int64_list.value.extend(shape)
+    block.features.feature["compact_examples"].bytes_list.value.extend(strings)
+    return block.SerializeToString()
+
+
+def example_of(tokens=12, first=6, predicted=2, others=2 * MOST, ids=12) -> bytes:
+    return np.array([tokens, first, predicted, 0, 0, *[1] * others, *[9] * ids], "<u2").tobytes()
+
+
+BAD_BLOCKS = [
+    (block_of([example_of()], (32, MOST)), "it is of max_seq_length 32, expected 24"),
+    (block_of([example_of()], (LENGTH, 5)), "it is of max_predictions_per_seq 5, expected 4"),
+    (block_of([example_of()], (LENGTH,)), "it is not a compact record"),
+    (block_of([example_of(), example_of()[:-1]]), "example 2: it has 49 bytes, expected 26 and two for each token"),
+    (block_of([example_of(), example_of(ids=11)]), "example 2: it has 48 bytes, expected 50"),
+    (block_of([example_of(), example_of(ids=13)]), "example 2: it has 52 bytes, expected 50"),
+    (block_of([example_of(), b""]), "example 2: it has 0 bytes, expected 26 and two for each token"),
+    (block_of([example_of(tokens=25, ids=25)]), "example 1: it has 25 tokens, 6 of them in the first segment, and 2 predicted ones"),
+    (block_of([example_of(predicted=5)]), "example 1: it has 12 tokens, 6 of them in the first segment, and 5 predicted ones"),
+    (b"\xff\xff\xff", "it is not a compact record"),
+    (records.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
+]
+
+
+@pytest.mark.parametrize("record, problem", BAD_BLOCKS)
+def test_a_bad_block_is_described_and_not_read(record, problem):
+    assert records.describe_mismatch(record, features_of(), "compact") == problem
+    good = records.encode(make_examples(2), "compact")[0]
+    with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):  # the second where the message quotes the record
+        records.parse_batch(tf.constant([good, record]), features_of(), "compact")
+
+
+def test_what_reading_cannot_tell_is_described():
+    assert records.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
+    wrong = records.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
+    assert records.describe_mismatch(wrong, features_of(words=50), "compact").startswith("example 1: feature input_ids has values from")
+    swapped = records.describe_mismatch(block_of([example_of(first=13)]), features_of(), "compact")
+    assert swapped == "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
+
+
+def test_records_of_other_formats_are_told_apart():
+    blocks, plain = records.encode(make_examples(1), "compact"), records.encode(make_examples(1), "plain")
+    remask = records.encode(static_mask_examples(1), "remask")
+    assert records.describe_mismatch(blocks[0], features_of(), "plain") == "it is a compact record among plain ones"
+    assert records.describe_mismatch(plain[0], features_of(), "remask") == "it is a plain record among remask ones"
+    assert records.describe_mismatch(remask[0], features_of(most=3), "remask").startswith("feature mask")
+    assert [records.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
+
+
+def test_ids_that_do_not_fit_are_refused():
+    big = make_examples(3, words=1 << 17)
+    with pytest.raises(ValueError, match="do not fit into 16 bits"):
+        records.encode(big, "compact")
+    with pytest.raises(ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"):
+        records.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")

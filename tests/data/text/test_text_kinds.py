@@ -1,0 +1,159 @@
+"""What is text and what is not: files that are refused by name, lines that end in carriage returns, JSON arrays."""
+
+import gzip
+import io
+import json
+import os
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from official.config import ConfigError
+from official.data.text import json_array
+from official.data.text import text_files
+from official.data.text.documents import ReadCounts
+from tests.test_documents import read, write
+
+TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
+
+
+def npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=np.arange(9))
+    return file.getvalue()
+
+
+NOT_TEXT = {
+    "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out of --input_files"),
+    "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
+    "npz": (npz(), "is a zip archive. Allowed: text"),
+    "npy": (b"\x93NUMPY\1\0", "is a NumPy array"),
+    "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
+    "zeros": (b"\0" * 100, "holds NUL bytes"),
+    "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes behind its beginning"),
+    "utf-16": (TEXT.encode("utf-16"), r"is UTF-16 text \(by its byte order mark\). Convert it to UTF-8 \(iconv -f UTF-16 -t UTF-8\)"),
+    "utf-16-le": (TEXT.encode("utf-16-le"), r"is UTF-16LE text \(every second byte is NUL\). .*iconv -f UTF-16LE"),
+    "utf-16-be": (TEXT.encode("utf-16-be"), r"is UTF-16BE text .*iconv -f UTF-16BE"),
+    "utf-32": (TEXT.encode("utf-32"), "is UTF-32 text"),
+    "latin-1": (TEXT.encode("latin-1"), r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*iconv -f WINDOWS-1252"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_TEXT)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_what_is_not_text_is_refused_by_name(tmp_path, kind, pack):
+    content, message = NOT_TEXT[kind]
+    if kind == "npz" and pack is gzip.compress:
+        message = "holds NUL bytes"
+    with pytest.raises(ConfigError, match=f"/file.x {message}") as error:
+        read(write(tmp_path / "file.x", pack(content)))
+    assert len(str(error.value).removeprefix(str(tmp_path))) < 300
+
+
+def test_some_undecodable_bytes_are_no_reason_to_refuse_a_file(tmp_path):
+    documents, counts = read(write(tmp_path / "a", TEXT.encode() + b"\xe9\n" * 9))
+    assert len(documents) == 51 and counts.undecodable_bytes == 9
+    assert counts.by_file[str(tmp_path / "a")].undecodable_bytes == 9
+
+
+@pytest.mark.parametrize("kind", ["png", "utf-16", "npz"])
+def test_identifying_files_refuses_what_is_not_text_before_any_work(tmp_path, kind):
+    with pytest.raises(ConfigError, match="/file.x is"):
+        text_files.identify([write(tmp_path / "file.x", NOT_TEXT[kind][0])])
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+def test_identities_tell_other_content_of_the_same_size(tmp_path, size):
+    path = tmp_path / "a"
+    write(path, "x" * size)
+    os.utime(path, ns=(5, 5))
+    seen = {text_files.identify([str(path)])[str(path)]}
+    for place in (0, size // 2 + 5, size - 1):
+        content = bytearray(b"x" * size)
+        content[place] = ord("y")
+        write(path, bytes(content))
+        os.utime(path, ns=(5, 5))
+        seen.add(text_files.identify([str(path)])[str(path)])
+    assert len(seen) == 4
+    content[size // 4] = ord("z")  # of a large file this is in none of the samples: the time of the change tells
+    write(path, bytes(content))
+    assert text_files.identify([str(path)])[str(path)] not in seen
+
+
+def test_a_small_file_that_was_touched_is_the_same(tmp_path):
+    path = write(tmp_path / "a", "x" * 1000)
+    before = text_files.identify([path])
+    os.utime(path, ns=(5, 5))
+    assert text_files.identify([path]) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Carriage returns
+
+
+def test_lines_that_end_in_carriage_returns_are_lines(tmp_path):
+    text = "He came. He left.\nOn.\n\nA dog.\nA cat.\n"
+    expected = read(write(tmp_path / "a", text))[0]
+    assert read(write(tmp_path / "b", text.replace("\n", "\r")))[0] == expected
+    assert read(write(tmp_path / "c", gzip.compress(text.replace("\n", "\r").encode())))[0] == expected
+
+
+def test_a_carriage_return_among_line_feeds_ends_no_line(tmp_path):
+    assert read(write(tmp_path / "a", "One\rstill one.\nTwo.\n"), splitting="never")[0] == [["One\rstill one.", "Two."]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON arrays
+
+PAGES = [{"id": 1, "title": "A", "text": "A\nMr. Smith came. He left."}, {"text": "Na\u00efve \U0001f600.", "more": [1, {"x": "]"}]}, "Only \"text\". More."]
+READ = [["Mr. Smith came.", "He left."], ["Na\u00efve \U0001f600."], ["Only \"text\".", "More."]]
+
+
+@pytest.mark.parametrize("dump", [json.dumps, lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+                                  lambda value: "\ufeff\n " + json.dumps(value, separators=(",", ":")) + "\n"])
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, dump, chunk, monkeypatch):
+    monkeypatch.setattr(json_array, "_CHUNK_BYTES", chunk)
+    path = write(tmp_path / "a.json", dump([*PAGES, 3.25, None, {"title": "no text"}]))
+    documents, counts = read(path)
+    assert documents == READ and counts.skipped_lines == 3 and counts.text_bytes == counts.bytes == os.path.getsize(path)
+    assert read(write(tmp_path / "b.json", dump([PAGES[2]])))[0] == READ[2:]
+    assert text_files.plan_splits([path], 10) == [text_files.Split(path)]
+
+
+@pytest.mark.parametrize("text", ["[]", " [ ] \n"])
+def test_an_empty_array_holds_no_document(tmp_path, text):
+    assert read(write(tmp_path / "a.json", text))[0] == []
+
+
+@pytest.mark.parametrize("text", ["[1] A note.\nMore.", '["A quotation" is here]', "[A bracket]", "[\nA line."])
+def test_text_in_brackets_is_no_array(tmp_path, text):
+    assert read(write(tmp_path / "a", text), splitting="never")[0] == [text.split("\n")]
+
+
+@pytest.mark.parametrize("text, message", [
+    ('[{"text": "a"}, {"text": "b', "element 2: Unterminated string"), ('[{"text": "a"} {"text": "b"}]', "element 1: it does not end there"),
+    ('[{"text": "a"}] x', "element 1: there is more after the end"), ('[{"text": "a"},]', "element 2: Expecting value"),
+    ('[{"text": ' + "[" * 100_000, "element 1: nested too deep"), ('[{"text": ' + "1" * 5000 + "}]", "element 1: a number is too long")])
+def test_a_damaged_array_is_an_error(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=f"a.json is not a whole JSON array: {message}"):
+        read(write(tmp_path / "a.json", text))
+
+
+def test_memory_is_bounded_for_an_array_of_24_megabytes(tmp_path):
+    path = write(tmp_path / "a.json", json.dumps([{"text": "words and " * 1000}] * 2400))
+    with open(path, "rb") as file:
+        tracemalloc.start()
+        count = sum(1 for _ in json_array.read_elements(file, path, ReadCounts()))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert count == 2400 and peak < 12e6
+
+
+def test_an_element_that_is_too_long_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_array, "_MOST_ELEMENT_CHARACTERS", 100)
+    monkeypatch.setattr(json_array, "_CHUNK_BYTES", 50)
+    with pytest.raises(ConfigError, match="element 2: it has more than 100 characters"):
+        read(write(tmp_path / "a.json", json.dumps(["a", "x" * 1000])))

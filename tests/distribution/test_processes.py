@@ -1,0 +1,316 @@
+"""Guarantees that only real processes show: two workers on loopback, kill -9 at any moment, signals."""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.data.records import schema as schema_lib
+from official.reporting.metrics import read_metrics
+from tests.conftest import ROOT, TINY, make_records, write_records
+
+MODEL = {**TINY, "num_hidden_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with a model and four files of records."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "bert.json").write_text(
+        json.dumps({**MODEL, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
+    )
+    (folder / "plain.json").write_text(json.dumps(MODEL))
+    schema = schema_lib.pretraining_schema(16, 3)
+    for index in range(4):
+        write_records(folder / f"part-{index}", make_records(30, index, schema))
+    return folder
+
+
+def start(folder, model_dir, *arguments, preexec_fn=None, environment=None, **settings) -> subprocess.Popen:
+    defaults = dict(
+        bert_config_file=folder / "bert.json",
+        input_files=f"{folder}/part-*",
+        model_dir=model_dir,
+        max_seq_length=16,
+        max_predictions_per_seq=3,
+        train_batch_size=8,
+        eval_batch_size=8,
+        num_steps_per_epoch=60,
+        num_train_epochs=1,
+        steps_per_loop=4,
+        warmup_steps=5,
+        optimizer_type="lamb",
+        learning_rate=1e-2,
+        num_gpus=0,
+        checkpoint_every_steps=4,
+        keep_checkpoints=3,
+    )
+    flags = [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
+    return subprocess.Popen(
+        [sys.executable, "train.py", *arguments, *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=preexec_fn,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def finish(process, code=0) -> str:
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == code, errors
+    return output + errors
+
+
+def final_state(model_dir, step) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(model_dir / f"ckpt-{step}"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def free_ports(count) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("localhost", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def untimed(model_dir) -> list[dict]:
+    return [
+        {name: value for name, value in line.items() if name != "sequences_per_sec"}
+        for line in read_metrics(str(model_dir))
+    ]
+
+
+def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path):
+    shared = dict(bert_config_file=workspace / "plain.json", num_steps_per_epoch=8, learning_rate=1e-3)
+    finish(start(workspace, tmp_path / "one", "--do_eval", **shared))
+    hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
+    workers = [
+        start(
+            workspace,
+            tmp_path / "two",
+            "--do_eval",
+            **shared,
+            distribution_strategy="multi_worker_mirrored",
+            worker_hosts=hosts,
+            task_index=index,
+        )
+        for index in (0, 1)
+    ]
+    for worker in workers:
+        finish(worker)
+    ours, theirs = final_state(tmp_path / "two", 8), final_state(tmp_path / "one", 8)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_allclose(
+            ours[name], theirs[name], rtol=1e-4, atol=0.2 if "key/bias" in name else 1e-5, err_msg=name
+        )
+    for line, other in zip(untimed(tmp_path / "two"), untimed(tmp_path / "one"), strict=True):
+        assert (line["split"], line["step"]) == (other["split"], other["step"])
+        assert line["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_chief_and_worker_of_tf_config(workspace, tmp_path):
+    """Both are number 0 of their kind; one of them writes."""
+    chief, worker = [f"localhost:{port}" for port in free_ports(2)]
+    processes = {
+        kind: start(
+            workspace,
+            tmp_path / "run",
+            bert_config_file=workspace / "plain.json",
+            num_steps_per_epoch=4,
+            distribution_strategy="multi_worker_mirrored",
+            environment={
+                "TF_CONFIG": json.dumps(
+                    {"cluster": {"chief": [chief], "worker": [worker]}, "task": {"type": kind, "index": 0}}
+                )
+            },
+        )
+        for kind in ("chief", "worker")
+    }
+    outputs = {kind: finish(process) for kind, process in processes.items()}
+    assert "2 replicas" in outputs["chief"] and "2 replicas" not in outputs["worker"]
+    assert [line["step"] for line in read_metrics(str(tmp_path / "run"))] == [4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
+    hosts = [f"localhost:{port}" for port in free_ports(2)]
+    shared = dict(
+        bert_config_file=workspace / "plain.json",
+        distribution_strategy="multi_worker_mirrored",
+        worker_hosts=",".join(hosts),
+    )
+    workers = [
+        start(workspace, tmp_path / "run", **shared, num_steps_per_epoch=100000, task_index=index)
+        for index in (0, 1)
+    ]
+    wait_for(lambda: "ckpt-8.index" in _names(tmp_path / "run"), workers[0])
+    workers[killed].kill()
+    output = finish(workers[1 - killed], 4)
+    workers[killed].communicate()
+    assert (
+        "Traceback" not in output
+        and f"failed: a peer was lost: {hosts[killed]} (rank {killed}). Start all processes again" in output
+    )
+    if killed:
+        result = json.loads((tmp_path / "run" / "result.json").read_text())
+        assert (
+            result["status"] == "failed"
+            and result["peer_lost"]
+            and result["reason"].startswith("a peer was lost")
+        )
+    last = max(
+        int(name[5:-6])
+        for name in _names(tmp_path / "run")
+        if name.startswith("ckpt-") and name.endswith(".index")
+    )
+    again = [
+        start(
+            workspace,
+            tmp_path / "run",
+            **shared,
+            num_steps_per_epoch=100000,
+            stop_steps=last + 4,
+            task_index=index,
+        )
+        for index in (0, 1)
+    ]
+    assert (
+        f"Resuming from {tmp_path}/run/ckpt-{last}: step {last}" in [finish(process) for process in again][0]
+    )
+
+
+DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(workspace):
+    finish(start(workspace, workspace / "whole", "--do_eval", **DETERMINED))
+    return workspace / "whole"
+
+
+def wait_for(condition, process) -> None:
+    """Waits until `condition()` or the end of the process."""
+    deadline = time.monotonic() + 120
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
+    """Five kills: some while a checkpoint is being written, some between two."""
+    generator = random.Random(7)
+    folder, kills = tmp_path / "killed", 0
+    for kill in range(5):
+        process = start(workspace, folder, "--do_eval", **DETERMINED)
+        target = 4 * generator.randint(2 * kill + 1, 2 * kill + 2)
+        if kill % 2:
+            wait_for(
+                lambda: any(name.startswith(f"ckpt-{target}.") for name in _names(folder)), process
+            )  # while it is written
+        else:
+            wait_for(lambda: f"ckpt-{target}.index" in _names(folder), process)
+            time.sleep(generator.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        process.communicate()
+    assert kills == 5
+    finish(start(workspace, folder, "--do_eval", **DETERMINED))
+    ours, theirs = final_state(folder, 60), final_state(uninterrupted, 60)
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert untimed(folder) == untimed(uninterrupted)
+
+
+def _names(folder) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+@pytest.mark.slow
+def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path):
+    other = {**DETERMINED, "steps_per_loop": 6, "checkpoint_every_steps": 12}
+    finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
+    finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
+    ours, theirs = final_state(tmp_path / "run", 60), final_state(uninterrupted, 60)
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_prints_how_to_go_on_and_exits(workspace, tmp_path, number, code):
+    process = start(workspace, tmp_path / "run", num_steps_per_epoch=100000)
+    wait_for(lambda: "ckpt-8.index" in _names(tmp_path / "run"), process)
+    process.send_signal(number)
+    output = finish(process, code)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
+    assert f"Go on with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/run" in output
+    assert final_state(tmp_path / "run", result["step"])["global_step"] == result["step"]
+
+
+def test_a_second_signal_stops_at_once(workspace, tmp_path):
+    process = start(
+        workspace,
+        tmp_path / "run",
+        steps_per_loop=50000,
+        num_steps_per_epoch=100000,
+        checkpoint_every_steps=50000,
+    )
+    wait_for(lambda: "metrics.jsonl" in _names(tmp_path / "run"), process)
+    time.sleep(5)  # into the long inner loop
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.communicate()
+
+
+def test_the_second_run_on_a_folder_is_refused(workspace, tmp_path):
+    first = start(workspace, tmp_path / "run", num_steps_per_epoch=100000)
+    wait_for(lambda: "ckpt-4.index" in _names(tmp_path / "run"), first)
+    assert "is in use by another run" in finish(start(workspace, tmp_path / "run"), 2)
+    first.send_signal(signal.SIGTERM)
+    finish(first, 143)
+
+
+def test_a_full_disk_is_one_clear_message_and_loses_no_checkpoint(workspace, tmp_path):
+    """A limit on the size of files stands for the full disk: ckpt-4 fits, then nothing as large fits any
+    more."""
+    finish(start(workspace, tmp_path / "run", stop_steps=8))
+    size = os.path.getsize(tmp_path / "run" / "ckpt-8.data-00000-of-00001")
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+    output = finish(start(workspace, tmp_path / "run", preexec_fn=limit), 2)
+    assert (
+        "train.py: --model_dir=" in output.splitlines()[-1]
+        and "ckpt-12 cannot be written" in output
+        and "Traceback" not in output
+    )
+    assert final_state(tmp_path / "run", 8)["global_step"] == 8
+    finish(start(workspace, tmp_path / "run"))
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_message(workspace, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where a folder should be")
+    output = finish(start(workspace, blocked / "run"), 2)
+    assert output.startswith("train.py: --model_dir=") and output.count("\n") == 1

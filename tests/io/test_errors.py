@@ -1,0 +1,106 @@
+"""How an error is shown: one line below 300 characters, the last one, with nothing drawn over it."""
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from official.config import ConfigError
+from official.io import errors
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import fine_tuned  # pylint: disable=wrong-import-position
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["short.", "x" * 5_000, "many words " * 100, "line\nbreak\r\x1b[2J\udce9", "\udce9" * 400, "٣" * 400],
+)
+def test_one_short_line(capsys, message):
+    errors.report_error("train.py", message)
+    shown = capsys.readouterr().err
+    assert (
+        shown.startswith("train.py: ")
+        and shown.count("\n") == 1
+        and shown.endswith("\n")
+        and len(shown) <= 300
+    )
+    assert shown[:-1].isprintable()
+
+
+def test_the_end_of_a_long_message_stays(capsys):
+    errors.report_error("train.py", "wrong " * 100 + "Change --model_dir.")
+    shown = capsys.readouterr().err
+    assert shown.startswith("train.py: wrong wrong") and shown.endswith("Change --model_dir.\n")
+
+
+def test_many_names():
+    names = [f"bert/encoder/layer_{number}/output/dense/kernel" for number in range(24)]
+    assert errors.shortened(names[:1]) == names[0]
+    assert errors.shortened(["a", "b"]) == "a, b"
+    text = errors.describe_names({"missing": names, "unexpected": ["x"], "No layer": []})
+    assert text == f"missing: {names[0]} and 23 more. unexpected: x. No layer"
+    assert (
+        ConfigError(text, {"missing": names}).is_shortened
+        and not ConfigError(text, {"unexpected": ["x"]}).is_shortened
+    )
+
+
+BAR = """
+import sys
+sys.path[:0] = [{root!r}, {root!r} + "/scripts"]
+import tqdm, command_line
+from official.config import ConfigError
+from official.io.bars import Bar
+
+def read():
+    yield from tqdm.tqdm(range(9), "reading", mininterval=0)
+
+def main():
+    left_open = read()
+    next(left_open)
+    with Bar(total=9, desc="working", mininterval=0) as bar:
+        bar.update(3)
+        raise ConfigError("x.json: not a JSON file.")
+
+sys.argv = ["tool.py"]
+command_line.run(main)
+"""
+
+
+def test_bars_go_before_the_error():
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    done = subprocess.run([sys.executable, "-c", BAR.format(root=str(ROOT))], stderr=theirs, check=False)
+    os.close(theirs)
+    output = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            output += data
+    except OSError:  # the end of a terminal
+        pass
+    os.close(ours)
+    text = output.decode().replace("\r\n", "\n")
+    assert done.returncode == 2 and "working" in text
+    *_, bars, error = text.rstrip("\n").rpartition("\r")
+    assert error == "tool.py: x.json: not a JSON file." and text.endswith(error + "\n")
+    assert (
+        bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
+    )  # the last that was drawn is blank
+
+
+@pytest.mark.parametrize(
+    "errors_of_stdin", ["strict", "surrogateescape"]
+)  # the latter in the locales C and POSIX
+def test_typed_text_that_is_no_text(monkeypatch, errors_of_stdin):
+    typed = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), "utf-8", errors_of_stdin)
+    monkeypatch.setattr(sys, "stdin", typed)
+    with pytest.raises(ConfigError, match="the input is not UTF-8 text"):
+        list(fine_tuned.lines("> "))

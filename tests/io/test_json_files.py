@@ -1,0 +1,143 @@
+"""The one reader of JSON: what is not JSON of the wanted types is one line that names file and key."""
+
+import json
+
+import pytest
+
+from official.config import ConfigError
+from official.io import json_files
+from official.reporting import comparison, metrics, result
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", "nested too deeply"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "9999999999999999999999999.. is too large a number"),
+        (b'{"a": 9223372036854775808}', "is too large a number"),
+        (b'{"a": 1e999}', "1e999 is too large a number"),
+        (b'{"a": NaN}', "NaN is no JSON number"),
+        (b'{"a": "caf\xe9"}', "byte 10 is not UTF-8"),
+        (b'{"a":\n 1,}', "line 2 column 4"),
+        (b"[]", "expected an object, got a list"),
+        (b"null", "expected an object, got null"),
+        (b"", "not a JSON file"),
+    ],
+)
+def test_what_is_no_object(tmp_path, content, message):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as error:
+        json_files.read_json(str(tmp_path / "x.json"), "config")
+    assert str(error.value).startswith(f"--config={tmp_path}/x.json") and len(str(error.value)) < 300
+    assert json_files.read_json_or_empty(str(tmp_path / "x.json")) == {}
+
+
+def test_what_is_json(tmp_path):
+    values = {"a": [1, -2.5, "é", None, True], "b": {"c": 9223372036854775807}}
+    (tmp_path / "x.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(values).encode())
+    assert json_files.read_json(str(tmp_path / "x.json")) == values
+    with pytest.raises(ConfigError, match="No such file"):
+        json_files.read_json(str(tmp_path / "y.json"))
+
+
+@pytest.mark.parametrize(
+    "values, kind, message",
+    [
+        ({"a": True}, int, '"a" is true or false, expected a whole number'),
+        ({"a": 1.0}, int, '"a" is a number, expected a whole number'),
+        ({"a": None}, str, '"a" is null, expected a text'),
+        ({"a": "1"}, (float, type(None)), '"a" is a text, expected a number or null'),
+        ({}, str, 'has no "a"'),
+        ([], str, 'expected an object with "a", got a list'),
+    ],
+)
+def test_types_of_fields(values, kind, message):
+    with pytest.raises(ConfigError, match=message):
+        json_files.expect(values, "a", kind, "x.json")
+
+
+def test_fields_of_the_right_type():
+    assert json_files.expect({"a": 1}, "a", float, "x.json") == 1
+    assert json_files.expect({}, "a", str, "x.json", default=None) is None
+
+
+def test_every_reader_is_this_one():
+    """json.load and json.loads are for what this program has made, or another part of it has said."""
+    allowed = {
+        "official/io/json_files.py",
+        "official/reporting/report.py",
+        "official/training/runner.py",
+        "official/training/repeats.py",
+        "official/io/unfinished.py",
+        "scripts/kill_runs.py",
+        "scripts/measure_memory.py",
+        "scripts/benchmark_peers.py",
+        "scripts/peers/worker.py",
+        "scripts/fuzzing/server.py",
+        "scripts/fuzzing/processes.py",
+        "scripts/fuzzing/damage.py",
+    }
+    paths = [
+        path
+        for folder in ("official", "scripts", "checkpoints_tools", "tf2_bert")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    readers = {
+        str(path.relative_to(ROOT)) for path in paths if "json.load" in path.read_text(encoding="utf-8")
+    }
+    assert readers <= allowed
+
+
+RESULT = {"status": "finished", "reason": "all steps done", "step": 4, "samples": 16, "config": {"seed": 1}}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"status": "done"}, "status='done' is not one of"),
+        ({"status": 3}, '"status" is a whole number'),
+        ({"step": "4"}, '"step" is a text'),
+        ({"config": []}, '"config" is a list'),
+        ({"best_step": "x"}, '"best_step" is a text'),
+        ({"fresh_variables": [1]}, "fresh_variables: expected a text"),
+    ],
+)
+def test_a_result_is_checked(tmp_path, changed, message):
+    (tmp_path / "result.json").write_text(json.dumps({**RESULT, **changed}))
+    with pytest.raises(ConfigError, match=message):
+        result.load_result(str(tmp_path))
+    assert result.read_result(str(tmp_path)) == {}
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    assert result.load_result(str(tmp_path)) == RESULT
+
+
+def test_damaged_lines_of_metrics_are_counted(tmp_path):
+    good = '{"split": "eval", "step": 4, "samples": 16, "loss": 1.5, "mlm_accuracy": 0.5}\n'
+    bad = [
+        '{"split": "train", "step": 1, "loss": "low"}\n',
+        '{"split": "train", "step": -1}\n',
+        "[" * 200_000 + "\n",
+        '{"split": "eval", "step": 1, "loss": NaN}\n',
+    ]
+    (tmp_path / "metrics.jsonl").write_text(good + "".join(bad) + good + '{"split": "tr')
+    records, damaged = metrics.read_metrics_counted(str(tmp_path))
+    assert len(records) == 2 and damaged == 4
+    (run,) = comparison.read_runs([str(tmp_path)])
+    assert "4 damaged lines" in run.notes[0]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[]", "expected an object"),
+        ('{"seed": "x"}', "seed='x', expected"),
+        ('{"model": 3}', '"model" is a whole number'),
+    ],
+)
+def test_compared_settings_are_checked(tmp_path, content, message):
+    (tmp_path / "metrics.jsonl").write_text('{"split": "eval", "step": 4, "samples": 16, "loss": 1.5}\n')
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        comparison.read_runs([str(tmp_path)])

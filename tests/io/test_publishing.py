@@ -1,0 +1,200 @@
+"""Replacing what was there: complete and checked first, then all at once or not at all."""
+
+import os
+import pathlib
+import signal
+
+import pytest
+
+from official.checkpoint import publication
+from official.checkpoint.convert import convert
+from official.checkpoint.formats import hf_folder, onnx_file, registry
+from official.checkpoint.formats.options import Options
+from official.config import ConfigError
+from official.io import signals, writing
+from tests.test_convert import OPTIONS, random_checkpoint, write
+from tests.test_format_huggingface import shard
+
+TARGETS = ("google", "huggingface", "popart", "garden")
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in pathlib.Path(folder).rglob("*")
+        if path.is_file()
+    }
+
+
+def files(folder, **texts: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+
+
+@pytest.fixture
+def replaced(tmp_path):
+    """Returns (source of another checkpoint, folder with a result, its contents) for a target format."""
+
+    def make(target: str):
+        first = write(random_checkpoint(), "keras", tmp_path / "a")
+        (tmp_path / "a" / "vocab.txt").write_text("\n".join(map(str, range(40))) + "\n")
+        convert(first, target, str(tmp_path / "out"), options=Options(**{**vars(OPTIONS), "vocab_size": 40}))
+        second = write(random_checkpoint(seed=2), "keras", tmp_path / "b")
+        return second, tmp_path / "out", contents(tmp_path / "out")
+
+    return make
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, publication.MismatchError])
+def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure, replaced, monkeypatch):
+    second, folder, before = replaced(target)
+    container = registry.FORMATS[target][1]
+    read = container.read
+
+    def fail(location):
+        if not location.startswith(str(folder)):
+            return read(location)
+        assert contents(folder) != before  # it has been written
+        raise failure("read back")
+
+    monkeypatch.setattr(container, "read", fail)
+    with pytest.raises((failure, ConfigError)):
+        convert(second, target, str(folder), options=OPTIONS, overwrite=True)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_old_result_goes_as_a_whole(target, replaced):
+    second, folder, before = replaced(target)
+    assert any("vocab_rows" in name for name in before)
+    convert(second, target, str(folder), options=OPTIONS, overwrite=True)
+    after = contents(folder)
+    assert not any("vocab_rows" in name or name.startswith(".") for name in after)
+    weights = [
+        name for name in after if name.endswith((".data-00000-of-00001", "model.safetensors", ".onnx"))
+    ]
+    assert len(weights) == 1 and after[weights[0]] != before[weights[0]]
+
+
+def test_the_tokenizer_of_an_older_model_goes(tmp_path):
+    """It would be read before the new vocabulary. Where the result brings none, what is there stays."""
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "tokenizer.json").write_text("{}")
+    convert(start, "huggingface", str(tmp_path / "hf"), options=OPTIONS, overwrite=True)
+    assert "tokenizer.json" in contents(tmp_path / "hf")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(55))]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    with_words = Options(**{**vars(OPTIONS), "vocab_file": str(tmp_path / "vocab.txt")})
+    convert(start, "huggingface", str(tmp_path / "hf"), options=with_words, overwrite=True)
+    after = set(contents(tmp_path / "hf"))
+    assert {"vocab.txt", "tokenizer_config.json"} <= after and "tokenizer.json" not in after
+
+
+def test_a_result_whose_outputs_differ_is_not_published(replaced):
+    second, folder, before = replaced("google")
+    seen = []
+
+    def differs(source, target, options):
+        seen.append((target["format"], os.path.exists(target["path"] + ".index")))
+        return {"passed": False}
+
+    report = convert(second, "google", str(folder), options=OPTIONS, overwrite=True, verify=differs)
+    assert seen == [("google", True)] and not report["published"] and contents(folder) == before
+
+
+def test_older_parts_and_second_files_go(tmp_path, monkeypatch):
+    start = write(random_checkpoint(), "google", tmp_path / "a")
+    convert(start, "huggingface", str(tmp_path / "hf"), options=OPTIONS)
+    shard(tmp_path / "hf")
+    convert(start, "huggingface", str(tmp_path / "hf"), options=OPTIONS, overwrite=True)
+    assert {name for name in contents(tmp_path / "hf") if name.startswith("model")} == {hf_folder.WEIGHTS}
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_file, "_MAX_BYTES", 1000)
+        path = convert(start, "popart", str(tmp_path / "onnx"), options=OPTIONS)["target"]["path"]
+        assert len(onnx_file.files(path)) == 2
+    convert(start, "popart", str(tmp_path / "onnx"), options=OPTIONS, overwrite=True)
+    assert onnx_file.files(path) == [path]
+
+
+@pytest.mark.parametrize("moves_before", range(5))
+def test_moves_that_fail_are_taken_back(moves_before, tmp_path, monkeypatch):
+    files(tmp_path, **{"x.index": "old", "x.data": "old", "x.rows": "old", "other": "kept"})
+    real, count = os.replace, iter(range(100))
+
+    def replace(before, after):
+        if next(count) == moves_before:
+            raise OSError("no more")
+        real(before, after)
+
+    with writing.unpublished(str(tmp_path)) as work:
+        files(pathlib.Path(work), **{"x.index": "new", "x.data": "new"})
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(OSError, match="no more"):
+            writing.publish_all(work, str(tmp_path), ".index", [str(tmp_path / "x.rows")])
+    shown = {name: content for name, content in contents(tmp_path).items() if not name.startswith(".")}
+    assert shown == {"x.index": b"old", "x.data": b"old", "x.rows": b"old", "other": b"kept"}
+
+
+@pytest.mark.parametrize("moves_before", range(6))
+def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path, monkeypatch):
+    """The moves end after some of them, as `kill -9` ends them, and the number of the process is one that is
+    free."""
+    files(tmp_path, **{"x.index": "old", "x.data": "old", "x.rows": "old"})
+    real = writing._move_all
+
+    class Killed(BaseException):
+        pass
+
+    monkeypatch.setattr(writing, "_remove_folder", lambda path: None)
+
+    def move(moves):
+        real(moves[:moves_before])
+        raise Killed
+
+    monkeypatch.setattr(writing, "_move_all", move)
+    monkeypatch.setattr(os, "getpid", lambda: 2**30)
+    with pytest.raises(Killed), writing.unpublished(str(tmp_path)) as work:
+        files(pathlib.Path(work), **{"x.index": "new", "x.data": "new"})
+        writing.publish_all(work, str(tmp_path), ".index", [str(tmp_path / "x.rows")])
+    monkeypatch.undo()
+    with writing.unpublished(str(tmp_path)):
+        pass
+    after = contents(tmp_path)
+    assert all(not name.startswith(".") for name in after)
+    old, new = {"x.index": b"old", "x.data": b"old", "x.rows": b"old"}, {"x.index": b"new", "x.data": b"new"}
+    assert after == (new if moves_before == 5 else old)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_the_moves(number, tmp_path, monkeypatch):
+    files(tmp_path, **{"x.index": "old"})
+    real = writing._move_all
+
+    def move(moves):
+        signal.raise_signal(number)
+        real(moves)
+
+    monkeypatch.setattr(writing, "_move_all", move)
+    with (
+        signals.watching(),
+        pytest.raises(signals.Interrupted) as error,
+        signals.raising(),
+        writing.unpublished(str(tmp_path)) as work,
+    ):
+        files(pathlib.Path(work), **{"x.index": "new"})
+        writing.publish_all(work, str(tmp_path), ".index")
+    assert error.value.signal == number and contents(tmp_path) == {"x.index": b"new"}
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), writing.replacing(str(path)) as temporary:
+        pathlib.Path(temporary).write_text("half")
+        raise ZeroDivisionError
+    assert contents(tmp_path) == {"a": b"old"}
+    writing.replace_file(str(path), "new")
+    assert contents(tmp_path) == {"a": b"new"}

@@ -1,0 +1,209 @@
+"""The files of a vocabulary: what is read from tokenizer.json and tokenizer_config.json, what is cased, and what is refused."""
+
+import json
+
+import pytest
+
+from official.config import ConfigError
+from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
+from official.io import label_files, vocabulary_files
+
+UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
+CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")
+NORMALIZER = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+
+
+def write_vocab(folder, words=UNCASED, **config) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder / "vocab.txt")
+
+
+def write_tokenizer(folder, words=UNCASED, normalizer=NORMALIZER, **changes) -> str:
+    folder.mkdir(exist_ok=True)
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "vocab": {word: number for number, word in reversed(list(enumerate(words)))},
+    }
+    added = [{"id": 0, "content": words[0], "special": True}]
+    whole = {
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        **changes,
+    }
+    (folder / "tokenizer.json").write_text(
+        json.dumps({**whole, "model": {**model, **changes.get("model", {})}})
+    )
+    return str(folder / "tokenizer.json")
+
+
+def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
+    text = load_vocabulary(write_vocab(tmp_path / "text"))
+    path = write_tokenizer(tmp_path / "json")
+    for given in (path, str(tmp_path / "json"), f"{tmp_path}/json/"):
+        assert load_for_text(given) == text and text.do_lower_case
+    file = vocabulary_files.read(path)
+    assert file.content == (tmp_path / "text" / "vocab.txt").read_bytes() and file.do_lower_case is True
+    write_vocab(tmp_path / "json", CASED)  # which counts where both are there
+    assert load_for_text(str(tmp_path / "json"), do_lower_case=False).words == CASED
+
+
+@pytest.mark.parametrize(
+    "normalizer, lower_case",
+    [
+        (NORMALIZER, True),
+        ({**NORMALIZER, "lowercase": False}, False),
+        (None, False),
+        ({**NORMALIZER, "strip_accents": True}, True),
+        (
+            {
+                "type": "Sequence",
+                "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}],
+            },
+            True,
+        ),
+    ],
+)
+def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path, normalizer, lower_case):
+    words = UNCASED if lower_case else CASED
+    assert load_for_text(write_tokenizer(tmp_path / "json", words, normalizer)).do_lower_case == lower_case
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model": {"type": "BPE"}}, "of type BPE is not read, only WordPiece"),
+        ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "of type Unigram"),
+        ({"model": {"vocab": [1]}}, "only WordPiece"),
+        ({"model": {"vocab": {"[PAD]": 0, "a": 2}}}, "are not 0, 1, 2"),
+        ({"model": {"vocab": {"[PAD]": "0"}}}, "are not 0, 1, 2"),
+        ({"added_tokens": [3]}, "are not 0, 1, 2"),
+        ({"model": {"continuing_subword_prefix": "@@"}}, "continuing_subword_prefix"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "is not BERT's"),
+        ({"normalizer": {**NORMALIZER, "strip_accents": False}}, "is not BERT's"),
+        ({"normalizer": {"type": "NFKC"}}, "is not BERT's"),
+        ({"normalizer": {"type": ["x"], "normalizers": 5}}, "is not BERT's"),
+        ({"pre_tokenizer": [1]}, "is not BERT's"),
+    ],
+)
+def test_another_tokenizer_is_one_clear_line(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}") as error:
+        load_for_text(write_tokenizer(tmp_path / "json", **changes))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+def test_a_folder_without_a_vocabulary_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="no vocab.txt and no tokenizer.json in this folder"):
+        load_for_text(str(tmp_path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cased and uncased
+
+
+def test_what_counts_is_the_setting_then_the_vocabulary_then_the_checkpoint(tmp_path):
+    path = write_vocab(
+        tmp_path / "vocab", (*UNCASED, *(f"word{number}" for number in range(200)), "X")
+    )  # neither cased nor uncased
+    write_vocab(tmp_path / "checkpoint", do_lower_case=False)
+    write_tokenizer(tmp_path / "other", normalizer={**NORMALIZER, "lowercase": False})
+    assert load_for_text(path).do_lower_case
+    for checkpoint in ("checkpoint", "checkpoint/model.ckpt-7", "other"):
+        assert not load_for_text(path, checkpoint=str(tmp_path / checkpoint)).do_lower_case
+    write_vocab(tmp_path / "vocab", load_vocabulary(path).words, do_lower_case=True)
+    assert load_for_text(path, checkpoint=str(tmp_path / "checkpoint")).do_lower_case
+    assert not load_for_text(path, do_lower_case=False).do_lower_case
+
+
+@pytest.mark.parametrize(
+    "given, config, by",
+    [
+        (None, {}, "the default"),
+        (True, {}, "given"),
+        (None, {"do_lower_case": True}, "says tokenizer_config.json"),
+    ],
+)
+def test_a_cased_vocabulary_is_not_lower_cased(tmp_path, given, config, by):
+    path = write_vocab(tmp_path / "cased", CASED, **config)
+    with pytest.raises(ConfigError) as error:
+        load_for_text(path, given)
+    assert (
+        f"is cased: 2 of 6 words have capitals, which do_lower_case=true ({by}) never finds. Give"
+        " --do_lower_case=false" in str(error.value)
+    )
+    assert (
+        len(str(error.value)) < 300 + len(path) and load_vocabulary(path).words == CASED
+    )  # to show ids as words, it is good
+    assert not load_for_text(path, do_lower_case=False).do_lower_case
+
+
+def test_an_uncased_vocabulary_that_is_not_lower_cased_is_warned_of(tmp_path, caplog):
+    path = write_vocab(tmp_path / "uncased", do_lower_case=False)
+    with caplog.at_level("WARNING"):
+        assert not load_for_text(path).do_lower_case
+    assert "has no word with a capital" in caplog.text and "--do_lower_case=true" in caplog.text
+
+
+def test_special_tokens_and_words_without_letters_say_nothing_of_capitals():
+    assert vocabulary_files.count_capitals(UNCASED) == (0, 5) and not vocabulary_files.is_cased(UNCASED)
+    assert vocabulary_files.is_cased(CASED) and not vocabulary_files.is_cased(("[UNK]", "12", "中"))
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"do_lower_case": "no"}, "expected true or false"),
+        ({"do_lower_case": True, "strip_accents": False}, "strip_accents=False with do_lower_case=True"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=false"),
+    ],
+)
+def test_a_tokenizer_config_of_another_tokenizer_is_refused(tmp_path, config, message):
+    with pytest.raises(ConfigError, match=message):
+        load_for_text(write_vocab(tmp_path / "v", **config))
+
+
+def test_what_is_kept_says_what_it_was_made_of(tmp_path):
+    for words, lower_case in ((UNCASED, True), (CASED, False)):
+        for name, content in vocabulary_files.companions(
+            write_vocab(tmp_path / "v", words), None, 512
+        ).items():
+            (tmp_path / "kept").mkdir(exist_ok=True)
+            (tmp_path / "kept" / name).write_bytes(content)
+        assert load_for_text(str(tmp_path / "kept")).do_lower_case == lower_case
+        assert (
+            json.loads((tmp_path / "kept" / "tokenizer_config.json").read_text())["model_max_length"] == 512
+        )
+
+
+def test_labels_come_back(tmp_path):
+    (tmp_path / "labels.json").write_text(label_files.content(("no", "yes")))
+    assert label_files.read(str(tmp_path)) == {
+        "labels": ["no", "yes"],
+        "problem_type": "single_label_classification",
+    }
+    keys = label_files.to_hugging_face(("no", "yes"), None, 2)
+    assert keys == {
+        "id2label": {"0": "no", "1": "yes"},
+        "label2id": {"no": 0, "yes": 1},
+    } and label_files.of_hugging_face(keys)["labels"] == ("no", "yes")
+    assert (
+        label_files.to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
+    )  # names of another head
+    assert label_files.of_hugging_face(label_files.to_hugging_face(None, "regression", 1)) == {
+        "labels": None,
+        "problem_type": "regression",
+    }
+    (tmp_path / "labels.json").write_text('{"labels": 3}')
+    with pytest.raises(ConfigError, match="labels=3, expected a list of names"):
+        label_files.read(str(tmp_path))

@@ -1,0 +1,78 @@
+"""Processes of a job: what they do to the end and what happens to them when the process that began them is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from official.config import ConfigError
+from official.io import workers
+from tests.conftest import ROOT
+
+JOB = """
+import sys
+from official.io import workers
+from tests import worker_tasks
+workers.run_all([(worker_tasks.write_late, sys.argv[1], number) for number in range(4)], 2, 1, "Writing", "files", "official.io.workers")
+"""
+
+
+def is_alive(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, secs: float = 20) -> bool:
+    deadline = time.monotonic() + secs
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_busy_processes_do_not_outlive_a_killed_parent(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
+    at_work = [int(path.read_text()) for path in tmp_path.glob("began-*")]
+    servers = [
+        int(open(f"/proc/{process}/stat", encoding="utf-8").read().rsplit(")", 1)[1].split()[1])
+        for process in at_work
+    ]
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert parent.pid not in at_work + servers
+    assert wait_for(lambda: not any(map(is_alive, at_work + servers)))
+    assert not list(tmp_path.glob("late-*"))  # each would be there five seconds after its task began
+
+
+def test_all_tasks_are_done_by_two_processes(tmp_path):
+    from tests import worker_tasks
+
+    workers.run_all(
+        [(worker_tasks.write, str(tmp_path), number) for number in range(5)],
+        2,
+        1,
+        "Writing",
+        "files",
+        "official.io.workers",
+    )
+    assert sorted(os.listdir(tmp_path)) == [f"done-{number}" for number in range(5)]
+
+
+def test_a_killed_process_is_one_line(tmp_path):
+    from tests import worker_tasks
+
+    with pytest.raises(ConfigError, match="a worker process was killed.* Lower --num_workers=2"):
+        workers.run_all(
+            [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)],
+            2,
+            1,
+            "Writing",
+            "files",
+            "official.io.workers",
+        )

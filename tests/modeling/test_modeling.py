@@ -1,0 +1,216 @@
+"""The model against its NumPy oracle, its names and sizes, and what must not change its output."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from official.config import BertConfig, bert_config_from_dict
+from official.modeling import layers, losses
+from official.modeling.pretrainer import BertPretrainer
+from tests import numpy_bert
+from tests.conftest import ROOT, TINY
+from tests.numpy_bert import NumpyBert, cross_entropy_sum
+
+LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
+attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel attention/output/dense/bias
+attention/output/LayerNorm/gamma attention/output/LayerNorm/beta intermediate/dense/kernel intermediate/dense/bias
+output/dense/kernel output/dense/bias output/LayerNorm/gamma output/LayerNorm/beta""".split()
+AROUND = """bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
+bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel bert/pooler/dense/bias
+cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias cls/predictions/transform/LayerNorm/gamma
+cls/predictions/transform/LayerNorm/beta cls/predictions/output_bias cls/seq_relationship/output_weights
+cls/seq_relationship/output_bias""".split()
+
+
+def features(batch=3, length=16, predictions=3, seed=0) -> dict:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(4, length + 1, batch)
+    return {
+        "input_ids": generator.integers(0, TINY["vocab_size"], (batch, length)).astype(np.int32),
+        "input_mask": (np.arange(length) < lengths[:, None]).astype(np.int32),
+        "segment_ids": generator.integers(0, 2, (batch, length)).astype(np.int32),
+        "masked_lm_positions": generator.integers(0, 4, (batch, predictions)).astype(np.int32),
+        "masked_lm_ids": generator.integers(0, TINY["vocab_size"], (batch, predictions)).astype(np.int32),
+        "masked_lm_weights": generator.random((batch, predictions)).astype(np.float32),
+    }
+
+
+def randomised(model):
+    """Moves every weight away from its initial value, so that a forgotten bias or gamma shows."""
+    generator = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable + generator.normal(0, 0.1, variable.shape).astype(np.float32))
+    return model
+
+
+def oracle(model, **settings) -> NumpyBert:
+    weights = {variable.name.split(":")[0]: variable.numpy() for variable in model.trainable_variables}
+    return NumpyBert(weights, TINY["num_hidden_layers"], TINY["num_attention_heads"], **settings)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("activation,epsilon", [("gelu_tanh", 1e-12), ("gelu_erf", 1e-12), ("gelu_erf", 0.3)])
+def test_forward_pass_agrees_with_numpy(activation, epsilon, fused):
+    sizes, batch = BertConfig(**TINY, hidden_act=activation, layer_norm_eps=epsilon), features()
+    model = randomised(BertPretrainer(sizes, fused))
+    for variable in model.trainable_variables:
+        if variable.name.endswith("dense/kernel:0"):  # so that the activation sees large numbers
+            variable.assign(variable * 3)
+    arguments = [batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")]
+    masked, relation = model(batch)
+    form, other = (
+        getattr(numpy_bert, name)
+        for name in (activation, {"gelu_erf": "gelu_tanh", "gelu_tanh": "gelu_erf"}[activation])
+    )
+    expected_masked, expected_relation = oracle(model, activation=form, epsilon=epsilon).pretrain_logits(
+        *arguments
+    )
+    assert (
+        np.abs(
+            oracle(model, activation=other, epsilon=epsilon).pretrain_logits(*arguments)[0] - expected_masked
+        ).max()
+        > 1e-4
+    )
+    np.testing.assert_allclose(masked, expected_masked, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(relation, expected_relation, atol=1e-5, rtol=1e-5)
+
+
+def test_encoder_agrees_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features(seed=3)
+    arguments = batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+    for ours, expected in zip(model.encoder(*arguments), oracle(model).encode(*arguments)):
+        np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_losses_agree_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    masked, _ = model(batch)
+    loss = losses.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    expected = cross_entropy_sum(
+        np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"]
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
+    np.testing.assert_allclose(
+        losses.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
+    )
+
+
+def test_variable_names_are_googles():
+    names = {
+        variable.name.split(":")[0] for variable in BertPretrainer(BertConfig(**TINY)).trainable_variables
+    }
+    assert names == {*AROUND, *(f"bert/encoder/layer_{layer}/{part}" for layer in range(2) for part in LAYER)}
+
+
+def test_parameter_count_of_bert_large():
+    sizes = bert_config_from_dict(
+        json.loads((ROOT / "configs/models/bert_large.json").read_text()), "bert_large.json"
+    )
+    with tf.Graph().as_default():  # a graph holds no values: 1.3 GB that are not needed to count
+        variables = BertPretrainer(sizes).trainable_variables
+    assert len(variables) == 398
+    assert sum(variable.shape.num_elements() for variable in variables) == 336_226_108
+
+
+def test_initial_weights_differ_between_variables():
+    model = BertPretrainer(BertConfig(**TINY))
+    kernels = [
+        variable.numpy().ravel()[:20] for variable in model.trainable_variables if "kernel" in variable.name
+    ]
+    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)
+    assert np.abs(np.concatenate(kernels)).max() <= 0.04 + 1e-6  # truncated at two standard deviations
+
+
+def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
+    def draw(seed):
+        tf.keras.utils.set_random_seed(seed)
+        draws = layers.normal_initializer(0.02)
+        return [draws(shape, dtype=tf.float32).numpy() for shape in ((300, 128), (300, 128), (7,))]
+
+    first, second, few = draw(1)
+    both = np.concatenate([first, second]).ravel()
+    assert stats.kstest(both / 0.02, stats.truncnorm(-2, 2).cdf).pvalue > 0.01
+    for left, right in ((first, second), (first[:-1], first[1:]), (first[:, :-1], first[:, 1:])):
+        assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 0.02
+    for again, other, expected in zip(draw(1), draw(2), (first, second, few)):
+        np.testing.assert_array_equal(again, expected)
+        assert not (other == expected).any()
+
+
+def test_padding_changes_nothing():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    other = {**batch, "input_ids": np.where(batch["input_mask"], batch["input_ids"], 7)}
+    np.testing.assert_allclose(model(batch)[0], model(other)[0], atol=1e-6)
+
+
+def test_dropout_is_a_function_of_the_seed():
+    model, batch = (
+        BertPretrainer(
+            BertConfig(**{**TINY, "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3})
+        ),
+        features(),
+    )
+    runs = [model(batch, dropout_seed=tf.constant(seed))[0].numpy() for seed in ([1, 2], [1, 2], [1, 3])]
+    assert (runs[0] == runs[1]).all() and not np.allclose(runs[0], runs[2])
+    assert not np.allclose(runs[0], model(batch)[0])
+
+
+def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
+    split = lambda seed: tf.stack(layers.split_seed(seed, 50))
+    seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
+    found = [split(seed).numpy() for seed in seeds]
+    for seed, expected in zip(seeds, found):
+        np.testing.assert_array_equal(tf.function(split, jit_compile=True)(seed), expected)
+    halves = np.concatenate(found).T  # 200 numbers of each: two of 2^32 hardly are the same
+    assert all(len(np.unique(half)) == 200 for half in halves)
+    assert layers.split_seed(None, 2) == [None, None]
+
+
+def test_a_shared_block_is_traced_once():
+    model = BertPretrainer(BertConfig(**{**TINY, "num_hidden_layers": 5}), shared=True)
+    graph = tf.function(lambda batch: model(batch)[0]).get_concrete_function(features()).graph
+    calls = [
+        operation.get_attr("f").name
+        for operation in graph.get_operations()
+        if "PartitionedCall" in operation.type
+    ]
+    assert len(calls) == 5 and len(set(calls)) == 1
+
+
+def test_dropout_rate_and_scale():
+    x = tf.ones([1000, 100])
+    dropped = layers.dropout(x, 0.1, tf.constant([5, 6])).numpy()
+    assert abs((dropped == 0).mean() - 0.1) < 0.005
+    np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.9, rtol=1e-6)
+    assert not (dropped == layers.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
+
+
+def test_gather_gradient_is_that_of_tf_gather():
+    table, indices = tf.random.normal([6, 4]), tf.constant([[0, 3, 3], [5, 0, 0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(table)
+        ours, theirs = [
+            tf.reduce_sum(gather(table, indices) ** 3) for gather in (layers.gather_rows, tf.gather)
+        ]
+    np.testing.assert_allclose(
+        tape.gradient(ours, table), tf.convert_to_tensor(tape.gradient(theirs, table)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
+def test_mixed_precision(policy, tolerance):
+    reference, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    model = BertPretrainer(BertConfig(**TINY))
+    for ours, theirs in zip(model.trainable_variables, reference.trainable_variables):
+        assert ours.dtype == tf.float32
+        ours.assign(theirs)
+    masked, relation = model(batch)
+    assert masked.dtype == relation.dtype == tf.float32
+    expected = np.asarray(reference(batch)[0])
+    difference = np.abs(masked - expected).max()
+    assert 0 < difference < tolerance * np.abs(expected).max()

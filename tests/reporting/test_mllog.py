@@ -1,0 +1,384 @@
+"""The MLPerf log: what the real checker says of real runs, and that one file tells one run whatever happens to it."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+
+import mlperf_logging
+import pytest
+
+from official.config import ConfigError
+from official.reporting import mllog
+from official.tasks import TASKS
+from official.training import page_cache, runner
+from official.training.loop import Loop, NonFiniteError
+
+RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
+LARGE_NAMES = dict(
+    num_hidden_layers=24, num_attention_heads=2
+)  # the rules know the names of BERT-large's 398 tensors, not their sizes
+
+
+def run(config):
+    return runner.run(config, TASKS["pretrain"], command=["train.py"])
+
+
+def events_of(config) -> list[dict]:
+    return mllog.read_events(f"{config.model_dir}/mllog.txt")
+
+
+def keys(events) -> list[str]:
+    return [event["key"] for event in events]
+
+
+def stop_after(monkeypatch, step: int) -> None:
+    """Sends the next run a signal once it has done `step` steps."""
+    original = Loop._train
+
+    def stopping(self, iterator):
+        values = original(self, iterator)
+        if self.state.step == step:
+            self.interruption.signal = 15
+        return values
+
+    monkeypatch.setattr(Loop, "_train", stopping)
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory):
+    """Returns (ruleset, log, lowered target) -> the complaints of mlperf-logging's own checker, run as its
+    users run it."""
+    copy = tmp_path_factory.mktemp("rules")
+    shutil.copytree(
+        mlperf_logging.__path__[0], copy / "mlperf_logging", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for rules in (copy / "mlperf_logging/compliance_checker").glob("training_*/closed_bert.yaml"):
+        rules.write_text(re.sub(r"0\.7(12|06|20)", "0.0", rules.read_text()))
+
+    def check(ruleset: str, log, lowered: bool) -> str:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mlperf_logging.compliance_checker",
+                "--usage",
+                "training",
+                "--ruleset",
+                ruleset,
+                "--log_output",
+                str(copy / "out.log"),
+                str(log),
+            ],
+            cwd=copy if lowered else copy.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        text = done.stdout + done.stderr
+        assert ("SUCCESS" in text) == (done.returncode == 0), text
+        return "" if done.returncode == 0 else text
+
+    return check
+
+
+@pytest.fixture
+def run_config(make_config, record_files):
+    def make(model=None, **settings):
+        defaults = dict(
+            input_files=record_files(),
+            do_eval=True,
+            num_eval_samples=12,
+            eval_batch_size=8,
+            steps_between_eval=10,
+            steps_per_loop=5,
+            checkpoint_every_steps=5,
+            num_steps_per_epoch=20,
+            num_accumulation_steps=2,
+        )
+        return make_config(model=model, **{**defaults, **settings})
+
+    return make
+
+
+def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, checker):
+    """Of a run that is interrupted, and of the same log once the run has gone on and stopped."""
+    config = run_config(LARGE_NAMES, stop_threshold=0.99)
+    log = f"{config.model_dir}/mllog.txt"
+    stop_after(monkeypatch, 15)
+    for status in ("interrupted", "aborted"):
+        assert run(config).status == status
+        events = mllog.read_events(log)
+        assert keys(events).count("run_start") == keys(events).count("run_stop") == 1
+        for ruleset in RULESETS:
+            complaints = checker(ruleset, log, lowered=False)
+            assert complaints.count("Failed checks for eval_accuracy") == 1
+            assert (
+                len(re.findall(r"Failed checks|CHECK for|Required|failed test|Failed executing", complaints))
+                == 1
+            ), complaints
+            assert not checker(ruleset, log, lowered=True)
+
+
+def test_values_are_true_and_counted_in_sequences(run_config, capsys):
+    config = run_config(
+        stop_threshold=0.0, submission_org="us", submission_status="onprem", seed=7, mllog_to_stdout=True
+    )
+    assert run(config).status == "success"
+    events = events_of(config)
+    values = {event["key"]: event["value"] for event in events}
+    assert (
+        values["global_batch_size"],
+        values["gradient_accumulation_steps"],
+        values["opt_base_learning_rate"],
+    ) == (8, 2, 0.01)
+    assert (
+        values["submission_org"],
+        values["submission_platform"],
+        values["submission_status"],
+        values["seed"],
+    ) == ("us", "cpu-1", "onprem", 7)
+    assert values["eval_samples"] == 12 and values["train_samples"] == 160
+    by_key = {event["key"]: event["metadata"] for event in events}
+    assert (
+        by_key["block_start"]["first_epoch_num"],
+        by_key["block_start"]["epoch_count"],
+        by_key["block_stop"]["samples_count"],
+    ) == (0, 80, 80)
+    assert (
+        by_key["eval_accuracy"]["epoch_num"] == by_key["eval_start"]["epoch_num"] == 80
+        and by_key["eval_accuracy"]["step_num"] == 10
+    )
+    assert by_key["run_stop"]["status"] == "success"
+    times = [event["time_ms"] for event in events]
+    assert times == sorted(times)
+    assert (
+        keys(events).index("cache_clear") < keys(events).index("init_stop") < keys(events).index("run_start")
+    )
+    with open(f"{config.model_dir}/mllog.txt", encoding="utf-8") as file:
+        assert file.read() == capsys.readouterr().out
+
+
+def test_stdout_is_for_people(run_config, capsys):
+    config = run_config()
+    run(config)
+    assert keys(events_of(config))[-1] == "run_stop" and capsys.readouterr().out == ""
+
+
+def test_nothing_is_claimed_that_was_not_done(run_config, make_config, tmp_path):
+    assert "cache_clear" not in keys(_events_after(run_config(clear_caches=False)))
+    synthetic = make_config(num_steps_per_epoch=5, model_dir=str(tmp_path / "synthetic"))
+    events = _events_after(synthetic)
+    assert not {"cache_clear", "eval_samples", "eval_accuracy"} & set(keys(events))
+    assert events[-1]["metadata"]["status"] == "aborted" and events[-1]["metadata"]["reason"] == "finished"
+
+
+def _events_after(config):
+    run(config)
+    return events_of(config)
+
+
+def test_an_interrupted_run_has_one_log(run_config, monkeypatch):
+    """Blocks of both processes, end to end, make up the whole; what was done twice after a kill stands there
+    once."""
+    config = run_config()
+    log = f"{config.model_dir}/mllog.txt"
+    stop_after(monkeypatch, 15)
+    run(config)
+    with open(log, "ab") as file:  # what a process that was killed before its next checkpoint leaves behind
+        for key, samples in (("block_start", 120), ("block_stop", 160), ("eval_accuracy", 160)):
+            file.write(
+                f':::MLLOG {{"key": "{key}", "value": 1, "time_ms": 1, "metadata": {{"samples_count":'
+                f' {samples}, "epoch_num": {samples}}}}}\n'.encode()
+            )
+        file.write(b':::MLLOG {"key": "eval_st')
+    run(config)
+    events = events_of(config)
+    blocks = [
+        (event["key"], event["metadata"]["samples_count"])
+        for event in events
+        if event["key"].startswith("block")
+    ]
+    assert blocks == [
+        ("block_start", 0),
+        ("block_stop", 80),
+        ("block_start", 80),
+        ("block_stop", 120),
+        ("block_start", 120),
+        ("block_stop", 160),
+    ]
+    assert [event["metadata"]["samples_count"] for event in events if event["key"] == "eval_accuracy"] == [
+        80,
+        160,
+    ]
+    assert (
+        keys(events).count("run_start")
+        == keys(events).count("run_stop")
+        == keys(events).count("eval_samples")
+        == 1
+    )
+    assert keys(events)[-1] == "run_stop"
+
+
+def test_a_damaged_log_does_not_stop_a_run(run_config, monkeypatch):
+    config = run_config()
+    stop_after(monkeypatch, 15)
+    run(config)
+    log = f"{config.model_dir}/mllog.txt"
+    with open(log, "ab") as file:
+        file.write(
+            b':::MLLOG {"key": 3}\n:::MLLOG []\n:::MLLOG {"key": "block_start", "value": 1, "metadata":'
+            b' {"samples_count": 0}}\n\xff\xfe\n'
+        )
+    assert run(config).status == "finished"
+    assert (
+        keys(events_of(config)).count("run_stop") == 1 and keys(events_of(config)).count("block_start") == 3
+    )
+
+
+def test_a_log_that_cannot_be_written_is_bad_input(run_config, tmp_path):
+    with pytest.raises(ConfigError, match="--mllog_file="):
+        run(run_config(mllog_file=str(tmp_path)))
+
+
+def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
+    config = run_config()
+    stop_after(monkeypatch, 15)
+    run(config)
+    log = f"{config.model_dir}/mllog.txt"
+    with open(log, encoding="utf-8") as file:
+        lines = file.readlines()
+    with open(log, "w", encoding="utf-8") as file:
+        file.writelines(lines[:-2])  # neither block_stop nor run_stop
+    run(config)
+    starts = [
+        event["metadata"]["samples_count"] for event in events_of(config) if event["key"] == "block_start"
+    ]
+    assert starts == [0, 80]
+
+
+def test_a_run_that_is_over_keeps_its_log(run_config):
+    config = run_config()
+    run(config)
+    before = events_of(config)
+    run(config)
+    assert events_of(config) == before
+
+
+def test_another_target_changes_the_end_and_not_its_time(run_config):
+    run(run_config(stop_threshold=0.99))
+    before = events_of(run_config())
+    assert run(run_config(stop_threshold=0.0)).status == "success"
+    after = events_of(run_config())
+    assert after[:-1] == before[:-1] and after[-1]["time_ms"] == before[-1]["time_ms"]
+    assert (before[-1]["metadata"]["status"], after[-1]["metadata"]["status"]) == ("aborted", "success")
+
+
+def test_an_evaluation_of_another_set_leaves_the_training_alone(run_config):
+    config = run_config()
+    run(config)
+    names = ("mllog.txt", "metrics.jsonl", "config.json", "command.txt")
+    before = [open(f"{config.model_dir}/{name}", "rb").read() for name in names]
+    result = open(f"{config.model_dir}/result.json", "rb").read()
+    run(run_config(do_train=False, num_eval_samples=4, steps_between_eval=None))
+    assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
+    assert open(f"{config.model_dir}/train_result.json", "rb").read() == result
+    run(run_config(num_eval_samples=4))  # a run that is over, with another evaluation set
+    assert open(f"{config.model_dir}/mllog.txt", "rb").read() == before[0]
+
+
+def test_a_closed_stdout_does_not_stop_a_run(run_config, monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    assert run(run_config(mllog_to_stdout=True)).status == "finished"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert (
+        run(
+            run_config(mllog_to_stdout=True, learning_rate=0.02, model_dir=run_config().model_dir + "2")
+        ).status
+        == "finished"
+    )
+
+
+def test_a_remote_log_is_there_before_the_end(run_config):
+    config = run_config(mllog_file="ram://mllog_test/log.txt")
+    log = mllog.MLPerfLog(
+        config.mllog_file, mllog.run_settings(config, "cpu-1"), 0, goes_on=False, evaluated=False
+    )
+    log.initialize(["a"], since=1.0)
+    log.run_start()
+    log.flush()
+    assert keys(mllog.read_events(config.mllog_file))[-1] == "run_start"
+
+
+def test_other_settings_begin_a_new_log(run_config, monkeypatch, tmp_path):
+    stop_after(monkeypatch, 10)
+    run(run_config())
+    run(run_config(learning_rate=0.02))
+    assert (tmp_path / "run/mllog-earlier-1.txt").exists()
+    events = events_of(run_config())
+    assert {event["key"]: event["value"] for event in events}["opt_base_learning_rate"] == 0.02
+    assert keys(events).count("run_start") == 1
+
+
+def test_a_log_of_another_run_is_not_overwritten(run_config, tmp_path):
+    log = tmp_path / "logs/mine.txt"
+    run(run_config(mllog_file=str(log)))
+    first = log.read_bytes()
+    run(run_config(mllog_file=str(log), model_dir=str(tmp_path / "second")))
+    assert (tmp_path / "logs/mine-earlier-1.txt").read_bytes() == first
+    assert keys(mllog.read_events(str(log))).count("run_stop") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [NonFiniteError("loss not finite"), ConfigError("a file is broken"), KeyboardInterrupt()]
+)
+def test_every_way_out_ends_the_log(run_config, monkeypatch, error):
+    config = run_config()
+
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(Loop, "_save", fail)
+    try:
+        run(config)
+    except (ConfigError, KeyboardInterrupt):
+        pass
+    assert (
+        events_of(config)[-1]["metadata"] | {"status": "aborted", "reason": "failed", "epoch_num": 40}
+        == events_of(config)[-1]["metadata"]
+    )
+
+
+def test_the_page_cache_is_dropped(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(1 << 20))
+    path.read_bytes()
+    assert page_cache.drop([str(path), str(tmp_path / "missing"), "gs://bucket/file"]) == 1
+    if _pages_in_memory(path) is None or _in_memory_filesystem(path):
+        pytest.skip("needs fincore and a file system on a disk")
+    assert _pages_in_memory(path) == 0
+
+
+def _in_memory_filesystem(path) -> bool:
+    done = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=False)
+    return done.stdout.strip() in ("tmpfs", "ramfs", "")
+
+
+def _pages_in_memory(path) -> int | None:
+    """Returns the pages of a file that the system has in memory, by util-linux' fincore; None where that is
+    missing."""
+    if shutil.which("fincore") is None:
+        return None
+    return int(
+        subprocess.run(
+            ["fincore", "--noheadings", "--output", "PAGES", str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )

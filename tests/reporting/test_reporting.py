@@ -1,0 +1,615 @@
+"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
+
+import io
+import json
+import logging as standard_logging
+import re
+import types
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from official.reporting import metrics as metrics_lib
+from official.reporting import plots as plots_lib
+from official.reporting import progress as progress_lib
+from official.reporting import result as result_lib
+from official.reporting import summary as summary_lib
+
+# ---------------------------------------------------------------------------------------------------------------------
+# metrics
+
+
+def write_steps(model_dir, steps, resume_step=None):
+    writer = metrics_lib.MetricsWriter(str(model_dir), resume_step)
+    for step in steps:
+        writer.write("train", step, {"samples": 8 * step, "loss": 10.0 / step, "learning_rate": 1e-3})
+    writer.close()
+
+
+def test_a_line_holds_split_step_samples_and_the_values(tmp_path):
+    writer = metrics_lib.MetricsWriter(str(tmp_path / "new" / "run"))
+    writer.write(
+        "eval",
+        np.int64(7),
+        {"loss": np.float32(0.5), "samples": np.int64(56), "mlm_accuracy": tf.constant(0.25)},
+    )
+    line = (
+        tmp_path / "new" / "run" / "metrics.jsonl"
+    ).read_text()  # Not closed, not flushed: it is on the disk already.
+    assert line == '{"split": "eval", "step": 7, "samples": 56, "loss": 0.5, "mlm_accuracy": 0.25}\n'
+    writer.close()
+
+
+def test_values_that_are_not_finite_are_null(tmp_path):
+    writer = metrics_lib.MetricsWriter(str(tmp_path))
+    writer.write(
+        "train",
+        1,
+        {
+            "loss": float("nan"),
+            "nsp_loss": np.float32("inf"),
+            "mlm_loss": tf.constant(-np.inf),
+            "loss_scale": None,
+        },
+    )
+    writer.close()
+    text = (tmp_path / "metrics.jsonl").read_text()
+    record = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [record[name] for name in ("loss", "nsp_loss", "mlm_loss", "loss_scale")] == [None] * 4
+
+
+def test_a_resumed_run_leaves_the_lines_of_one_that_was_not_interrupted(tmp_path):
+    write_steps(tmp_path / "whole", range(1, 9))
+    write_steps(tmp_path / "resumed", range(1, 7))
+    with open(tmp_path / "resumed" / "metrics.jsonl", "ab") as file:
+        file.write(b'{"split": "train", "step": 7, "lo')
+    write_steps(tmp_path / "resumed", range(5, 9), resume_step=4)
+    assert (tmp_path / "resumed" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == ["metrics.jsonl", "tensorboard"]
+
+
+@pytest.mark.parametrize(
+    "resume_step, steps", [(0, [9]), (2, [1, 2, 9]), (5, [1, 2, 3, 9]), (None, [1, 2, 3, 9])]
+)
+def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path, resume_step, steps):
+    write_steps(tmp_path, [1, 2, 3])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(
+            b'{"split": "train", "step": 1}'
+        )  # Whole but for its end of line: what comes next would be glued to it.
+    write_steps(tmp_path, [9], resume_step)
+    assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == steps
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "[]",
+        "null",
+        "\\xff",
+        '{"step": 2}',
+        '{"split": "train"}',
+        '{"split": "test", "step": 2}',
+        '{"split": ["train"], "step": 2}',
+        '{"split": "eval", "step": "2"}',
+        '{"split": "eval", "step": null}',
+        '{"split": "eval", "step": true}',
+    ],
+)
+def test_damaged_lines_are_skipped(tmp_path, line):
+    write_steps(tmp_path, [1])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(line.encode("latin-1") + b"\n")
+    assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == [1]
+    write_steps(tmp_path, [3], resume_step=2)
+    assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_an_untouched_file_is_not_rewritten(tmp_path):
+    write_steps(tmp_path, [1, 2])
+    before = (tmp_path / "metrics.jsonl").stat()
+    write_steps(tmp_path, [], resume_step=2)
+    after = (tmp_path / "metrics.jsonl").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_filesystems_that_do_not_append():
+    folder = "ram://test_reporting/run"
+    write_steps(folder, [1, 2, 3])
+    writer = metrics_lib.MetricsWriter(folder, resume_step=2)
+    writer.write("eval", 3, {"loss": 1.0})
+    writer.flush()
+    assert [
+        (record["split"], record["step"]) for record in metrics_lib.read_metrics(folder + "/metrics.jsonl")
+    ] == [("train", 1), ("train", 2), ("eval", 3)]
+    writer.close()
+    assert len(tf.io.gfile.glob(folder + "/tensorboard/train/events.out.tfevents.*")) == 1
+
+
+def test_a_missing_metrics_file_holds_nothing(tmp_path):
+    assert metrics_lib.read_metrics(str(tmp_path)) == []
+    assert metrics_lib.read_metrics(str(tmp_path / "nothing.jsonl")) == []
+
+
+def test_tensorboard_shows_a_resumed_run_once(tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    write_steps(tmp_path, [1, 2, 3, 4], resume_step=0)
+    write_steps(tmp_path, [3, 6], resume_step=2)
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard" / "train")).Reload()
+    assert sorted(events.Tags()["scalars"]) == ["learning_rate", "loss"]
+    assert [(point.step, round(point.value, 4)) for point in events.Scalars("loss")] == [
+        (1, 10.0),
+        (2, 5.0),
+        (3, 3.3333),
+        (6, 1.6667),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# progress and log lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def stderr(monkeypatch):
+    """Returns a function that configures logging to a fake stderr, a terminal or not."""
+    root, absl_logger, tensorflow = (
+        standard_logging.getLogger(name) for name in (None, "absl", "tensorflow")
+    )
+    before = [(logger, logger.level, list(logger.handlers)) for logger in (root, absl_logger, tensorflow)]
+
+    def start(terminal=False, verbosity=0):
+        stream = Terminal() if terminal else io.StringIO()
+        monkeypatch.setattr("sys.stderr", stream)
+        progress_lib.configure_logging(verbosity)
+        return stream
+
+    with warnings.catch_warnings():
+        yield start
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+VALUES = {
+    "loss": np.float32(7.1234),
+    "mlm_accuracy": 0.0523,
+    "learning_rate": 4.9e-3,
+    "sequences_per_sec": 1412.4,
+    "nsp_loss": 0.7,
+}
+
+
+def test_plain_progress(stderr, monkeypatch):
+    clock = iter([0.0, 20.0, 60.0])
+    monkeypatch.setattr(progress_lib.time, "monotonic", lambda: next(clock))
+    stream = stderr()
+    progress = progress_lib.Progress(4000, 0)
+    progress.update(400, VALUES)
+    progress.update(1200, {"loss": float("nan"), "mlm_accuracy": None, "sequences_per_sec": 0.46})
+    progress.message("evaluation of step 1200")
+    progress.close()
+    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in stream.getvalue().splitlines()]
+    assert (
+        lines
+        == [
+            "step  400/4000  loss 7.1234  mlm_accuracy 0.0523  lr 4.9e-03  1,412 seq/s  left 3:00",
+            "step 1200/4000  loss nan  0.46 seq/s  left 2:20",  # 40 s for 800 steps; the first update, with the compilation, does not count.
+            "evaluation of step 1200",
+        ]
+    )
+
+
+def test_plain_progress_of_many_loops_stays_short(stderr, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress_lib.time, "monotonic", lambda: now[0])
+    stream = stderr()
+    progress = progress_lib.Progress(10_000, 0)
+    for step in range(1, 10_001):
+        progress.update(step, {})
+    assert len(stream.getvalue().splitlines()) == 101
+    now[0] = 30.0
+    progress.update(9_950, {})  # A line after half a minute, however few the steps.
+    assert len(stream.getvalue().splitlines()) == 102
+
+
+def test_the_bar_on_a_terminal(stderr):
+    stream = stderr(terminal=True)
+    progress = progress_lib.Progress(4000, 200)
+    progress.update(400, VALUES)
+    progress.message("evaluation done")
+    logging.warning("slow disk")
+    progress.update(4000, VALUES)
+    progress.close()
+    logging.info("after")
+    text = stream.getvalue()
+    assert "step 200/4000" in text and "step 400/4000" in text and "step 4000/4000" in text
+    assert "loss 7.1234  mlm 0.0523  lr 4.9e-03  1,412 seq/s  left " in text
+    for message in ("evaluation done", "WARNING: slow disk", "after"):  # Each on a line of its own.
+        assert re.search(rf"(^|[\r\n])\d\d:\d\d:\d\d {message}\n", text), text
+    assert not text.endswith("|")
+
+
+def test_no_bar_where_only_warnings_are_asked_for(stderr):
+    stream = stderr(terminal=True, verbosity=-1)
+    progress = progress_lib.Progress(10, 0)
+    progress.update(10, VALUES)
+    progress.message("unseen")
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+def test_log_lines(stderr):
+    stream = stderr()
+    progress_lib.configure_logging(0)  # Twice is once.
+    logging.debug("debug")
+    logging.info("100%% of %s", "it")
+    logging.warning("careful")
+    logging.error("wrong")
+    standard_logging.getLogger("tensorflow").warning("unseen")
+    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in stream.getvalue().splitlines()]
+    assert lines == ["100% of it", "WARNING: careful", "ERROR: wrong"]
+
+
+def test_verbosity(stderr):
+    stream = stderr(verbosity=1)
+    logging.debug("debug")
+    assert stream.getvalue().endswith(" debug\n")
+    stream = stderr(verbosity=-1)
+    logging.info("unseen")
+    logging.warning("seen")
+    assert stream.getvalue().endswith(" WARNING: seen\n") and "unseen" not in stream.getvalue()
+
+
+def test_the_end_of_life_notice_of_tensorflow_addons_is_not_printed(stderr):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stderr()
+        warnings.warn_explicit(
+            "TFA has ended development",
+            UserWarning,
+            "tfa_eol_msg.py",
+            1,
+            module="tensorflow_addons.utils.tfa_eol_msg",
+        )
+        warnings.warn_explicit("another", UserWarning, "other.py", 1, module="other")
+    assert [str(warning.message) for warning in caught] == ["another"]
+
+
+@pytest.mark.parametrize(
+    "secs, text",
+    [
+        (0, "0:00"),
+        (-1, "0:00"),
+        (59.6, "1:00"),
+        (3723, "1:02:03"),
+        (200_000, "2d 7:33:20"),
+        (float("inf"), "?"),
+        (float("nan"), "?"),
+    ],
+)
+def test_format_secs(secs, text):
+    assert progress_lib.format_secs(secs) == text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# result
+
+
+def make_result(**changes):
+    values = dict(
+        status="success",
+        reason="masked-LM accuracy 0.31 reached 0.30",
+        step=400,
+        samples=25_600,
+        eval_accuracy=0.31,
+        eval_loss=np.float32(2.5),
+        target=0.3,
+        majority_accuracy=0.05,
+        sequences_per_sec=412.3,
+        wall_secs=61.2,
+        checkpoint="run/ckpt-400",
+    )
+    return result_lib.TrainResult(**{**values, **changes})
+
+
+def test_a_lost_peer_has_an_exit_code_of_its_own():
+    assert (
+        make_result(status="failed").exit_code == 3
+        and make_result(status="failed", peer_lost=True).exit_code == 4
+    )
+
+
+def test_result_file(tmp_path):
+    path = result_lib.write_result(
+        str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"])
+    )
+    values = json.load(open(path))
+    assert list(values) == [
+        "status",
+        "reason",
+        "step",
+        "samples",
+        "eval_accuracy",
+        "eval_loss",
+        "target",
+        "target_metric",
+        "majority_accuracy",
+        "majority_prediction",
+        "sequences_per_sec",
+        "wall_secs",
+        "startup_secs",
+        "first_step_secs",
+        "peak_memory_bytes",
+        "checkpoint",
+        "fresh_variables",
+        "skipped_steps",
+        "config",
+        "environment",
+        "data",
+        "signal",
+        "peer_lost",
+        "tables",
+        "examples",
+        "predictions",
+        "learning_rates",
+        "f1",
+    ]
+    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == (
+        "success",
+        2.5,
+        ["cls/output_bias"],
+        0.885,
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_result_file_replaces_the_old_one_and_holds_no_nan(tmp_path):
+    result_lib.write_result(str(tmp_path), make_result())
+    path = result_lib.write_result(str(tmp_path), make_result(status="failed", eval_loss=float("nan")))
+    assert json.load(open(path))["eval_loss"] is None and "NaN" not in open(path).read()
+
+
+def test_result_file_on_another_filesystem():
+    path = result_lib.write_result("ram://test_reporting_result", make_result())
+    assert json.loads(tf.io.gfile.GFile(path).read())["step"] == 400
+
+
+@pytest.mark.parametrize(
+    "status, signal, code",
+    [
+        ("success", None, 0),
+        ("finished", None, 0),
+        ("aborted", None, 1),
+        ("failed", None, 3),
+        ("interrupted", 2, 130),
+        ("interrupted", 15, 143),
+    ],
+)
+def test_exit_codes(status, signal, code):
+    assert make_result(status=status, signal=signal).exit_code == code
+
+
+def test_wrong_results_are_refused():
+    with pytest.raises(ValueError, match="'stopped' is not one of success"):
+        make_result(status="stopped")
+    with pytest.raises(ValueError, match="step"):
+        result_lib.result_dict(make_result(scores={"step": 1}))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# picture
+
+
+def fake_metrics(steps=400, loop=10, with_eval=True):
+    random = np.random.default_rng(0)
+    records = []
+    for step in range(loop, steps + 1, loop):
+        loss = 2 + 8 * np.exp(-3 * step / steps) + random.normal(0, 0.1)
+        records.append(
+            {
+                "split": "train",
+                "step": step,
+                "samples": 64 * step,
+                "loss": loss + 0.6,
+                "mlm_loss": loss,
+                "nsp_loss": 0.6,
+                "mlm_accuracy": 0.3 * step / steps,
+                "learning_rate": 1e-3 * (1 - step / steps),
+                "sequences_per_sec": 400.0,
+            }
+        )
+        if with_eval and step % (10 * loop) == 0:
+            records.append(
+                {
+                    "split": "eval",
+                    "step": step,
+                    "samples": 64 * step,
+                    "loss": loss + 0.7,
+                    "mlm_accuracy": 0.29 * step / steps,
+                }
+            )
+    return records
+
+
+def save_metrics(model_dir, records):
+    (model_dir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def texts_of(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_picture_of_a_run():
+    rates = {"0": 0.0, "40": 2e-3, "400": 0.0, "1000": 5e-3}
+    figure = plots_lib.plot_run(
+        fake_metrics(),
+        target=0.28,
+        majority=0.05,
+        title="a run",
+        majority_name="always \u201cthe\u201d",
+        learning_rates=rates,
+    )
+    loss, accuracy, rate, throughput = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "Loss",
+        "Masked-LM accuracy",
+        "Learning rate",
+        "Throughput",
+    ]
+    assert {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
+    assert max(max(line.get_xdata()) for line in rate.lines) == 400  # what is still to come is not drawn
+    assert "peak 2e-3" in texts_of(rate) and "median 400" in texts_of(throughput)
+    assert loss.get_xlabel() == "step (64 sequences each)" and loss.get_xlim() == (0, 400)
+    assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        fake_metrics(10),
+        fake_metrics(with_eval=False),
+        [record for record in fake_metrics() if record["split"] == "eval"],
+        [
+            {**record, "loss": None, "learning_rate": None, "sequences_per_sec": None}
+            for record in fake_metrics()
+        ],
+        [
+            {
+                "split": "train",
+                "step": 0,
+                "samples": 0,
+                "loss": 0.0,
+                "learning_rate": 0.0,
+                "sequences_per_sec": 0.0,
+            }
+        ],
+    ],
+    ids=["empty", "one point", "no evaluation", "evaluation only", "not finite", "zeros"],
+)
+def test_picture_of_odd_runs(records):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        image = plots_lib.render(plots_lib.plot_run(records, target=0.5), "png")
+    assert image.startswith(b"\x89PNG")
+
+
+def test_long_runs_are_thinned():
+    figure = plots_lib.plot_run(fake_metrics(50_000, 1, with_eval=False))
+    assert max(len(line.get_xdata()) for axes in figure.axes for line in axes.lines) <= 1500
+    assert figure.axes[0].lines[-1].get_xdata()[-1] == 50_000
+
+
+def test_the_loss_that_is_not_finite_is_marked():
+    records = fake_metrics()
+    records[-1]["loss"] = None
+    records[-2]["loss"] = None
+    assert "loss not finite" in texts_of(plots_lib.plot_run(records).axes[0])
+
+
+def test_smoothing_keeps_the_start_and_leaves_out_nan():
+    values = np.linspace(10, 0, 200)
+    smooth = plots_lib.smoothed(np.where(np.arange(200) == 100, np.nan, values))
+    assert smooth[0] == 10 and np.isfinite(smooth).all()
+    np.testing.assert_allclose(smooth[:150], values[:150], atol=0.03)
+    assert np.isnan(plots_lib.smoothed(np.full(3, np.nan))).all()
+
+
+def test_labels_keep_their_distance():
+    placed = plots_lib.spread_heights([0.0, 0.5, 0.5, 0.51, 1.0], 0.1)
+    np.testing.assert_allclose(placed, [0.0, 0.4033, 0.5033, 0.6033, 1.0], atol=1e-3)
+    assert plots_lib.spread_heights([], 0.1) == []
+    np.testing.assert_allclose(plots_lib.spread_heights([1.0, 1.0], 0.1), [0.9, 1.0])
+
+
+def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
+    save_metrics(tmp_path, fake_metrics())
+    result_lib.write_result(str(tmp_path), make_result())
+    plots_lib.save_picture(str(tmp_path), str(tmp_path / "run.svg"))
+    assert "target 0.300" in (tmp_path / "run.svg").read_text()
+    plots_lib.save_picture(str(tmp_path), str(tmp_path / "run.png"))
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# parameter table
+
+
+def variable(name, *shape):
+    return types.SimpleNamespace(name=name + ":0", shape=shape)
+
+
+def fake_variables(layers):
+    variables = [variable("bert/embeddings/word_embeddings", 100, 8)]
+    for layer in range(layers):
+        scope = f"bert/encoder/layer_{layer}"
+        for name in ("query", "key", "value"):
+            variables += [
+                variable(f"{scope}/attention/self/{name}/kernel", 8, 8),
+                variable(f"{scope}/attention/self/{name}/bias", 8),
+            ]
+        variables += [
+            variable(f"{scope}/output/dense/kernel", 16, 8),
+            variable(f"{scope}/output/LayerNorm/gamma", 8),
+            variable(f"{scope}/output/LayerNorm/beta", 8),
+        ]
+    return variables + [variable("cls/seq_relationship/output_bias", 2), variable("step")]
+
+
+def test_parameter_table_folds_layers():
+    rows = summary_lib.parameter_table(fake_variables(24))
+    assert [(row.name, row.shape, row.tensors, row.parameters) for row in rows] == [
+        ("bert/embeddings/word_embeddings", (100, 8), 1, 800),
+        ("bert/encoder/layer_{0..23}/attention/self/{query,key,value}/kernel", (8, 8), 72, 4608),
+        ("bert/encoder/layer_{0..23}/attention/self/{query,key,value}/bias", (8,), 72, 576),
+        ("bert/encoder/layer_{0..23}/output/dense/kernel", (16, 8), 24, 3072),
+        ("bert/encoder/layer_{0..23}/output/LayerNorm/{gamma,beta}", (8,), 48, 384),
+        ("cls/seq_relationship/output_bias", (2,), 1, 2),
+        ("step", (), 1, 1),
+    ]
+    assert sum(row.bytes for row in rows) == 4 * sum(row.parameters for row in rows)
+
+
+def test_parameter_table_as_text():
+    lines = summary_lib.format_parameter_table(summary_lib.parameter_table(fake_variables(2))).splitlines()
+    assert lines[0] == "bert/embeddings/word_embeddings                                    [100, 8]  x1  800"
+    assert lines[1] == "bert/encoder/layer_{0..1}/attention/self/{query,key,value}/kernel  [8, 8]    x6  384"
+    assert lines[-1] == "21 tensors, 1,523 parameters, 0.0 MB"
+    assert summary_lib.format_parameter_table([]) == "0 tensors, 0 parameters, 0.0 MB"
+
+
+def test_parameter_table_folds_only_what_is_equal():
+    rows = summary_lib.parameter_table(
+        [
+            variable("a/layer_0/w", 4),
+            variable("a/layer_1/w", 4),
+            variable("a/layer_3/w", 4),
+            variable("a/layer_2/w", 5),
+            variable("b/pooler/w", 4),
+            variable("c", 4),
+        ]
+    )
+    assert [(row.name, row.tensors) for row in rows] == [
+        ("a/layer_{0..1,3}/w", 3),
+        ("a/layer_2/w", 1),
+        ("b/pooler/w", 1),
+        ("c", 1),
+    ]
+
+
+def test_parameter_table_of_real_variables():
+    rows = summary_lib.parameter_table(
+        [tf.Variable(tf.zeros([2, 3], dtype), name=f"w_{dtype.name}") for dtype in (tf.float32, tf.float16)]
+    )
+    assert [(row.name, row.bytes) for row in rows] == [("w_float32", 24), ("w_float16", 12)]

@@ -1,0 +1,298 @@
+"""The judgement of a run, from curves made up to show one thing each."""
+
+import numpy as np
+import pytest
+
+from official.reporting import curves, verdict
+from official.reporting.result import TrainResult
+
+STEPS = range(10, 1010, 10)
+
+
+def lines(split, values, name="loss", steps=STEPS):
+    return [{"split": split, "step": step, name: value} for step, value in zip(steps, values)]
+
+
+def falling(last=0.0, noise=0.01):
+    """A loss that comes down from 6 to 2 and then falls by `last`, relative, over the last fifth."""
+    random = np.random.default_rng(0)
+    steps = np.array(STEPS)
+    loss = 2 + 4 * np.exp(-steps / 80)
+    loss *= 1 - last * np.clip((steps - 800) / 200, 0, 1)
+    return (loss + random.normal(0, noise, len(steps))).tolist()
+
+
+def make_result(status="finished", **changes):
+    config = {"do_train": True, "num_steps_per_epoch": 1000, "num_train_epochs": 1, "task": "pretrain"}
+    values = dict(
+        reason="all 1000 steps done",
+        step=1000,
+        samples=64_000,
+        eval_accuracy=0.4,
+        eval_loss=2.0,
+        majority_accuracy=0.06,
+        majority_prediction="the",
+        config=config,
+        checkpoint="run/ckpt-1000",
+    )
+    return TrainResult(status, **{**values, **changes})
+
+
+def judge(values, result=None, evaluations=()):
+    return verdict.judge([*lines("train", values), *evaluations], result or make_result())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Curves
+
+
+def points(values):
+    return list(zip(STEPS, values))
+
+
+def test_a_rise_that_stays_is_a_divergence():
+    values = falling()
+    values[60:] = np.linspace(2, 7, 40).tolist()
+    assert 700 <= curves.divergence(points(values)) <= 900
+    assert curves.divergence(points(values[:60] + [None] * 40)) == 610
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        falling(),
+        falling(noise=0.3),
+        [2.0] * 100,
+        np.random.default_rng(0).normal(0.7, 0.05, 100).tolist(),
+        falling()[:99] + [9.0],
+        [3.0, None, 2.0],
+        [],
+    ],
+    ids=["falling", "noisy", "flat", "not learning", "a spike at the end", "short", "empty"],
+)
+def test_what_is_no_divergence(values):
+    assert curves.divergence(points(values)) is None
+
+
+def test_a_spike_that_comes_back_is_no_divergence():
+    values = falling()
+    values[50:53] = [8.0, 12.0, 6.0]
+    assert curves.divergence(points(values)) is None
+
+
+@pytest.mark.parametrize("last,falls", [(0.05, True), (0.0, False), (-0.05, False)])
+def test_trend_over_the_last_fifth(last, falls):
+    change = curves.trend(points(falling(last)))
+    assert change.falls == falls and change.change == pytest.approx(-last, abs=0.012)
+    assert ("still falling" in change.describe()) == falls and ("rising" in change.describe()) == (last < 0)
+
+
+def test_noise_is_no_trend_and_few_points_have_none():
+    assert curves.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
+    assert curves.trend(points(falling()[:4])) is None and curves.trend([]) is None
+
+
+def test_a_run_of_few_long_loops_has_a_trend_too():
+    found = curves.trend(
+        [(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)]
+    )
+    assert found.describe() == "The loss was still falling: by 7.8 % over the last 300 steps."
+
+
+def test_over_fitting_needs_both_curves():
+    train, evaluations = points(falling(0.2)), [(250, 1.0), (500, 0.8), (750, 0.9), (1000, 1.1)]
+    assert curves.over_fitting(evaluations, train) == (500, 0.8, 1.1)
+    assert (
+        curves.over_fitting(evaluations, points([2.0] * 50 + [3.0] * 50)) is None
+    )  # training got worse, too
+    assert curves.over_fitting(evaluations[:2], train) is None
+    scores = [(250, 0.5), (500, 0.6), (750, 0.58), (1000, 0.55)]
+    assert curves.over_fitting(scores, train, rises=True) == (500, 0.6, 0.55)
+    assert curves.over_fitting([*scores[:2], (1000, 0.595)], train, rises=True) is None
+
+
+def test_one_evaluation_that_is_a_little_worse_is_chance():
+    train = points(falling(0.2))
+    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.563)], train) is None
+    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.663)], train) == (500, 0.548, 0.663)
+    assert (
+        curves.over_fitting([(250, 0.6), (500, 0.548), (750, 0.7), (1000, 0.55)], train) is None
+    )  # it came back
+
+
+def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
+    metrics = [
+        *lines("train", [3.0, 2.0], steps=[20, 10]),
+        *lines("train", [1.0], steps=[20]),
+        *lines("eval", [9.0], steps=[20]),
+    ]
+    assert curves.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
+
+
+def test_smoothing_keeps_the_start_and_leaves_gaps():
+    values = np.linspace(10, 0, 200).tolist()
+    smooth = [
+        value
+        for _, value in curves.smoothed(
+            [(at, None if at == 100 else value) for at, value in enumerate(values)]
+        )
+    ]
+    assert smooth[0] == 10 and smooth[100] is None
+    np.testing.assert_allclose(smooth[:99], values[:99], atol=0.03)
+    assert curves.smoothed([(1, None)]) == [(1, None)]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sentences
+
+
+def test_still_falling():
+    found = judge(falling(0.05))
+    assert found.headline == "All steps done, still falling" and "was still falling: by 4." in found.sentence
+    assert "--num_train_epochs=2" in found.advice and found.tone == "good"
+
+
+def test_levelled_off_after_the_target():
+    found = judge(falling(), make_result("success", target=0.39))
+    assert (found.headline, found.tone) == ("Target reached", "good")
+    assert (
+        "Masked-LM accuracy 0.400 at step 1,000; the target is 0.390; "
+        "always predicting \u201cthe\u201d scores 0.060." in found.sentence
+    )
+    assert (
+        "levelled off" in found.sentence or "no clear change" in found.sentence
+    ) and "--init_checkpoint=run/ckpt-1000" in found.advice
+
+
+def test_target_not_reached():
+    still, flat = (judge(falling(last), make_result("aborted", target=0.5)) for last in (0.05, 0.0))
+    assert still.headline == flat.headline == "Target not reached" and still.tone == "bad"
+    assert "More steps would help" in still.advice and "hardly" in flat.advice
+
+
+@pytest.mark.parametrize("status", ["finished", "aborted", "success"])
+def test_no_better_than_a_constant_says_which(status):
+    found = judge(falling(), make_result(status, eval_accuracy=0.064, target=0.05))
+    assert found.headline == "No better than always predicting \u201cthe\u201d" and found.tone == "bad"
+    assert "0.064" in found.sentence and "0.060" in found.sentence
+    assert (
+        judge(falling(), make_result(status, eval_accuracy=0.075)).headline
+        == "Hardly better than always predicting \u201cthe\u201d"
+    )
+    older = verdict.judge(
+        [], make_result(eval_accuracy=0.06, majority_prediction=None, target_metric="accuracy")
+    )
+    assert older.headline == "No better than always predicting the most frequent label"
+
+
+def test_diverged():
+    values = falling()
+    values[60:] = np.linspace(2, 7, 40).tolist()
+    found = judge(values)
+    assert (
+        found.headline.startswith("Diverged at step ")
+        and found.tone == "bad"
+        and "--learning_rate" in found.advice
+    )
+    failed = judge(
+        falling()[:40] + [None],
+        make_result(
+            "failed", reason="nsp_loss not finite at step 407; the newest checkpoint is from before it"
+        ),
+    )
+    assert (
+        failed.headline == "Diverged at step 407"
+        and "lowest training loss" in failed.sentence
+        and "ckpt-1000" in failed.advice
+    )
+
+
+def test_a_lost_process_is_no_divergence():
+    found = judge(
+        falling(), make_result("failed", reason="worker 1 on b:2 is gone", step=300, peer_lost=True)
+    )
+    assert found.headline == "A process was lost at step 300" and "Worker 1 on b:2" in found.sentence
+    assert "go on from ckpt-1000" in found.advice
+
+
+def test_over_fitted():
+    evaluations = lines("eval", [1.0, 0.8, 0.9, 1.1], steps=[250, 500, 750, 1000])
+    found = judge(falling(0.2), make_result(target_metric="accuracy", majority_accuracy=None), evaluations)
+    assert found.headline == "Over-fitted after step 500" and "0.800 at step 500 to 1.100" in found.sentence
+    assert judge(falling(0.2), make_result("success"), evaluations).headline == "Target reached"
+    rising = make_result(target_metric="accuracy", majority_accuracy=None)
+    better = judge(
+        falling(0.2),
+        rising,
+        evaluations + lines("eval", [0.5, 0.6, 0.7, 0.71], "accuracy", [250, 500, 750, 1000]),
+    )
+    assert better.headline == "All steps done" and "though Accuracy still rose" in better.sentence
+    worse = judge(
+        falling(0.2), rising, lines("eval", [0.5, 0.7, 0.6, 0.5], "accuracy", [250, 500, 750, 1000])
+    )
+    assert (
+        worse.headline == "Over-fitted after step 500"
+        and "fell from 0.700 at step 500 to 0.500" in worse.sentence
+    )
+
+
+def test_a_task_that_keeps_its_best_is_judged_by_it():
+    best = make_result(
+        target_metric="f1",
+        eval_accuracy=0.4,
+        scores={"f1": 0.6, "best_step": 500},
+        majority_accuracy=0.5,
+        majority_prediction="1",
+    )
+    assert judge(falling(), best).sentence.startswith(
+        "F1 0.600 at step 500; always predicting \u201c1\u201d scores 0.500."
+    )
+
+
+def test_interrupted_evaluated_and_nothing_known():
+    found = judge(
+        falling()[:30],
+        make_result(
+            "interrupted",
+            step=300,
+            reason="saved at step 300 on SIGTERM",
+            eval_accuracy=None,
+            checkpoint="r/ckpt-300",
+        ),
+    )
+    assert (
+        found.headline == "Interrupted at step 300 of 1,000"
+        and "ckpt-300" in found.sentence
+        and "same command" in found.advice
+    )
+    evaluated = verdict.judge(
+        [],
+        make_result(
+            config={"do_train": False},
+            reason="evaluated at step 60",
+            target_metric="f1",
+            majority_accuracy=None,
+        ),
+    )
+    assert evaluated.headline == "Evaluated at step 60" and evaluated.sentence == "F1 0.400 at step 1,000."
+    assert (
+        verdict.judge(
+            [], make_result(eval_accuracy=None, eval_loss=None, majority_accuracy=None, config={})
+        ).headline
+        == "All steps done"
+    )
+
+
+def test_repeats_are_compared_with_a_constant_too():
+    scores = {"accuracy": 0.70, "accuracy_std": 0.02}
+    result = make_result(
+        target_metric="accuracy", scores=scores, majority_accuracy=0.6, majority_prediction="1"
+    )
+    good = verdict.judge_repeats(result, 3)
+    assert (
+        good.headline == "3 runs done"
+        and "0.700 \u00b1 0.020" in good.sentence
+        and "\u201c1\u201d scores 0.600" in good.sentence
+    )
+    result.majority_accuracy = 0.68
+    assert verdict.judge_repeats(result, 3).headline == "Hardly better than always predicting \u201c1\u201d"

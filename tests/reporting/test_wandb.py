@@ -1,0 +1,219 @@
+"""Weights & Biases: what a real offline run holds, one run over all processes, and errors that leave training alone."""
+
+import logging as standard_logging
+import pathlib
+import sys
+import time
+import types
+
+import pytest
+
+from official.config import ConfigError
+from official.reporting import metrics as metrics_lib
+from official.reporting import wandb_run as wandb_lib
+
+
+@pytest.fixture
+def offline(monkeypatch, make_config):
+    """Returns a configuration of an offline run."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    return make_config(wandb=True, wandb_project="some-project")
+
+
+def train(config, steps, status="finished"):
+    """Writes what a process that trains the steps writes."""
+    with wandb_lib.WandbRun(config) as run:
+        metrics = metrics_lib.MetricsWriter(config.model_dir, resume_step=steps[0] - 1, others=[run])
+        for step in steps:
+            metrics.write(
+                "train",
+                step,
+                {"samples": 8 * step, "loss": 10 / step, "learning_rate": 1e-3, "loss_scale": float("nan")},
+            )
+        metrics.write("eval", steps[-1], {"samples": 8 * steps[-1], "loss": 2.5, "mlm_accuracy": 0.25})
+        metrics.flush()
+        metrics.close()
+        if status:
+            run.close(
+                status,
+                {
+                    "status": status,
+                    "step": steps[-1],
+                    "eval_accuracy": 0.25,
+                    "target": None,
+                    "config": {"seed": 1},
+                },
+            )
+
+
+def read_wandb_file(path):
+    """Returns {kind: [records]} of a .wandb file, whose end W&B's own process may write a moment after it has
+    said that it is done."""
+    deadline = time.monotonic() + 20
+    while "exit" not in (records := parse_wandb_file(path)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return records
+
+
+def parse_wandb_file(path):
+    """Returns {kind: [records]}, by the package's own reader."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, records = DataStore(), {}
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record.FromString(data)
+        records.setdefault(record.WhichOneof("record_type"), []).append(record)
+    return records
+
+
+def values_of(items):
+    return {item.key or "/".join(item.nested_key): item.value_json for item in items}
+
+
+def offline_files(model_dir):
+    return sorted(pathlib.Path(model_dir).glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_an_offline_run_holds_the_values_over_the_step(offline, capfd):
+    train(offline, [1, 2, 5])
+    (path,) = offline_files(offline.model_dir)
+    records = read_wandb_file(path)
+    lines = [values_of(record.history.item) for record in records["history"]]
+    assert [
+        (line["step"], line["samples"], line.get("train/loss"), line.get("eval/mlm_accuracy"))
+        for line in lines
+    ] == [("1", "8", "10", None), ("2", "16", "5", None), ("5", "40", "2", None), ("5", "40", None, "0.25")]
+    assert (
+        lines[0]["train/learning_rate"] == "0.001"
+        and "train/loss_scale" not in lines[0]
+        and "train/samples" not in lines[0]
+    )
+    metrics = {
+        record.metric.name or record.metric.glob_name: record.metric.step_metric
+        for record in records["metric"]
+    }
+    assert metrics["train/*"] == metrics["eval/*"] == "step"
+    run = records["run"][0].run
+    assert (run.project, run.display_name) == ("some-project", "run")
+    config = values_of(run.config.update)
+    assert (config["train_batch_size"], config["model.hidden_size"], config["optimizer_type"]) == (
+        "8",
+        "32",
+        '"lamb"',
+    )
+    summary = {
+        name: value
+        for record in records["summary"]
+        for name, value in values_of(record.summary.update).items()
+    }
+    assert (
+        summary["status"] == '"finished"' and summary["eval_accuracy"] == "0.25" and "config" not in summary
+    )
+    assert records["exit"][0].exit.exit_code == 0
+    assert "wandb" not in "".join(capfd.readouterr()).replace("wandb sync", "").replace("/wandb/", "")
+
+
+def test_a_resumed_process_goes_on_with_the_same_run(offline):
+    train(offline, [1, 2, 3, 4], status=None)  # crashed
+    first_id = open(offline.model_dir + "/" + wandb_lib.ID_FILE_NAME, encoding="utf-8").read()
+    train(offline, [3, 4, 5], status="aborted")
+    assert open(offline.model_dir + "/" + wandb_lib.ID_FILE_NAME, encoding="utf-8").read() == first_id
+    records = [read_wandb_file(path) for path in offline_files(offline.model_dir)]
+    assert {record["run"][0].run.run_id for record in records} == {first_id.strip()}
+    steps = [[values_of(line.history.item)["step"] for line in record["history"]] for record in records]
+    assert sorted(steps) == [["1", "2", "3", "4", "4"], ["3", "4", "5", "5"]]
+    assert [record["exit"][0].exit.exit_code for record in records] == [1, 1]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Returns a stand-in for the package whose `run` the test may break."""
+    run = types.SimpleNamespace(
+        id="x", url="https://example.invalid/x", dir="d", summary={}, logged=[], codes=[]
+    )
+    run.define_metric = lambda *_, **__: None
+    run.log, run.finish = run.logged.append, lambda exit_code: run.codes.append(exit_code)
+
+    def init(**arguments):
+        package.arguments = arguments
+        return run
+
+    errors = types.SimpleNamespace(UsageError=type("UsageError", (Exception,), {}))
+    package = types.SimpleNamespace(
+        run=run, init=init, setup=lambda **_: None, teardown=lambda: None, errors=errors
+    )
+    package.Settings = lambda **values: values
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    return package
+
+
+def fail(*_, **__):
+    raise ConnectionError("no\nnetwork")
+
+
+@pytest.mark.parametrize("broken", ["log", "finish"])
+def test_a_failure_during_the_run_is_one_warning(fake, make_config, caplog, broken):
+    setattr(fake.run, broken, fail)
+    with caplog.at_level(standard_logging.WARNING):
+        train(make_config(wandb=True), [1, 2, 3])
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: no network"
+    ]
+
+
+def test_a_server_that_cannot_be_reached_leaves_an_offline_run(fake, make_config, caplog):
+    working = fake.init
+    fake.init = lambda **arguments: working(**arguments) if arguments.get("mode") == "offline" else fail()
+    config = make_config(wandb=True)
+    with caplog.at_level(standard_logging.WARNING):
+        train(config, [1, 2])
+    assert f"kept in {config.model_dir}/wandb: no network" in caplog.text
+    assert len(fake.run.logged) == 3 and fake.run.codes == [0] and fake.run.summary["status"] == "finished"
+
+
+def test_a_missing_key_is_found_out_before_training(fake, make_config):
+    def init(**_):
+        raise fake.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+
+    fake.init = init
+    with pytest.raises(
+        ConfigError,
+        match=r"No API key configured. Use `wandb login` to log in. Or set WANDB_MODE=offline, or drop",
+    ):
+        wandb_lib.WandbRun(make_config(wandb=True))
+
+
+def test_names_have_defaults(fake, make_config):
+    config = make_config(wandb=True)
+    wandb_lib.WandbRun(config).close("success")
+    assert {name: fake.arguments[name] for name in ("project", "name", "resume", "dir")} == {
+        "project": "bert-tf2",
+        "name": "run",
+        "resume": "allow",
+        "dir": config.model_dir,
+    }
+    assert fake.arguments["settings"]["console"] == "off" and fake.arguments["settings"]["silent"]
+
+
+@pytest.mark.parametrize(
+    "status, code", [("success", 0), ("finished", 0), ("aborted", 1), ("failed", 3), ("crashed", 1)]
+)
+def test_the_exit_code_is_that_of_the_run(fake, make_config, status, code):
+    run = wandb_lib.WandbRun(make_config(wandb=True))
+    run.close(status)
+    run.close("crashed")
+    assert fake.run.codes == [code]
+
+
+def test_the_package_may_be_missing(monkeypatch, make_config):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError) as error:
+        wandb_lib.WandbRun(make_config(wandb=True))
+    assert (
+        str(error.value)
+        == "wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop"
+        " --wandb."
+    )

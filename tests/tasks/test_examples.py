@@ -1,0 +1,138 @@
+"""Examples for the report: which rows are shown, and how their texts are marked."""
+
+import numpy as np
+
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.tasks import examples
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sleep", "dog", ".")
+
+
+def text_of(line):
+    return "".join(
+        {"": "{}", "strong": "*{}*", "right": "+{}+", "wrong": "-{}-", "gold": "={}="}[kind].format(text)
+        for text, kind in line
+    )
+
+
+def sequence(pieces, masked, guesses, second_is_random=0, probability=0.2):
+    """The row of a sequence; `masked` is {position: what the sequence has there instead}."""
+    ids = [WORDS.index(masked.get(at, piece)) for at, piece in enumerate(pieces)] + [0, 0]
+    positions = [*masked, 0]  # the last one is filling
+    truths = [WORDS.index(pieces[at]) for at in masked] + [0]
+    top = np.array([[WORDS.index(guess), 10] for guess in (*guesses, "the")])
+    return {
+        "input_ids": np.array(ids),
+        "input_mask": np.array([1] * len(pieces) + [0, 0]),
+        "masked_lm_positions": np.array(positions),
+        "masked_lm_ids": np.array(truths),
+        "masked_lm_weights": np.array([1.0] * len(masked) + [0.0]),
+        "top_ids": top,
+        "top_probabilities": np.full(top.shape, [0.75, 0.125]),
+        "next_sentence_labels": np.array([second_is_random]),
+        "random_probability": np.float32(probability),
+    }
+
+
+PIECES = "[CLS] the cat ##s sleep [SEP] the dog . [SEP]".split()
+
+
+def test_masked_tokens_are_marked_and_segments_are_lines():
+    row = sequence(PIECES, {2: "[MASK]", 7: "[MASK]", 8: "."}, ["dog", "dog", "."])
+    item = examples.masked_sequence(row, examples.word_of(Vocabulary(WORDS, "")))
+    assert list(map(text_of, item["texts"])) == ["the -dog- =cat=s sleep", "the +dog+ +.+"]
+    assert item["facts"] == [
+        ["cat", "dog 0.75 \u00b7 . 0.12"],
+        ["dog", "dog 0.75 \u00b7 . 0.12"],
+        [".", ". 0.75 \u00b7 . 0.12"],
+        ["second segment", "follows the first; predicted: follows the first (0.80)"],
+    ]
+
+
+def test_ends_of_words_join_their_word_but_not_a_wrong_guess():
+    word = examples.word_of(Vocabulary(WORDS, ""))
+    right = examples.masked_sequence(sequence(PIECES, {3: "[MASK]"}, ["##s"]), word)["texts"][0]
+    wrong = examples.masked_sequence(sequence(PIECES, {3: "[MASK]"}, ["dog"], 1, 0.9), word)
+    assert text_of(right) == "the cat+s+ sleep" and text_of(wrong["texts"][0]) == "the cat -dog- =##s= sleep"
+    assert wrong["facts"][-1] == ["second segment", "random; predicted: random (0.90)"]
+
+
+def test_without_a_vocabulary_ids_stand_for_words():
+    assert [examples.word_of(None)(7), examples.word_of(Vocabulary(WORDS, ""))(99)] == ["#7", "#99"]
+    texts = examples.masked_sequence(sequence(PIECES, {2: "[MASK]"}, ["cat"]), examples.word_of(None))[
+        "texts"
+    ]
+    assert "+#6+" in text_of(texts[0])
+
+
+def test_long_sequences_are_cut():
+    row = sequence(["the"] * 400, {at: "[MASK]" for at in range(0, 400, 20)}, ["the"] * 20)
+    item = examples.masked_sequence(row, examples.word_of(Vocabulary(WORDS, "")))
+    assert len(text_of(item["texts"][0])) < 1000 and item["texts"][0][-1] == [" \u2026", ""]
+    assert item["facts"][-2] == ["\u2026", "14 more masked"]
+
+
+def test_passages_show_what_is_accepted_and_what_is_predicted():
+    context = "x" * 300 + " Paris lies in France . " + "y" * 600 + " Berlin is a city"
+    assert (
+        text_of(examples.passage("Paris lies in France", ["in France", "France"], "France"))
+        == "Paris lies in +France+"
+    )
+    assert (
+        text_of(examples.passage("Paris lies in France", ["France"], "in France"))
+        == "Paris lies -in -+France+"
+    )
+    crossing = (
+        "word " * 40 + "Paris and a very long answer that goes on " + "and on " * 40
+    )  # the window around Paris ends inside of it
+    assert len(examples.passage(crossing, ["Paris"], crossing[206:400])) == 5
+    assert (
+        text_of(examples.passage("aaa " * 100 + "Paris", ["Paris"], "Paris"))
+        == " \u2026 " + "aaa " * 35 + "+Paris+"
+    )  # whole words
+    far = text_of(examples.passage(context, ["Paris"], "Berlin"))
+    assert (
+        "=Paris=" in far
+        and "-Berlin-" in far
+        and far.startswith(" \u2026 x")
+        and far.count("\u2026") == 2
+        and len(far) < 800
+    )
+    assert text_of(examples.passage(context, [], "Berlin")).count("=") == 0  # there is no answer
+    assert "=Paris=" in text_of(examples.passage(context, ["Paris"], ""))
+
+
+def test_questions_say_when_there_is_no_answer():
+    item = examples.answered_question(" where ? ", "Paris", [], "", 0.9, 1.0)
+    assert item["texts"][0] == [["where ?", "strong"]] and item["facts"] == [
+        ["predicted", "no answer \u00b7 probability 0.90"],
+        ["accepted", "no answer"],
+        ["F1", "1.00"],
+    ]
+
+
+def test_the_surest_mistakes_come_first():
+    logits = np.array([[0.0, 5.0], [9.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+    items = examples.sure_mistakes(
+        (["a", "b", "c", "d"], ["e", "f", "g", "h"]), ("no", "yes"), logits, np.array([0, 0, 0, 1])
+    )
+    assert [[text_of(line) for line in item["texts"]] for item in items] == [
+        ["a", "e"],
+        ["d", "h"],
+        ["c", "g"],
+    ]
+    assert items[0]["facts"] == [
+        ["predicted", "yes \u00b7 probability 0.99"],
+        ["label", "no \u00b7 probability 0.01"],
+    ]
+    assert [
+        item["facts"]
+        for item in examples.far_scores((["a", "b"],), np.array([1.0, 2.0]), np.array([1.5, 5.0]))
+    ] == [[["predicted", "2.00"], ["score", "5.00"]], [["predicted", "1.00"], ["score", "1.50"]]]
+
+
+def test_examples_are_spread_over_all():
+    assert examples.evenly(range(100), 4) == [0, 25, 50, 75] and examples.evenly([1, 2], 4) == [1, 2]
+    assert examples.group("t", "n", []) == [] and examples.group("t", "n", [1]) == [
+        {"title": "t", "note": "n", "items": [1]}
+    ]

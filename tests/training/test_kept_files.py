@@ -1,0 +1,121 @@
+"""What a run keeps beside its weights: its vocabulary, whether text is lower-cased, and its labels; and what finds it there."""
+
+import json
+import os
+import sys
+import types
+
+import pytest
+
+from official.checkpoint.convert import convert
+from official.config import ConfigError
+from official.data.glue import tasks as glue_tasks
+from official.tasks import TASKS
+from official.training import kept_files, runner
+from tests.conftest import ROOT, TINY
+from tests.test_fine_tuning import run  # fixtures  # pylint: disable=unused-import
+from tests.test_glue_data import write_split
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import ask  # pylint: disable=wrong-import-position
+import classify  # pylint: disable=wrong-import-position
+import fine_tuned  # pylint: disable=wrong-import-position
+
+
+def given(folder, **flags):
+    return types.SimpleNamespace(
+        **{"checkpoint": str(folder), "vocab_file": None, "do_lower_case": None, **flags}
+    )
+
+
+def test_what_is_missing_is_written_and_nothing_else(tmp_path):
+    wanted = {
+        "vocab.txt": b"a\nb\n",
+        "tokenizer_config.json": b'{"do_lower_case": true, "model_max_length": 32}',
+        "labels.json": b'{"labels": ["0"]}',
+    }
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "of_another_version": 1}')
+    missing = kept_files.missing(str(tmp_path), wanted)
+    assert sorted(missing) == ["labels.json", "vocab.txt"]
+    kept_files.write(str(tmp_path), missing)
+    assert (tmp_path / "vocab.txt").read_bytes() == b"a\nb\n" and not kept_files.missing(
+        str(tmp_path), wanted
+    )
+    for name, content, flag in (
+        ("vocab.txt", b"a\nc\n", "vocab_file"),
+        ("tokenizer_config.json", b'{"do_lower_case": false}', "do_lower_case"),
+        ("labels.json", b'{"labels": null}', "glue_task"),
+    ):
+        with pytest.raises(
+            ConfigError,
+            match=f"--{flag} is not that of the run in --model_dir=.*, which keeps its own in {name}",
+        ):
+            kept_files.missing(str(tmp_path), {name: content})
+
+
+def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, vocab_file):
+    run(squad(num_train_epochs=1))
+    kept = (tmp_path / "run" / "vocab.txt").read_bytes()
+    assert (
+        kept == open(vocab_file, "rb").read()
+        and json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())["do_lower_case"] is True
+    )
+    with open(vocab_file, "wb") as file:  # another of the same size
+        file.write(kept.replace(b"red\nblue", b"blue\nred"))
+    with pytest.raises(ConfigError, match="--vocab_file is not that of the run"):
+        run(squad(num_train_epochs=2))
+    assert (tmp_path / "run" / "vocab.txt").read_bytes() == kept
+    os.remove(vocab_file)
+    config, model, vocabulary = fine_tuned.load(given(tmp_path / "run"), "squad")
+    assert vocabulary.do_lower_case and ask.make_answerer(config, model, vocabulary, "The red ball")(
+        "what is the ball?"
+    )
+    os.remove(tmp_path / "run" / "vocab.txt")
+    with pytest.raises(ConfigError, match="vocab.txt: No such file"):
+        fine_tuned.load(given(tmp_path / "run"), "squad")
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(
+        json.dumps({name: value for name, value in settings.items() if name != "vocab_file"})
+    )
+    with pytest.raises(ConfigError, match="its config.json names no vocabulary. Give --vocab_file=PATH"):
+        fine_tuned.load(given(tmp_path / "run"), "squad")
+    for damaged in ("[]", "{"):
+        (tmp_path / "run" / "config.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="config.json: "):
+            fine_tuned.load(given(tmp_path / "run"), "squad")
+
+
+def test_a_glue_run_keeps_its_labels_and_exports_them(make, tmp_path, vocab_file):
+    for split, rows in (("train", 10), ("dev", 9)):
+        write_split(tmp_path / "glue", glue_tasks.find_task("mnli"), split, rows=rows)
+    run(make("glue", glue_task="mnli", data_dir=str(tmp_path / "glue"), num_train_epochs=1))
+    os.remove(vocab_file)
+    label, texts = classify.make_labeller(*fine_tuned.load(given(tmp_path / "run"), "glue"))
+    names = ["contradiction", "entailment", "neutral"]
+    assert texts == 2 and label(["the red ball", "a ball"]).split()[0] in names
+    convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "hf"))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert list(config["id2label"].values()) == names and config["architectures"] == [
+        "BertForSequenceClassification"
+    ]
+    assert (tmp_path / "hf" / "vocab.txt").read_bytes() == (tmp_path / "run" / "vocab.txt").read_bytes()
+    assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["do_lower_case"] is True
+
+
+def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path):
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"Word{number}" for number in range(TINY["vocab_size"] - 5)),
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    settings = dict(input_files=record_files(), vocab_file=str(tmp_path / "vocab.txt"), num_steps_per_epoch=5)
+    with pytest.raises(ConfigError, match="is cased: 45 of 45 words"):
+        TASKS["pretrain"](make_config(**settings)).find_data()
+    (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
+    runner.run(make_config(**settings), TASKS["pretrain"])
+    assert (tmp_path / "run" / "vocab.txt").read_text() == "\n".join(words) + "\n"
+    assert json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())["do_lower_case"] is False

@@ -1,0 +1,323 @@
+"""The loop around the devices: how long a call is, what an interrupted interval leaves, and what is looked at
+between calls."""
+
+import json
+import os
+import shutil
+import signal
+import time
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import (
+    config as tf_config,
+)  # has no public way to switch determinism off again
+
+from official.checkpoint.manager import CheckpointManager
+from official.config import ConfigError
+from official.reporting.metrics import read_metrics
+from official.tasks import TASKS
+from official.training import evaluation, interval, own_folder, runner
+from official.training import step as step_lib
+from official.training.loop import Loop
+from tests.test_fine_tuning import _make, _squad, _vocab_file  # noqa: F401  # pylint: disable=unused-import  # fixtures
+
+DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+@pytest.fixture(name="deterministic")
+def _deterministic():
+    yield {"deterministic": True}
+    tf_config.disable_op_determinism()
+
+
+def run(config):
+    return runner.run(config, TASKS[config.task])
+
+
+def call_lengths(monkeypatch, steps: int) -> None:
+    """Stands in for the clock: every call of the devices is of so many steps."""
+    monkeypatch.setattr(interval.Pace, "steps", lambda self, left: min(left, steps))
+
+
+def interrupt_at(monkeypatch, step: int) -> None:
+    """Gives the next run a signal once it has done that many steps."""
+    original = Loop._call_devices
+
+    def call(self, *arguments):
+        values = original(self, *arguments)
+        if self.state.step >= step:
+            self.interruption.signal = 15
+        return values
+
+    monkeypatch.setattr(Loop, "_call_devices", call)
+
+
+def test_a_call_is_as_long_as_the_last_one_says():
+    pace = interval.Pace()
+    assert pace.is_unknown and pace.steps(200) == 1 and pace.steps(0) == 0
+    pace.note(1, 20.0)  # with the compilation
+    assert not pace.is_unknown and pace.steps(200) == 1
+    pace.note(1, 0.1)
+    assert pace.steps(200) == 50 and pace.steps(7) == 7
+    pace.note(50, 50.0)
+    assert pace.steps(200) == 5
+    pace.note(5, 0.0)
+    assert pace.steps(200) == 200
+
+
+def assert_same_run(ours: str, theirs: str, step: int) -> None:
+    readers = [tf.train.load_checkpoint(f"{folder}/ckpt-{step}") for folder in (ours, theirs)]
+    for name in readers[1].get_variable_to_shape_map():
+        np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers), err_msg=name)
+    lines = [
+        [
+            {key: value for key, value in line.items() if key != "sequences_per_sec"}
+            for line in read_metrics(folder)
+        ]
+        for folder in (ours, theirs)
+    ]
+    assert lines[0] == lines[1]
+
+
+def disturb(monkeypatch, config, step: int) -> str:
+    """Runs a configuration in calls of two steps and interrupts it, in the middle of an interval. Returns its
+    folder."""
+    with monkeypatch.context() as patched:
+        call_lengths(patched, 2)
+        interrupt_at(patched, step)
+        result = run(config)
+        assert (result.status, result.step) == ("interrupted", step)
+        assert os.path.exists(f"{config.model_dir}/ckpt-{step}.interval.json")
+        return config.model_dir
+
+
+@pytest.mark.parametrize("scaled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_interrupted_interval_goes_on_to_the_same_bits(
+    make_config, record_files, tmp_path, monkeypatch, deterministic, scaled
+):
+    shared = dict(
+        model=DROPOUT,
+        **deterministic,
+        input_files=record_files(),
+        num_steps_per_epoch=12,
+        steps_per_loop=6,
+        **({"loss_scale": "dynamic"} if scaled else {}),
+    )
+    whole, parts = (make_config(**shared, model_dir=str(tmp_path / name)) for name in ("whole", "parts"))
+    run(whole)
+    disturb(monkeypatch, parts, 4)
+    run(parts)
+    assert_same_run(parts.model_dir, whole.model_dir, 12)
+    assert [line["step"] for line in read_metrics(parts.model_dir)] == [6, 12]
+
+
+def test_an_interrupted_interval_of_fine_tuning_goes_on_to_the_same_bits(squad, monkeypatch, deterministic):
+    shared = dict(
+        model={**DROPOUT, **SMALL}, num_train_epochs=1, do_predict=True, steps_per_loop=8, **deterministic
+    )
+    whole, parts = squad(**shared), squad(model_dir="parts", **shared)
+    run(whole)
+    disturb(monkeypatch, parts, 6)
+    run(parts)
+    assert_same_run(parts.model_dir, whole.model_dir, 8)
+    texts = [
+        open(f"{config.model_dir}/predictions.json", encoding="utf-8").read() for config in (whole, parts)
+    ]
+    assert texts[0] == texts[1]
+
+
+SMALL = dict(
+    vocab_size=50, hidden_size=32, num_attention_heads=4, intermediate_size=64, max_position_embeddings=48
+)
+
+
+@pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])
+def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
+    make, monkeypatch, tmp_path, set_name
+):
+    """Between two batches; the same command makes it again."""
+    make_glue(tmp_path)
+    config = make(
+        "glue",
+        glue_task="sst2",
+        data_dir=str(tmp_path / "glue"),
+        num_train_epochs=1,
+        do_predict=True,
+        eval_batch_size=8,
+    )
+    batches, original, called = [], evaluation.run, []
+
+    def counted(eval_step, all_batches, before_each):
+        called.append(True)
+        cut = len(called) == (1 if set_name == "eval_dataset" else 2)
+
+        def before():
+            batches.append(True)
+            if cut and len(batches) % 3 == 2:
+                loop_of_the_run[0].interruption.signal = 2
+            before_each()
+
+        return original(eval_step, all_batches, before)
+
+    loop_of_the_run = []
+    monkeypatch.setattr(Loop, "run", lambda self, plain=Loop.run: loop_of_the_run.append(self) or plain(self))
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "run", counted)
+        result = run(config)
+    assert (result.status, result.exit_code, result.step, result.reason) == (
+        "interrupted",
+        130,
+        3,
+        "saved at step 3 on SIGINT",
+    )
+    evaluated = [line["split"] for line in read_metrics(config.model_dir)].count("eval")
+    assert evaluated == (0 if set_name == "eval_dataset" else 1) and not os.path.exists(
+        f"{config.model_dir}/SST-2.tsv"
+    )
+    result = run(config)
+    assert (result.status, result.step) == ("finished", 3) and os.path.exists(f"{config.model_dir}/SST-2.tsv")
+    assert [line["split"] for line in read_metrics(config.model_dir)].count("eval") == 1
+
+
+def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
+    config = make_config(model=dict(num_hidden_layers=1))
+    original = Loop._train_iterator
+
+    def make_slowly(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            time.sleep(0.01)
+        return original(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_train_iterator", make_slowly)
+        result = run(config)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 0)
+    assert run(config).step == 20
+
+
+def make_glue(tmp_path) -> None:
+    folder = tmp_path / "glue" / "SST-2"
+    folder.mkdir(parents=True)
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "the red ball\t1\nthe blue box\t0\n" * 12)
+    (folder / "test.tsv").write_text(
+        "index\tsentence\n" + "".join(f"{number}\tthe red box\n" for number in range(24))
+    )
+
+
+@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: os.remove(f"{folder}/.lock")])
+def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
+    config = make_config(steps_per_loop=20, model=dict(num_hidden_layers=1))
+    call_lengths(monkeypatch, 2)
+    original = Loop._call_devices
+
+    def call(self, *arguments):
+        if self.state.step == 4:
+            lose(config.model_dir)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_call_devices", call)
+    with pytest.raises(ConfigError, match="was removed or moved while this run wrote to it"):
+        run(config)
+    assert not os.path.exists(f"{config.model_dir}/ckpt-20.index") and not os.path.exists(
+        f"{config.model_dir}/result.json"
+    )
+
+
+def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
+    folder = tmp_path / "run"
+    with own_folder.locked(str(folder)) as check:
+        check()
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        (folder / ".lock").touch()  # of another run
+        with pytest.raises(ConfigError, match="removed or moved"):
+            check()
+
+
+def test_a_loss_that_is_not_finite_is_seen_before_the_interval_ends(make_config, monkeypatch):
+    config = make_config(steps_per_loop=20, model=dict(num_hidden_layers=1))
+    call_lengths(monkeypatch, 1)
+    original = Loop._call_devices
+
+    def call(self, *arguments):
+        if self.state.step == 2:
+            bias = self.state.model_variables()["bert/pooler/dense/bias"]
+            bias.assign(np.full(bias.shape, np.nan, np.float32))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_call_devices", call)
+    result = run(config)
+    assert (result.status, result.step) == ("failed", 3) and "not finite at step 3" in result.reason
+
+
+def test_restored_variables_are_kept_by_the_host():
+    values = [
+        np.array([1.5, -2], np.float32),
+        np.zeros(3, np.float32),
+        np.array(-0.0, np.float32),
+        np.array(7, np.int64),
+    ]
+    variables = [tf.Variable(value) for value in values]
+    with step_lib.restored(variables):
+        for variable in variables:
+            variable.assign(variable + 1)
+    for variable, value in zip(variables, values):
+        assert variable.numpy().tobytes() == value.tobytes()
+
+
+def test_what_goes_with_a_checkpoint(tmp_path):
+    manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
+    manager.save(3, '{"first_step": 1}')
+    assert manager.companion(3) == {"first_step": 1} and manager.companion(2) == {}
+    (tmp_path / "ckpt-4.interval.json").write_text(
+        '{"first_step": 2}'
+    )  # of a process that was killed while it saved
+    manager.save(4)
+    assert manager.companion(4) == {} and not list(tmp_path.glob("ckpt-3*"))
+    (tmp_path / "ckpt-4.interval.json").write_text("[1")
+    assert manager.companion(4) == {}
+
+
+def test_totals_survive_a_file_to_the_last_bit():
+    nothing = {
+        "sums": tf.zeros([4]),
+        "norm": tf.constant(0.0),
+        "skipped": tf.constant(0),
+        "bad_step": tf.constant(-1, tf.int64),
+    }
+    totals = {
+        **nothing,
+        "sums": tf.constant([0.1, 1e-38, 3e38, -7.123456], tf.float32),
+        "norm": tf.constant(1 / 3),
+        "skipped": tf.constant(2),
+    }
+    saved = json.loads(interval.Interval(5, totals).to_json())
+    again = interval.from_saved(saved, 9, nothing)
+    assert again.first_step == 5
+    for name, value in totals.items():
+        assert (
+            again.totals[name].dtype == value.dtype
+            and again.totals[name].numpy().tobytes() == value.numpy().tobytes()
+        )
+    for other in (
+        {},
+        {**saved, "sums": [1.0]},
+        {**saved, "norm": "x"},
+        {**saved, "first_step": 9},
+        {**saved, "first_step": True},
+    ):
+        anew = interval.from_saved(other, 9, nothing)
+        assert (anew.first_step, anew.totals) == (9, nothing)
+
+
+@pytest.mark.parametrize("first,step,expected", [(10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)])
+def test_starting_up_lasts_until_training_is_at_its_speed(first, step, expected):
+    loop = types.SimpleNamespace(
+        process_started=100.0, outcome=types.SimpleNamespace(first_step_secs=first, step_secs=step)
+    )
+    assert runner._startup_secs(loop, 103.0) == pytest.approx(expected)

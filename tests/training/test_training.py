@@ -1,0 +1,733 @@
+"""The step, the loop and the run: invariance, published recipe, evaluation, warm-up, resume, failure."""
+
+import collections
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import (
+    config as tf_config,
+)  # has no public way to switch determinism off again
+
+from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import make_batch_plan
+from official.optimization import gradients as gradients_lib
+from official.reporting.metrics import MetricsWriter, read_metrics
+from official.reporting.mllog import MLPerfLog, SilentLog
+from official.tasks import TASKS
+from official.tasks.pretraining import PretrainingTask
+from official.training import own_folder, runner
+from official.training import step as step_lib
+from official.training.interruption import Interruption
+from official.training.loop import Loop
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def make_config(make_config):
+    """One layer is enough here, and traced in half the time."""
+    return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
+
+
+def make_loop(config) -> Loop:
+    strategy = strategy_lib.make_strategy(config)
+    task = TASKS["pretrain"](config)
+    task.find_data()
+    state = step_lib.make_state(config, task, strategy)
+    manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync)
+    return Loop(
+        config,
+        task,
+        state,
+        strategy,
+        plan,
+        manager,
+        MetricsWriter(config.model_dir),
+        SilentLog(),
+        Interruption(),
+        {},
+    )
+
+
+def run_steps(loop, iterator, steps: int) -> dict:
+    return loop.train_loop(iterator, tf.constant(steps), step_lib.no_totals(loop.task))
+
+
+def train(config, steps=5) -> dict[str, np.ndarray]:
+    """Runs some steps and returns the state by name."""
+    loop = make_loop(config)
+    run_steps(loop, loop._train_iterator(), steps)
+    return values(loop.state)
+
+
+def values(state) -> dict[str, np.ndarray]:
+    return {name: variable.read_value().numpy() for name, variable in state.variables().items()}
+
+
+def assert_close(ours, theirs, rtol=1e-4, atol=1e-5):
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        # The gradient of a key bias is rounding noise, and Adam-type updates magnify it.
+        np.testing.assert_allclose(
+            ours[name], theirs[name], rtol=rtol, atol=0.2 if "key/bias" in name else atol, err_msg=name
+        )
+
+
+def replicas(count, all_reduce_alg="hierarchical_copy"):
+    """Settings for replicas on logical CPUs. TensorFlow's default, collective operations, allows one group
+    size a process."""
+    return (
+        dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg)
+        if count > 1
+        else {}
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize(
+    "count,accumulation",
+    [(1, 8), (2, 4), pytest.param(4, 2, marks=pytest.mark.slow), pytest.param(8, 1, marks=pytest.mark.slow)],
+)
+def test_replicas_and_accumulation_do_not_change_the_weights(
+    make_config, record_files, count, accumulation, optimizer
+):
+    shared = dict(input_files=record_files(), learning_rate=1e-3, optimizer_type=optimizer)
+    expected = train(make_config(**shared))
+    ours = train(make_config(**shared, **replicas(count), num_accumulation_steps=accumulation))
+    assert_close(ours, expected)
+
+
+def reduced_sizes(config, kind) -> collections.Counter:
+    """Returns how often the replicas' part of a step has an all-reduce, an operation of type `kind`, of so
+    many numbers."""
+    loop = make_loop(config)
+    gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
+    operations = step.get_concrete_function(next(loop._train_iterator())).graph.get_operations()
+    shapes = [operation.inputs[0].shape for operation in operations if operation.type == kind]
+    return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
+
+
+@pytest.mark.parametrize(
+    "all_reduce_alg,kind",
+    [(None, "CollectiveReduceV2"), pytest.param("hierarchical_copy", "AddN", marks=pytest.mark.slow)],
+)
+def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(
+    make_config, all_reduce_alg, kind
+):
+    settings = replicas(2, all_reduce_alg)
+    packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
+    weights = make_loop(make_config()).state.model.trainable_variables
+    packs = collections.Counter(
+        sum(weight.shape.num_elements() for weight in pack) for pack in gradients_lib._packs(weights, 5000)
+    )
+    assert 2 < packs.total() < len(weights)
+    total, others = (
+        sum(size * count for size, count in packs.items()),
+        collections.Counter({2: 1, 8: 1}),
+    )  # losses' weights, sums of metrics
+    for settings_of, expected in (
+        (settings, collections.Counter({2: 1, total + 8: 1})),  # TensorFlow's choice
+        ({**packed, "allreduce_bytes_per_pack": 0}, collections.Counter({total: 1}) + others),
+        (packed, packs + others),
+    ):
+        found = reduced_sizes(make_config(**settings_of), kind)
+        operations = found[2]  # of one all-reduce: one, or one a replica
+        assert found == collections.Counter({size: count * operations for size, count in expected.items()})
+    assert_close(train(make_config(**packed)), train(make_config(**replicas(2))))
+
+
+def test_packs_hold_tensors_of_one_type_up_to_their_size():
+    tensors = [
+        tf.zeros([size], dtype)
+        for size, dtype in (
+            (2, tf.float32),
+            (2, tf.float32),
+            (1, tf.float32),
+            (9, tf.float32),
+            (1, tf.float16),
+            (1, tf.float16),
+        )
+    ]
+    sizes = lambda limit: [
+        [tensor.shape[0] for tensor in pack] for pack in gradients_lib._packs(tensors, limit)
+    ]
+    assert sizes(16) == [[2, 2], [1], [9], [1, 1]] and sizes(0) == [[2, 2, 1, 9], [1, 1]]
+
+
+def local_gradients(loop, batch, parts):
+    """The published recipe by hand: clipped gradients of the mean losses of every micro batch."""
+    model, clipped = loop.state.model, []
+    for part in range(parts):
+        rows = {
+            name: value[part * len(value) // parts : (part + 1) * len(value) // parts]
+            for name, value in batch.items()
+        }
+        with tf.GradientTape() as tape:
+            terms = loop.task.loss(model, rows, None)
+            loss = (
+                terms["mlm_loss"][0] / (terms["mlm_loss"][1] + 1e-5)
+                + terms["nsp_loss"][0] / terms["nsp_loss"][1]
+            )
+        clipped.append(tape.gradient(loss, model.trainable_variables))
+    return clipped
+
+
+@pytest.mark.parametrize("scale_loss", [True, False])
+def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, record_files, scale_loss):
+    """Two replicas, two micro batches each: sum over replicas of the mean over micro batches of the clipped
+    gradients."""
+    config = make_config(
+        input_files=record_files(),
+        **replicas(2),
+        num_accumulation_steps=2,
+        clip_scope="micro_batch",
+        loss_normalization="local",
+        scale_loss=scale_loss,
+        clip_norm=0.5,
+    )
+    loop = make_loop(config)
+    batch = next(iter(loop.task.train_dataset(8, 0, 0, 1)))
+    factor = 0.5 if scale_loss else 1.0
+    expected = None
+    for gradients in local_gradients(loop, batch, 4):
+        clipped, norm = tf.clip_by_global_norm([gradient * factor for gradient in gradients], 0.5)
+        assert norm > 0.5  # else the test would not see where clipping happens
+        expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
+    replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
+    ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
+    first = lambda value: loop.strategy.experimental_local_results(value)[0]
+    for gradient, total in zip(ours, expected):
+        np.testing.assert_allclose(first(gradient) * first(factor), total / 2, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_xla_agrees(make_config, dtype):
+    plain, compiled = [
+        train(make_config(dtype=dtype, num_accumulation_steps=2, enable_xla=xla, learning_rate=1e-3), steps=2)
+        for xla in (False, True)
+    ]
+    assert_close(compiled, plain, rtol=1e-2, atol=1e-4 if dtype == "fp32" else 2e-3)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("clip_scope,normalization", [("none", "global"), ("micro_batch", "local")])
+def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
+    """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""
+    shared = dict(
+        **replicas(count),
+        clip_scope=clip_scope,
+        clip_norm=1e9,
+        loss_normalization=normalization,
+        num_accumulation_steps=2,
+        learning_rate=1e-3,
+        optimizer_type="adamw",
+    )
+    scaled = train(make_config(**shared, loss_scale="1024"), steps=2)
+    assert scaled.pop("loss_scale/scale") == 1024 and scaled.pop("loss_scale/good_steps") == 0
+    assert_close(scaled, train(make_config(**shared), steps=2))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fp16_trains(make_config, count):
+    loop = make_loop(
+        make_config(
+            **replicas(count),
+            dtype="fp16",
+            num_accumulation_steps=2,
+            learning_rate=5e-3,
+            steps_per_loop=5,
+            num_steps_per_epoch=20,
+        )
+    )
+    iterator = loop._train_iterator()
+    first, *_, last = [loop._train(iterator) for _ in range(3)]
+    assert last["loss"] < first["loss"] and last["loss_scale"] == 2.0**15
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_overflow_skips_the_update_and_lowers_the_scale(make_config, count):
+    loop = make_loop(make_config(**replicas(count), loss_scale="dynamic"))
+    loop.state.loss_scale.scale.assign(3e38)  # the scaled loss is infinite
+    before = values(loop.state)
+    totals = run_steps(loop, loop._train_iterator(), 1)
+    after = values(loop.state)
+    assert (totals["skipped"], totals["bad_step"], after.pop("global_step"), after.pop("samples")) == (
+        1,
+        -1,
+        1,
+        8,
+    )
+    assert after.pop("loss_scale/scale") == before["loss_scale/scale"] / 2
+    for name in after:
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+
+
+def test_evaluation_is_exact_for_a_ragged_last_batch(make_config, record_files):
+    """21 records, in batches of 8 on 2 replicas and of 21 on one, give the same sums."""
+    files = record_files(files=3, records=7)
+    shared = dict(input_files=files, do_eval=True, num_eval_samples=21)
+    small = make_loop(make_config(**shared, **replicas(2), eval_batch_size=8)).evaluate()
+    whole = make_loop(make_config(**shared, eval_batch_size=21)).evaluate()
+    for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
+        assert small[name] == pytest.approx(whole[name], rel=1e-5)
+
+
+def test_warm_up_leaves_every_variable_bit_equal(make_config):
+    loop = make_loop(make_config(**replicas(2), loss_scale="dynamic", do_eval=True))
+    before = values(loop.state)
+    loop.warm_up()
+    after = values(loop.state)
+    assert all((after[name] == before[name]).all() for name in before)
+    run_steps(loop, loop._train_iterator(), 2)
+    loop.evaluate()
+    assert (
+        loop.train_loop.experimental_get_tracing_count()
+        == loop.eval_step.experimental_get_tracing_count()
+        == 1
+    )
+
+
+def run(config):
+    return runner.run(config, TASKS["pretrain"], command=["train.py", "--seed=1"])
+
+
+def test_a_run_writes_its_folder_and_learns(make_config, record_files):
+    config = make_config(
+        input_files=record_files(records=100),
+        do_eval=True,
+        num_eval_samples=50,
+        steps_between_eval=20,
+        steps_per_loop=10,
+        num_steps_per_epoch=60,
+        learning_rate=2e-2,
+        train_batch_size=16,
+        keep_checkpoints=2,
+    )
+    result = run(config)
+    folder = config.model_dir
+    assert (result.status, result.step, result.samples, result.exit_code) == ("finished", 60, 960, 0)
+    saved = json.load(open(f"{folder}/result.json", encoding="utf-8"))
+    assert (
+        saved["checkpoint"].endswith("ckpt-60")
+        and 0 < saved["majority_accuracy"] < 0.5
+        and saved["majority_prediction"].startswith("#")
+    )
+    assert saved["learning_rates"]["0"] == pytest.approx(2e-2) and [
+        len(group["items"]) for group in saved["examples"]
+    ] == [6]
+    assert "Masked tokens and predictions" in open(f"{folder}/report.html", encoding="utf-8").read()
+    lines = read_metrics(folder)
+    assert [line["step"] for line in lines if line["split"] == "eval"] == [20, 40, 60]
+    assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40, 50, 60]
+    evaluations = [line["loss"] for line in lines if line["split"] == "eval"]
+    assert evaluations[-1] < evaluations[0] - 0.05
+    assert sorted(name for name in os.listdir(folder) if name.endswith(".index")) == [
+        "ckpt-50.index",
+        "ckpt-60.index",
+    ]
+    assert {"config.json", "command.txt", "metrics.jsonl", "report.html", "tensorboard", "checkpoint"} <= set(
+        os.listdir(folder)
+    )
+    assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
+
+
+def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
+    """They are looked at after run_stop, so that no timed region pays for them; 5 rows are fewer than the
+    replicas have room for."""
+    events = []
+    monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
+    monkeypatch.setattr(MLPerfLog, "run_stop", _noting(events, MLPerfLog.run_stop))
+    files = record_files(files=1, records=5)
+    shared = dict(
+        input_files=files, do_eval=True, num_eval_samples=5, num_steps_per_epoch=1, learning_rate=0.0
+    )
+    one, two = (
+        run(make_config(**shared)),
+        run(make_config(**shared, **replicas(2), model_dir=make_config().model_dir + "-2")),
+    )
+    assert events[:2] == ["run_stop", "example_outputs"]
+    assert one.examples == two.examples and len(one.examples[0]["items"]) == 5
+    assert (
+        run(
+            make_config(
+                num_steps_per_epoch=1,
+                do_eval=True,
+                num_eval_samples=8,
+                model_dir=make_config().model_dir + "-3",
+            )
+        ).examples
+        == []
+    )  # synthetic data
+
+
+def _noting(events: list, function):
+    def noting(*arguments, **named):
+        events.append(function.__name__)
+        return function(*arguments, **named)
+
+    return noting
+
+
+def test_the_table_of_parameters_is_for_debugging(make_config, caplog):
+    caplog.set_level("INFO", logger="absl")
+    run(make_config(num_steps_per_epoch=1))
+    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "{query,key,value}" not in caplog.text
+    caplog.set_level("DEBUG", logger="absl")
+    run(make_config(num_steps_per_epoch=2))
+    assert "{query,key,value}" in caplog.text
+
+
+def test_accumulation_of_a_model_of_some_size(make_config):
+    """TensorFlow's optimizer of graphs breaks the sum of gradients of a model like this one, not of smaller
+    ones."""
+    model = dict(vocab_size=30522, hidden_size=128, max_position_embeddings=128)
+    assert (
+        run(
+            make_config(
+                model=model,
+                num_accumulation_steps=4,
+                train_batch_size=16,
+                max_seq_length=128,
+                max_predictions_per_seq=20,
+                num_steps_per_epoch=1,
+            )
+        ).status
+        == "finished"
+    )
+
+
+@pytest.mark.parametrize("threshold,status,code", [(0.0, "success", 0), (1.0, "aborted", 1)])
+def test_threshold(make_config, threshold, status, code):
+    config = make_config(
+        do_eval=True,
+        steps_between_eval=5,
+        stop_threshold=threshold,
+        num_steps_per_epoch=12,
+        num_eval_samples=16,
+    )
+    result = run(config)
+    assert (result.status, result.exit_code, result.step) == (status, code, 5 if status == "success" else 12)
+    assert result.target == threshold
+    again = run(config)  # a run that is over stays over
+    assert (again.status, again.step, again.eval_accuracy) == (
+        result.status,
+        result.step,
+        result.eval_accuracy,
+    )
+
+
+DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+@pytest.fixture(name="deterministic")
+def fixture_deterministic():
+    """Settings for the same bits every time; the process is as it was afterwards."""
+    yield {"deterministic": True}
+    tf_config.disable_op_determinism()
+
+
+def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, deterministic):
+    """20 steps at once; and 10 steps, a new process's worth of state, 10 more. Dropout, accumulation and
+    shuffling are on."""
+    shared = dict(
+        model=DROPOUT,
+        **deterministic,
+        input_files=record_files(),
+        num_accumulation_steps=2,
+        do_eval=True,
+        steps_between_eval=5,
+        num_eval_samples=20,
+        checkpoint_every_steps=5,
+    )
+    whole = make_config(**shared, model_dir=str(tmp_path / "whole"))
+    parts = {**shared, "model_dir": str(tmp_path / "parts")}
+    run(whole)
+    run(make_config(**parts, stop_steps=10))
+    run(make_config(**parts))
+    ours, theirs = [tf.train.load_checkpoint(str(tmp_path / name / "ckpt-20")) for name in ("parts", "whole")]
+    for name in theirs.get_variable_to_shape_map():
+        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
+    untimed = [
+        [
+            {key: value for key, value in line.items() if key != "sequences_per_sec"}
+            for line in read_metrics(str(tmp_path / name))
+        ]
+        for name in ("parts", "whole")
+    ]
+    assert untimed[0] == untimed[1]
+
+
+def poison(monkeypatch, at_step: int, after_update: bool):
+    """Breaks a weight: before the inner loop that starts at a step, or by its last update."""
+    original = Loop._train
+
+    def poisoned(self, *arguments):
+        bias = self.state.model_variables()["bert/pooler/dense/bias"]
+        hit = self.state.step == at_step
+        if hit and not after_update:
+            bias.assign(np.full(bias.shape, np.nan, np.float32))
+        result = original(self, *arguments)
+        if hit and after_update:
+            bias.assign(np.full(bias.shape, np.nan, np.float32))
+        return result
+
+    monkeypatch.setattr(Loop, "_train", poisoned)
+
+
+@pytest.mark.parametrize(
+    "after_update,reason", [(False, "nsp_loss"), (True, "weights not finite after step 15")]
+)
+def test_non_finite_numbers_stop_the_run_and_keep_the_last_good_checkpoint(
+    make_config, record_files, monkeypatch, after_update, reason
+):
+    config = make_config(
+        input_files=record_files(),
+        checkpoint_every_steps=5,
+        do_eval=True,
+        steps_between_eval=5,
+        num_eval_samples=8,
+    )
+    poison(monkeypatch, at_step=10, after_update=after_update)
+    result = run(config)
+    assert (result.status, result.exit_code) == ("failed", 3) and reason in result.reason
+    assert result.checkpoint.endswith("ckpt-10") and result.eval_accuracy is not None
+    reader = tf.train.load_checkpoint(result.checkpoint)
+    assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
+    if not after_update:
+        assert "step 11" in result.reason
+        assert [line["nsp_loss"] for line in read_metrics(config.model_dir) if line["split"] == "train"][
+            -1
+        ] is None
+    monkeypatch.undo()
+    assert run(config).status == "finished"
+
+
+def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
+    result = run(make_config(loss_scale="3e38"))
+    assert (result.status, result.exit_code) == (
+        "failed",
+        3,
+    ) and "gradient norm not finite in any of the 5 steps" in result.reason
+
+
+def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
+    """Between two calls of the devices: after the first step of the process, which is one, and not at the end
+    of the interval."""
+    config = make_config(input_files=record_files())
+    original = Loop._call_devices
+
+    def call_and_signal(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        while self.interruption.signal is None:
+            time.sleep(0.01)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
+    result = run(config)
+    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
+    monkeypatch.undo()
+    assert run(config).step == 20
+
+
+def test_a_folder_in_use_is_refused(make_config):
+    config = make_config()
+    with own_folder.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+        run(config)
+
+
+def test_evaluation_only(make_config, record_files):
+    files = record_files()
+    trained = run(make_config(input_files=files, do_eval=True, num_eval_samples=20))
+    evaluated = run(
+        make_config(
+            eval_files=files,
+            input_files=None,
+            use_synthetic_data=False,
+            do_train=False,
+            do_eval=True,
+            num_eval_samples=20,
+        )
+    )
+    assert evaluated.eval_accuracy == pytest.approx(trained.eval_accuracy) and evaluated.step == trained.step
+
+
+def test_evaluation_only_needs_a_checkpoint(make_config, record_files):
+    with pytest.raises(ConfigError, match="no checkpoint to evaluate"):
+        run(
+            make_config(
+                eval_files=record_files(),
+                input_files=None,
+                use_synthetic_data=False,
+                do_train=False,
+                do_eval=True,
+            )
+        )
+
+
+def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
+    files, shared = record_files(), dict(do_eval=True, num_steps_per_epoch=5)
+    first = run(make_config(input_files=files, **shared, num_eval_samples=40))
+    again = run(make_config(input_files=files, **shared, num_eval_samples=40))
+    assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (
+        first.eval_loss,
+        first.sequences_per_sec,
+        first.wall_secs,
+    )
+    other = run(
+        make_config(
+            input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5
+        )
+    )
+    assert other.eval_loss != first.eval_loss
+
+
+def test_other_random_records_are_another_evaluation(make_config):
+    """The seed draws them, and predictions and batches are their shape; of real records these three change
+    nothing but the shape."""
+
+    def earlier(config):
+        os.makedirs(config.model_dir, exist_ok=True)
+        (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
+        return runner._Earlier(config.model_dir)
+
+    random = earlier(make_config())
+    assert random.evaluates_like(make_config())
+    for change in (
+        {"seed": 7},
+        {"eval_batch_size": 4},
+        {"max_predictions_per_seq": 2},
+        {"num_eval_samples": 8},
+    ):
+        assert not random.evaluates_like(make_config(**change)), change
+    real = earlier(make_config(input_files="x"))
+    assert real.evaluates_like(make_config(input_files="x", seed=7, eval_batch_size=4))
+    assert not real.evaluates_like(make_config(input_files="x", max_predictions_per_seq=2))
+    assert not real.evaluates_like(make_config(input_files="y"))
+
+
+def test_a_changed_schedule_is_said(make_config, record_files, caplog):
+    files = record_files()
+    run(make_config(input_files=files, num_steps_per_epoch=5))
+    caplog.set_level("INFO", logger="absl")
+    run(make_config(input_files=files, num_steps_per_epoch=10, train_batch_size=4))
+    assert "train_batch_size 8 -> 4" in caplog.text and "num_steps_per_epoch 5 -> 10" in caplog.text
+
+
+def test_the_settings_of_a_run_survive_a_wrong_command(make_config, record_files):
+    config = make_config(input_files=record_files())
+    run(config)
+    with pytest.raises(ConfigError, match="another model or optimizer"):
+        run(make_config(model={"hidden_size": 64}, input_files=record_files()))
+    assert json.load(open(f"{config.model_dir}/config.json", encoding="utf-8"))["model"]["hidden_size"] == 32
+
+
+@pytest.mark.parametrize("when", ["training", "resuming", "evaluating"])
+def test_a_truncated_file_is_named(make_config, record_files, tmp_path, when):
+    files, evaluation = record_files(), record_files(name="eval")
+    shared = dict(input_files=files, eval_files=evaluation, do_eval=True)
+    if when == "resuming":
+        run(make_config(**shared, stop_steps=5))
+    path = tmp_path / ("eval" if when == "evaluating" else "train") / "part-00001"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ConfigError, match="part-00001 is truncated or damaged after record 19"):
+        run(make_config(**shared))
+
+
+def test_missing_devices_are_named(make_config):
+    with pytest.raises(ConfigError, match="num_gpus=8 but this machine has"):
+        run(make_config(num_gpus=8, distribution_strategy="mirrored"))
+    with pytest.raises(ConfigError, match="no TPU"):
+        run(make_config(distribution_strategy="tpu", tpu="local"))
+    with pytest.raises(ConfigError, match="replicas x num_accumulation_steps = 32 x 1. Nearest valid: 32"):
+        run(make_config(distribution_strategy="tpu", tpu="local", num_tpu_cores=32, do_eval=True))
+    with pytest.raises(ConfigError, match="cannot reach this TPU"):
+        run(make_config(distribution_strategy="tpu", tpu="grpc://localhost:1"))
+    with pytest.raises(ConfigError, match="nccl needs GPUs"):
+        run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
+
+
+def test_replicas_read_the_dataset_itself():
+    """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take
+    a minute."""
+    dataset = tf.data.Dataset.range(4)
+    for strategy in (
+        tf.distribute.OneDeviceStrategy("CPU:0"),
+        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    ):
+        contexts = []
+        assert (
+            strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+        )
+        assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
+        values = [
+            strategy.experimental_local_results(value) for value in strategy_lib.batches(dataset, strategy)
+        ]
+        assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {
+            len(each) for each in values
+        } == {strategy.num_replicas_in_sync}
+
+
+def test_threads_are_those_of_the_flags(make_config):
+    with pytest.raises(ConfigError, match="inter_op_threads=77, but this process computes already"):
+        tf.zeros([]).numpy()
+        strategy_lib.make_strategy(make_config(inter_op_threads=77))
+    config = config_lib.to_json(make_config(intra_op_threads=1, inter_op_threads=3))
+    code = (
+        "import sys, json, tensorflow as tf; from official import config; from official.distribution import"
+        " strategy\nstrategy.make_strategy(config.build_config([('test', json.loads(sys.argv[1]))])); get ="
+        " tf.config.threading\nprint(get.get_intra_op_parallelism_threads(),"
+        " get.get_inter_op_parallelism_threads())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, config], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "3"]
+
+
+def test_the_first_step_apart_changes_no_total(make_config, deterministic):
+    """A loop of a process that goes on and the same loop of an uninterrupted one write the same metrics, to
+    the last bit."""
+    totals = []
+    for parts in ((3,), (1, 2)):
+        loop = make_loop(make_config(**deterministic))
+        iterator, total = loop._train_iterator(), step_lib.no_totals(loop.task)
+        for steps in parts:
+            total = loop.train_loop(iterator, tf.constant(steps), total)
+        totals.append({name: value.numpy() for name, value in total.items()})
+    for name, value in totals[0].items():
+        np.testing.assert_array_equal(value, totals[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"hidden_act": "gelu_erf"}, "has hidden_act=gelu_tanh, the model has hidden_act=gelu_erf"),
+        ({"num_attention_heads": 2}, "has num_attention_heads=4, the model has num_attention_heads=2"),
+        ({"layer_norm_eps": 1e-5}, "has layer_norm_eps=1e-12"),
+    ],
+)
+def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, message):
+    """What no shape tells is compared with the settings that the run was started with; an older run's gelu is
+    the tanh form."""
+    config = make_config()
+    for name in ("gelu", "gelu_tanh"):
+        saved = json.loads(config_lib.to_json(config))
+        saved["model"]["hidden_act"] = name
+        (tmp_path / "config.json").write_text(json.dumps(saved))
+        runner._Earlier(str(tmp_path)).check_model(config)
+        with pytest.raises(ConfigError, match=message):
+            runner._Earlier(str(tmp_path)).check_model(make_config(change))
+    runner._Earlier(str(tmp_path / "nowhere")).check_model(config)
