@@ -232,8 +232,6 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
     predictions."""
     import numpy as np
 
-    from official.checkpoint import reading
-
     if process.popen.returncode:
         return [
             f"exit {process.popen.returncode}: {process.read_log().decode(errors='replace').strip()[-200:]}"

@@ -14,14 +14,13 @@ and its square while it trains, and a file does not say by how much.
 
 import re
 
-from official.checkpoint.formats import canonical, graphcore, table
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.graphcore import Stack
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped, Transposed
-from official.checkpoint.formats.tensors import Tensor, Tensors
-
-TITLE = "Graphcore PopART"
+from official.checkpoint.format import ENCODER_NAMES, Format
+from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.stacks import Stack
+from official.checkpoint.mapping.table import Mapped, Transposed
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.options import Options
 
 _WEIGHTS = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
@@ -84,12 +83,12 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     that cannot be parted."""
     names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
-    rest, words = graphcore.join_rows(upright)
-    rest, parts = graphcore.unstack(rest, _STACKS)
+    rest, words = blocks.join_rows(upright)
+    rest, parts = stacks.unstack(rest, _STACKS)
     mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
     table.restore_names(mapped, names, doubled)
     mapped.tensors |= words
-    graphcore.add_zero_biases(mapped)
+    biases.add_zero_biases(mapped)
     return mapped
 
 
@@ -97,7 +96,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives PopART's names."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _reason(name) for name in mapped.dropped}
-    rest, wholes = graphcore.stack(mapped.tensors, _STACKS)
+    rest, wholes = stacks.stack(mapped.tensors, _STACKS)
     mapped.tensors = {_file_name(name): tensor for name, tensor in {**rest, **wholes}.items()}
     return mapped
 
@@ -110,7 +109,7 @@ def keeps_float32(name: str) -> bool:
 
 def _common_name(name: str, tensors: Tensors) -> str:
     """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as
-    `graphcore` names it."""
+    `blocks` names it."""
     common = name
     for slot, prefix in _SLOT_PREFIXES.items():
         if name.startswith(prefix):
@@ -144,3 +143,15 @@ def _reason(name: str) -> str:
     if name.startswith(canonical.CLASSIFIER_HEAD):
         return "PopART's BERT has no classifier"
     return "moments of Adam; PopART's are read as LAMB's"
+
+
+FORMAT = Format(
+    name="popart",
+    title="Graphcore PopART",
+    container="onnx_file",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    precedence=12,
+    encoder_names=rf"{ENCODER_NAMES}|^(Layer\d+|Embedding)/",
+    keeps_float32=keeps_float32,
+)

@@ -12,8 +12,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,3 +144,11 @@ def restore_names(mapped: Mapped, names: dict[str, str], doubled: list[str]) -> 
     """Names what found no place as the file does, with what `common_names` gave."""
     mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
     mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+
+
+def without(tensors: Tensors, rules: dict[str, str]) -> tuple[Tensors, dict[str, str]]:
+    """Returns the tensors that no pattern of {pattern: reason} matches, and {name: reason} of the others."""
+    dropped = {
+        name: reason for name in tensors for pattern, reason in rules.items() if re.fullmatch(pattern, name)
+    }
+    return {name: tensor for name, tensor in tensors.items() if name not in dropped}, dropped
