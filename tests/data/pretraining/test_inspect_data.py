@@ -18,8 +18,8 @@ from official.data.records import containers as records
 from official.data.records import schema
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT, make_records, write_records
-from tests.test_creation import LONG, MOST, WORDS, make_text, write
-from tests.test_records import make_examples
+from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_text, write
+from tests.data.records.test_records import make_examples
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import inspect_data  # pylint: disable=wrong-import-position

@@ -14,7 +14,7 @@ from official.data.records import batches as reading
 from official.data.records import containers as records
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, write_records
-from tests.test_records import make_examples
+from tests.data.records.test_records import make_examples
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_eval_set  # pylint: disable=wrong-import-position

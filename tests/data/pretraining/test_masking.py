@@ -11,7 +11,7 @@ from official.data.pretraining import pairs
 from official.data.records import schema
 from official.data.word_pieces import vocabulary
 from tests import reference_pretraining
-from tests.test_pairs import make_documents
+from tests.data.pretraining.test_pairs import make_documents
 
 SIZE = 30522
 

@@ -19,7 +19,7 @@ from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import compact
 from tests.conftest import make_records, write_records
-from tests.test_records import make_examples
+from tests.data.records.test_records import make_examples
 
 
 def ids(batches) -> list[bytes]:

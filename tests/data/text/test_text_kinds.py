@@ -14,7 +14,7 @@ from official.config import ConfigError
 from official.data.text import json_array
 from official.data.text import text_files
 from official.data.text.documents import ReadCounts
-from tests.test_documents import read, write
+from tests.data.text.test_documents import read, write
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
 
