@@ -76,6 +76,9 @@ def _correlation(measure):
 
 
 _METRICS = {
-    "accuracy": _accuracy, "f1": _f1, "matthews_correlation": _correlation(_matthews), "pearson": _correlation(_pearson),
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "matthews_correlation": _correlation(_matthews),
+    "pearson": _correlation(_pearson),
     "spearman": _correlation(_spearman),
 }

@@ -13,7 +13,9 @@ from typing import NamedTuple
 class Place(NamedTuple):
     """Where a reading stands."""
 
-    files: list[tuple[int, int]]  # (number, records that are passed) of those not read to the end, in the order of their turns
+    files: list[
+        tuple[int, int]
+    ]  # (number, records that are passed) of those not read to the end, in the order of their turns
     cut: int  # records that are passed, too, of the first block that comes
 
 
@@ -46,7 +48,9 @@ def _whole_rounds(places: list, records: Sequence[int], part: int, passed: int) 
     """Takes as many rounds of full blocks from all places as can be taken; returns their records."""
     if None in places:
         return 0
-    rounds = min(passed // (part * len(places)), *((records[number] - read) // part for number, read in places))
+    rounds = min(
+        passed // (part * len(places)), *((records[number] - read) // part for number, read in places)
+    )
     for place in places:
         place[1] += rounds * part
     return rounds * part * len(places)
