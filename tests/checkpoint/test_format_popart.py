@@ -14,9 +14,9 @@ from official.checkpoint.formats import popart
 from official.checkpoint.mapping import canonical
 from official.checkpoint.options import Options
 from official.config import ConfigError
+from tests.checkpoint.test_format_huggingface import assert_same, lazy
+from tests.checkpoint.test_format_huggingface import weights as all_weights
 from tests.conftest import TINY
-from tests.test_format_huggingface import assert_same, lazy
-from tests.test_format_huggingface import weights as all_weights
 
 HIDDEN, INNER, WORDS, POSITIONS = (
     TINY["hidden_size"],
