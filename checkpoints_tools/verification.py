@@ -1,6 +1,7 @@
 """Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +70,7 @@ def verify(source: dict, target: dict, options: Options) -> dict:
 
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
-    nothing: dict[str, None] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
     source = companions.with_companions(options, ends[0])
     target = companions.with_companions(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
@@ -129,7 +130,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         **sizes,
         num_attention_heads=heads,
         hidden_act=options.hidden_act,
-        layer_norm_eps=options.layer_norm_eps,
+        layer_norm_eps=options.layer_norm_eps or BertConfig.layer_norm_eps,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )

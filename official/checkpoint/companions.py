@@ -1,8 +1,9 @@
-"""What lies beside a checkpoint and does not follow from its tensors: heads, activation, LayerNorm's epsilon, the vocabulary."""
+"""What lies beside a checkpoint and no tensor tells: heads, activation, epsilon, vocabulary, labels."""
 
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 
 from official.checkpoint import hf_config
 from official.checkpoint.mapping import table
@@ -73,15 +74,16 @@ def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
         words = vocabulary_files.read(options.vocab_file).words
         vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
-    found = {
-        "num_attention_heads": options.num_attention_heads
-        or checkpoint.heads
-        or beside.get("num_attention_heads"),
-        "vocab_file": options.vocab_file or hf_config.vocabulary_beside(location),
-        "hidden_act": options.hidden_act or beside.get("hidden_act") or usual,
-        "layer_norm_eps": options.layer_norm_eps or beside.get("layer_norm_eps") or BertConfig.layer_norm_eps,
-    }
-    return dataclasses.replace(options, **found, **labels_beside(location))
+    heads = checkpoint.heads or beside.get("num_attention_heads")
+    epsilon = beside.get("layer_norm_eps") or BertConfig.layer_norm_eps
+    return dataclasses.replace(
+        options,
+        num_attention_heads=options.num_attention_heads or heads,
+        vocab_file=options.vocab_file or hf_config.vocabulary_beside(location),
+        hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
+        layer_norm_eps=options.layer_norm_eps or epsilon,
+        **labels_beside(location),
+    )
 
 
 def labels_beside(location: str) -> dict:
@@ -171,7 +173,8 @@ def plan(
     Raises:
       ConfigError: where a file of other content is there and may not be replaced.
     """
-    folder, files = os.path.dirname(target) or ".", {}
+    folder = os.path.dirname(target) or "."
+    files: dict[str, bytes | None] = {}
     path = os.path.join(folder, CONFIG)
     sizes = sizes_beside(source)
     if sizes or options.num_attention_heads:
@@ -213,7 +216,7 @@ def unusual(options: Options) -> dict:
     return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
 
 
-def check_free(files: dict[str, bytes | None], overwrite: bool) -> None:
+def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
     other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
     if other and not overwrite:
@@ -233,7 +236,7 @@ def _same(path: str, content: bytes | None) -> bool:
         return False
 
 
-def hand_on(files: dict[str, bytes | None], work: str) -> list[str]:
+def hand_on(files: Mapping[str, bytes | None], work: str) -> list[str]:
     """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
     ConfigError where one cannot be written."""
     for path, content in files.items():

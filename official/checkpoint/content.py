@@ -1,4 +1,4 @@
-"""What a conversion will hold: a checkpoint's tensors under the names, in the number of words and at the precision of its target."""
+"""What a conversion will hold: a checkpoint's tensors by its target's names, words and precision."""
 
 import dataclasses
 from collections.abc import Callable

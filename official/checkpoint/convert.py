@@ -1,4 +1,4 @@
-"""Converts a checkpoint from one format to another, checks what was written, and tells everything that happened.
+"""Converts a checkpoint from one format to another, checks what was written, and tells all that happened.
 
 report = convert("uncased_L-12_H-768_A-12/bert_model.ckpt", "huggingface", "bert_hf")
 """

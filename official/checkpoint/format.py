@@ -1,4 +1,4 @@
-"""What a checkpoint format is: its names for tensors, the kind of files that holds them, how it is told from others."""
+"""What a checkpoint format is: its names for tensors, its kind of files, how it is told from others."""
 
 import dataclasses
 import importlib

@@ -1,8 +1,8 @@
 """Hugging Face's config.json and what else lies in its folders beside the weights: read and written.
 
-The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that Google's BERT calls
-`gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with transformers' names, so that it computes
-there what it computes here.
+The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that
+Google's BERT calls `gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with
+transformers' names, so that it computes there what it computes here.
 """
 
 import dataclasses
@@ -137,7 +137,8 @@ def labels_of(location: str) -> dict:
 
 def _written_activation(hidden_act: str | None) -> str:
     """Returns transformers' name of this project's activation."""
-    return _WRITTEN_ACTIVATIONS.get(hidden_act or BertConfig.hidden_act, hidden_act)
+    ours = hidden_act or BertConfig.hidden_act
+    return _WRITTEN_ACTIVATIONS.get(ours, ours)
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:

@@ -1,4 +1,4 @@
-"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where the checkpoint has them."""
+"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where it has them."""
 
 import dataclasses
 import re

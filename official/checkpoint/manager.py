@@ -34,7 +34,7 @@ class CheckpointManager:
     def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
         self.read_only = read_only
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
-        self._pinned = None
+        self._pinned: int | None = None
 
     def pin(self, step: int | None) -> None:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it

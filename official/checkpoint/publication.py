@@ -1,4 +1,4 @@
-"""The last part of a conversion: the result is written beside its place, read back and compared, and published all at once."""
+"""The end of a conversion: the result is written beside its place, read back, compared and published."""
 
 import contextlib
 import os
@@ -65,10 +65,8 @@ def writing_to(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(
-            f"{path} cannot be written:"
-            f" {getattr(error, 'strerror', None) or (str(error).splitlines() or [error])[0]}."
-        ) from None
+        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), repr(error))
+        raise ConfigError(f"{path} cannot be written: {reason}.") from None
 
 
 def write(target: Format, tensors: Tensors, location: str, options: Options, progress: ProgressOfAll) -> None:

@@ -44,7 +44,7 @@ def get_format(name: str) -> Format:
 
 def actions() -> dict[str, tuple[Format, Format]]:
     """Returns {SOURCE2TARGET: (source, target)}, under all names of formats."""
-    found = {}
+    found: dict[str, tuple[Format, Format]] = {}
     for source in FORMATS.values():
         for target in FORMATS.values():
             if source is not target:

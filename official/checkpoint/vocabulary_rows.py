@@ -1,4 +1,4 @@
-"""Another number of words than a checkpoint has: rows are cut off and kept in a file beside the result, or come back from there."""
+"""Another number of words than the source has: rows are cut off and kept beside the result, or come back."""
 
 import os
 

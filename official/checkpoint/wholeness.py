@@ -1,10 +1,12 @@
-"""What a checkpoint of BERT must have under canonical names: the whole encoder, whole heads, shapes that fit each other."""
+"""What a checkpoint of BERT must have, by canonical names: a whole encoder, whole heads, fitting shapes."""
 
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.tensors import Tensors
 
 
-def compare_names(expected: dict[str, tuple], found: dict[str, tuple]) -> dict[str, list[str]]:
+def compare_names(
+    expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
+) -> dict[str, list[str]]:
     """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
     missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     reshaped = [
@@ -38,7 +40,7 @@ def encoder_problems(tensors: Tensors) -> dict[str, list[str]]:
     return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
-def _expected_shapes(shapes: dict[str, tuple], layers: int) -> dict[str, tuple[int, ...]]:
+def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of what must be there; where a shape cannot be known, it is the one that the
     checkpoint has."""
     groupbert = any("/convolution/" in name for name in shapes)
@@ -60,21 +62,16 @@ def _expected_shapes(shapes: dict[str, tuple], layers: int) -> dict[str, tuple[i
         for name in group
     ]
     sizes = _sizes(shapes)
-
-    def is_known(name: str) -> bool:
-        return sizes is not None and not (groupbert and name.startswith("bert/encoder/"))
-
-    return {
-        name: (
-            canonical.shape_of(name, sizes)
-            if is_known(name)
-            else shapes.get(name, (0,) * canonical.rank_of(name))
-        )
-        for name in names
-    }
+    expected = {}
+    for name in names:
+        if sizes is None or groupbert and name.startswith("bert/encoder/"):
+            expected[name] = shapes.get(name, (0,) * canonical.rank_of(name))
+        else:
+            expected[name] = canonical.shape_of(name, sizes)
+    return expected
 
 
-def _sizes(shapes: dict[str, tuple]) -> canonical.Sizes | None:
+def _sizes(shapes: dict[str, tuple[int, ...]]) -> canonical.Sizes | None:
     """Returns the sizes that the tensors tell; None where the word embeddings tell none."""
     if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
         return None

@@ -13,7 +13,7 @@ from official.checkpoint.errors import DamagedError
 from official.checkpoint.formats import garden
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
+from official.checkpoint.options import NOTHING_GIVEN, Options
 from official.config import ConfigError
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
@@ -186,7 +186,7 @@ def write(tensors, prefix, options=OPTIONS) -> str:
     return str(prefix)
 
 
-def read(prefix, options=Options()) -> garden.Mapped:
+def read(prefix, options=NOTHING_GIVEN) -> garden.Mapped:
     return garden.to_canonical(object_bundle.read(str(prefix)), options)
 
 

@@ -1,1 +1,1 @@
-"""Kinds of files that hold tensors by name: one module a kind, with the functions of `format.Container`. No module here knows BERT's names."""
+"""Kinds of files that hold tensors by name, one module a kind, with the functions of `format.Container`."""

@@ -1,4 +1,4 @@
-"""TensorFlow bundles (PREFIX.index, PREFIX.data-*) by tensor name: reading lazily, writing a few tensors at a time."""
+"""TensorFlow bundles (PREFIX.index, PREFIX.data-*): reading lazily, writing a few tensors at a time."""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
 """Hugging Face folders (model.safetensors, config.json, vocab.txt): reading lazily, writing tensor by tensor.
 
-Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle files
-(pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
+Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle
+files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
 """
 
 import json
@@ -37,7 +37,7 @@ _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escap
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
@@ -203,7 +203,7 @@ def _write_weights(tensors: Tensors, path: str, progress: Progress) -> None:
         file.write(_header({name: tensors[name] for name in names}))
         for name in names:
             values = np.ascontiguousarray(tensors[name].read(), tensors[name].dtype)
-            file.write(values.reshape(-1).view(np.uint8))
+            file.write(values.reshape(-1).view(np.uint8).data)
             progress(tensors[name].nbytes)
 
 

@@ -1,7 +1,8 @@
-"""TF2's object-based checkpoints: a bundle with a graph of Python objects in it, tensors by the full names of their variables.
+"""TF2's object-based checkpoints: a bundle with a graph of Python objects, tensors by their variables' names.
 
-`tf.train.Checkpoint.restore` finds a variable by following the names of attributes from the root; the graph says which way leads to
-which tensor of the bundle. Source: tensorflow/core/protobuf/trackable_object_graph.proto.
+`tf.train.Checkpoint.restore` finds a variable by following the names of attributes from the root; the graph
+says which way leads to which tensor of the bundle. Source:
+tensorflow/core/protobuf/trackable_object_graph.proto.
 """
 
 import collections

@@ -1,7 +1,8 @@
 """ONNX files as a store of tensors: their initializers, read lazily and written one after the other.
 
-The onnx package describes the pieces. The file around them is walked through and put together here, since the package would hold all
-of it in memory, twice. A protocol buffer is a row of fields, each a key (number and kind), a length and its bytes.
+The onnx package describes the pieces. The file around them is walked through and put together here, since the
+package would hold all of it in memory, twice. A protocol buffer is a row of fields, each a key (number and
+kind), a length and its bytes.
 """
 
 import math
@@ -25,7 +26,7 @@ LAST = ".onnx"
 IS_FOLDER = False
 _MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
 _IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
-_DTYPES = {
+_DTYPES: dict[str, np.dtype] = {
     "FLOAT": np.dtype(np.float32),
     "DOUBLE": np.dtype(np.float64),
     "FLOAT16": np.dtype(np.float16),
@@ -267,7 +268,7 @@ def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, 
         for head, tensor in zip(heads, tensors.values()):
             file.write(head)
             values = np.ascontiguousarray(tensor.read(), tensor.dtype)
-            (data if data_path else file).write(values.reshape(-1).view(np.uint8))
+            (data if data_path else file).write(values.reshape(-1).view(np.uint8).data)
             progress(tensor.nbytes)
 
 

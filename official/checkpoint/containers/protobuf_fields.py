@@ -1,6 +1,7 @@
-"""Protocol buffers as rows of fields: walked through without reading what is in them, and put together from pieces.
+"""Protocol buffers as rows of fields: walked through without reading their values, put together from pieces.
 
-A field is a key (its number and its kind), for some kinds a length, and its bytes. A length and a key are numbers of 7 bits a byte.
+A field is a key (its number and its kind), for some kinds a length, and its bytes. A length and a key are
+numbers of 7 bits a byte.
 """
 
 import dataclasses

@@ -1,1 +1,1 @@
-"""Checkpoint formats: every module here holds one, FORMAT. A new file in this folder is all that a new format takes."""
+"""Checkpoint formats: every module here holds one, FORMAT. A new file here is all that a new format takes."""

@@ -1,5 +1,5 @@
-"""TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's BertPretrainer or its
-encoder, tensors under the full names of the Keras variables.
+"""TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's
+BertPretrainer or its encoder, tensors under the full names of the Keras variables.
 
 Their attention kernels are split by head: H is the hidden size, A the number of heads, K the size of one.
 Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its converter of TF1 checkpoints.

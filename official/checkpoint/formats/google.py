@@ -1,7 +1,7 @@
-"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles. Their names are the canonical ones.
+"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles under the canonical names.
 
-Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`). The names of the other
-formats for these, `lamb_m` and `lamb_v`, are read too.
+Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`).
+The names of the other formats for these, `lamb_m` and `lamb_v`, are read too.
 """
 
 import re

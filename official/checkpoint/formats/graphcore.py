@@ -1,24 +1,30 @@
 """Graphcore's TF1 checkpoints (v2.5 and later): name-based bundles, for BERT and GroupBERT.
 
-Most names are the canonical ones or differ in a word; TABLE has them. The rest is the same values cut or joined otherwise, and
-optimizer slots are cut and joined with their weights:
+Most names are the canonical ones or differ in a word; TABLE has them. The rest is the same values cut or
+joined otherwise, and optimizer slots are cut and joined with their weights:
 
-  Word embeddings   whole, or in blocks of rows s0, s1, ... (in the order of numbers: s10 after s9). Both are read;
-                    `num_embeddings_splits` says which is written.
-  Kernels           of query, key and value: three, or one [H, 3H]. Both are read; `fused_qkv` says which is written.
-  Biases            of query, key and value: the published converter writes BERT's as one `qkv_bias` [3H], and so does this one.
-                    Graphcore's model reads `query/bias`, `key/bias`, `value/bias`: what it trained has these. Both are read; where both
-                    are in one file, those that the model reads count. GroupBERT's, and BERT's with `baseline`, are written apart, as
-                    the published converter does.
-  Absent biases     the shipped models have no biases at query, key, value and the attention's projection. Zeros, which are the same
-                    function, take their place.
-  Classifier        has a pooler of its own, `glue_loss/pooler`. It is read as the pooler, also where `bert/pooler` is there, which
-                    the classifier does not use. With a classifier's head the pooler is written under both names: under the one
-                    alone the model would start from a random pooler.
-  Step counters     one for each weight, `lamb_step_counter` or `adam_step_counter`, int32 [1], one more than the steps done
-                    (it starts at 1). `global_step` gives them: left out on reading, made on writing.
-  Published defects The published converter to Graphcore leaves the masked-LM head's bias as long as it was where it cuts the words,
-                    and casts `global_step` with the weights. On reading, such a bias is cut and such a step made an integer.
+  Word embeddings   whole, or in blocks of rows s0, s1, ... (in the order of numbers: s10 after s9). Both are
+                    read; `num_embeddings_splits` says which is written.
+  Kernels           of query, key and value: three, or one [H, 3H]. Both are read; `fused_qkv` says which is
+                    written.
+  Biases            of query, key and value: the published converter writes BERT's as one `qkv_bias` [3H], and
+                    so does this one. Graphcore's model reads `query/bias`, `key/bias`, `value/bias`: what it
+                    trained has these. Both are read; where both are in one file, those that the model reads
+                    count. GroupBERT's, and BERT's with `baseline`, are written apart, as the published
+                    converter does.
+  Absent biases     the shipped models have no biases at query, key, value and the attention's projection.
+                    Zeros, which are the same function, take their place.
+  Classifier        has a pooler of its own, `glue_loss/pooler`. It is read as the pooler, also where
+                    `bert/pooler` is there, which the classifier does not use. With a classifier's head the
+                    pooler is written under both names: under the one alone the model would start from a
+                    random pooler.
+  Step counters     one for each weight, `lamb_step_counter` or `adam_step_counter`, int32 [1], one more than
+                    the steps done (it starts at 1). `global_step` gives them: left out on reading, made on
+                    writing.
+  Published defects The published converter to Graphcore leaves the masked-LM head's bias as long as it was
+  where it cuts the words,
+                    and casts `global_step` with the weights. On reading, such a bias is cut and such a step
+                    made an integer.
 """
 
 import re
@@ -96,15 +102,13 @@ GROUPBERT_TABLE = {
     **table.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS),
     **_COUNTERS,
 }
-CLASSIFIER_POOLER = table.with_slots(
-    {
-        "bert/pooler/dense/kernel": "glue_loss/pooler/dense/kernel",
-        "bert/pooler/dense/bias": "glue_loss/pooler/dense/bias",
-    },
-    _SLOTS,
-)
+_CLASSIFIER_POOLER = {
+    f"{name}{ending}": f"glue_loss/pooler/{name.removeprefix('bert/pooler/')}{ending}"
+    for name in canonical.POOLER
+    for ending in ("", *(f"/{slot}" for slot in canonical.SLOTS))
+}
 
-POOLER_UNUSED = {r"bert/pooler/.*": "the classifier uses glue_loss/pooler"}
+_POOLER_UNUSED = {r"bert/pooler/.*": "the classifier uses glue_loss/pooler"}
 METRICS = {r"cls/(predictions/mlm_acc|seq_relationship/nsp_acc)": "a metric, not a weight"}
 _DROPPED = {
     r".*/(lamb|adam)_step_counter": "a counter that global_step gives",
@@ -225,8 +229,8 @@ def with_classifier_pooler(
 ) -> tuple[table.Table, dict[str, str]]:
     """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the
     pooler."""
-    if any(name in tensors for name in CLASSIFIER_POOLER.values()):
-        return {**names, **CLASSIFIER_POOLER}, {**dropped, **POOLER_UNUSED}
+    if any(name in tensors for name in _CLASSIFIER_POOLER.values()):
+        return {**names, **_CLASSIFIER_POOLER}, {**dropped, **_POOLER_UNUSED}
     return names, dropped
 
 
@@ -234,7 +238,7 @@ def copy_pooler(mapped: Mapped) -> None:
     """Gives a classifier's checkpoint the pooler under the classifier's name too."""
     if "glue_loss/output_weights" not in mapped.tensors:
         return
-    for ours, theirs in CLASSIFIER_POOLER.items():
+    for ours, theirs in _CLASSIFIER_POOLER.items():
         if ours in mapped.tensors:
             mapped.tensors[theirs] = mapped.tensors[ours]
             mapped.added[theirs] = f"a copy of {ours}: the classifier has a pooler of its own"
@@ -243,7 +247,9 @@ def copy_pooler(mapped: Mapped) -> None:
 def _add_step_counters(mapped: Mapped) -> None:
     """Adds the step counters of all weights that have slots, where the step is known."""
     step = mapped.tensors.get("global_step")
-    for name in list(mapped.tensors) if step else []:
+    if step is None:
+        return
+    for name in list(mapped.tensors):
         weight, _, slot = name.rpartition("/")
         if slot in ("lamb_m", "adam_m"):
             counter = f"{weight}/{slot.removesuffix('_m')}_step_counter"

@@ -1,9 +1,10 @@
 """Hugging Face's BERT: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
 
-Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the LayerNorm names `gamma`
-and `beta` of files that were made from TensorFlow's long ago. The output matrix of the masked-LM head is the word embedding table:
-`cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`, which are compared and left out on reading and not
-written, as transformers itself does not write them and ties them when it loads. A model in which they differ (untied) is refused.
+Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
+LayerNorm names `gamma` and `beta` of files that were made from TensorFlow's long ago. The output matrix of
+the masked-LM head is the word embedding table: `cls.predictions.decoder` holds copies of it and of
+`cls.predictions.bias`, which are compared and left out on reading and not written, as transformers itself
+does not write them and ties them when it loads. A model in which they differ (untied) is refused.
 """
 
 import re
@@ -27,7 +28,7 @@ HF_PREFIX = Option(
     for_target=True,
 )
 
-_WEIGHTS = {
+_WEIGHTS: table.Table = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
     "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
     "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",

@@ -1,4 +1,4 @@
-"""This project's checkpoints: name-based bundles under the canonical names, with the counters of the trainer."""
+"""This project's checkpoints: name-based bundles under the canonical names, with the trainer's counters."""
 
 from official.checkpoint.format import Format
 from official.checkpoint.mapping import canonical, table

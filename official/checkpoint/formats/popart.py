@@ -1,15 +1,16 @@
 """Graphcore's PopART BERT: names of the initializers in its ONNX files.
 
-Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H] and query, key and
-value side by side. What PopART's own training saved is read too, which differs by its settings:
+Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H]
+and query, key and value side by side. What PopART's own training saved is read too, which differs by its
+settings:
 
   QKV               or apart, as Q, K and V; the bias endings are `_bias` or `_Bias`.
-  Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The size H of
-                    Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
+  Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
+                    size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
   Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
 
-The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies them by the loss scale
-and its square while it trains, and a file does not say by how much.
+The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies
+them by the loss scale and its square while it trains, and a file does not say by how much.
 """
 
 import re
@@ -22,7 +23,7 @@ from official.checkpoint.mapping.table import Mapped, Transposed
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
 
-_WEIGHTS = {
+_WEIGHTS: table.Table = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
     "bert/embeddings/position_embeddings": "Embedding/Positional_Dict",
     "bert/embeddings/token_type_embeddings": "Embedding/Segment_Dict",

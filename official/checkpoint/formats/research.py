@@ -1,19 +1,23 @@
-"""GroupBERT checkpoints of Graphcore's research code: name-based bundles, all names in the scope `all/`, GroupNorm for LayerNorm.
+"""GroupBERT checkpoints of Graphcore's research code: name-based bundles, all names in the scope `all/`,
+GroupNorm for LayerNorm.
 
-The values are those of `graphcore` under other names: TABLE has GroupBERT's, BASELINE_TABLE (`baseline`) those of the plain BERT that it
-was compared with. Joined are query, key and value kernels (`attention/qkv/weight` [H, 3H]), and values and gates of the gated unit
-(`conv/pre/weight` [H, 2H], `conv/pre/bias` [2H]). Word embeddings are whole or in blocks s0, s1, ..., as in `graphcore`.
+The values are those of `graphcore` under other names: TABLE has GroupBERT's, BASELINE_TABLE (`baseline`)
+those of the plain BERT that it was compared with. Joined are query, key and value kernels
+(`attention/qkv/weight` [H, 3H]), and values and gates of the gated unit (`conv/pre/weight` [H, 2H],
+`conv/pre/bias` [2H]). Word embeddings are whole or in blocks s0, s1, ..., as in `graphcore`.
 
 Decided where the published converter leaves it open:
-  Scope           the published reader strips `all/` where it is there. So does this one: names without it are read too.
-  Baseline        the published converter reads it and refuses to write it. Its reader tells the names, and they are written here: one
-                  feed-forward layer `boom` without a number, no mixer, and `postnorm` after attention and `boom`. `boom1` is no
-                  baseline name: the published reader makes `layer_01` of it.
-  Key bias        the published GroupBERT files have none (it adds the same to all scores of a query, so the softmax takes it out
-                  again). It is dropped on writing and zeros on reading. Of the baseline it is kept: nothing published forbids it,
-                  and BERT's own is not zero.
-  global_step     dropped both ways, as published: with it go the optimizer slots, whose names here are not published, and a run that
-                  starts from weights alone starts at step 0.
+  Scope           the published reader strips `all/` where it is there. So does this one: names without it are
+                  read too.
+  Baseline        the published converter reads it and refuses to write it. Its reader tells the names, and
+                  they are written here: one feed-forward layer `boom` without a number, no mixer, and
+                  `postnorm` after attention and `boom`. `boom1` is no baseline name: the published reader
+                  makes `layer_01` of it.
+  Key bias        the published GroupBERT files have none (it adds the same to all scores of a query, so the
+                  softmax takes it out again). It is dropped on writing and zeros on reading. Of the baseline
+                  it is kept: nothing published forbids it, and BERT's own is not zero.
+  global_step     dropped both ways, as published: with it go the optimizer slots, whose names here are not
+                  published, and a run that starts from weights alone starts at step 0.
   Classifier      as in `graphcore`, under `all/`.
 """
 
@@ -100,7 +104,7 @@ _FINAL_NORM = {
 
 def _table(rest: table.Table, layer: table.Table) -> table.Table:
     prefix = "bert/encoder/layer_{layer}"
-    layers = {f"{prefix}/{ours}": f"{prefix}/{theirs}" for ours, theirs in (layer | _BIASES).items()}
+    layers = {f"{prefix}/{ours}": f"{prefix}/{theirs}" for ours, theirs in {**layer, **_BIASES}.items()}
     return {**rest, **layers, **dict.fromkeys(canonical.COUNTERS)}
 
 
@@ -182,12 +186,12 @@ def keeps_float32(name: str) -> bool:
 
 
 def _names_in_file(tensors: Tensors, options: Options) -> table.Table:
-    """Returns the table to read with. The names tell the baseline, so that reading needs no option. Raises
+    """Returns the table to read with. The names tell plain BERT, so that reading needs no option. Raises
     ConfigError as `_names`."""
-    baseline = options.get(graphcore.PLAIN_BERT) or any(
+    plain = options.get(graphcore.PLAIN_BERT) or any(
         re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors
     )
-    if baseline and not _has_convolutions(tensors):
+    if plain and not _has_convolutions(tensors):
         return BASELINE_TABLE
     return _names(tensors, options) if options.get(graphcore.PLAIN_BERT) else TABLE
 
@@ -199,18 +203,19 @@ def _has_convolutions(tensors: Tensors) -> bool:
 def _names(tensors: Tensors, options: Options) -> table.Table:
     """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
     layers are the other's."""
+    plain = options.get(graphcore.PLAIN_BERT)
     groupbert = _has_convolutions(tensors)
-    if table.layers_of(tensors) and groupbert == options.get(graphcore.PLAIN_BERT):
+    if table.layers_of(tensors) and groupbert == plain:
         found, advice = (
             ("convolutions: it is GroupBERT", "Leave out")
             if groupbert
             else ("no convolutions: it is BERT", "Add")
         )
         raise ConfigError(
-            f"The checkpoint's layers have {found}, and --baseline is {'on' if options.get(graphcore.PLAIN_BERT) else 'off'}. "
-            f"{advice} --baseline."
+            f"The checkpoint's layers have {found}, and --baseline is {'on' if plain else 'off'}."
+            f" {advice} --baseline."
         )
-    return BASELINE_TABLE if options.get(graphcore.PLAIN_BERT) else TABLE
+    return BASELINE_TABLE if plain else TABLE
 
 
 def _strip_scope(tensors: Tensors) -> Tensors:

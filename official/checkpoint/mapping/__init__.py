@@ -1,1 +1,1 @@
-"""What formats are made of: canonical names, tables of names, tensors that are read when they are written, cuts and joins."""
+"""What formats are made of: canonical names, tables of names, lazy tensors, cuts and joins."""

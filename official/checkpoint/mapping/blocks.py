@@ -1,4 +1,4 @@
-"""Word embeddings in blocks of rows s0, s1, ..., as Graphcore's formats have them: joined and cut, with their slots."""
+"""Word embeddings in blocks of rows s0, s1, ..., as Graphcore has them: joined and cut, with their slots."""
 
 import re
 

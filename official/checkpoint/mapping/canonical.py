@@ -1,4 +1,4 @@
-"""The names that stand between two formats: Google's TF1 names, which are this project's variable names too."""
+"""The names that stand between two formats: Google's TF1 names, which this project's variables have too."""
 
 import dataclasses
 

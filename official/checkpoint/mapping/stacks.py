@@ -1,7 +1,8 @@
-"""Tensors that some formats keep side by side in one, as query, key and value: joined and taken apart, with their slots."""
+"""Tensors that some formats keep in one, as query, key and value: joined, taken apart, with slots."""
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.canonical import SLOT
@@ -58,7 +59,7 @@ def unstack(tensors: Tensors, stacks: tuple[Stack, ...]) -> tuple[Tensors, Tenso
     return rest, parts
 
 
-def stack(tensors: Tensors, stacks: list[Stack]) -> tuple[Tensors, Tensors]:
+def stack(tensors: Tensors, stacks: Sequence[Stack]) -> tuple[Tensors, Tensors]:
     """Joins the parts of stacks, and their slots, where all parts are there.
 
     Returns:
