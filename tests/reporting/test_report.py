@@ -14,7 +14,7 @@ from official import config as config_lib
 from official.reporting import charts, page, report, run_charts
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
-from tests.test_reporting import fake_metrics, fake_variables, make_result, save_metrics
+from tests.reporting.test_reporting import fake_metrics, fake_variables, make_result, save_metrics
 
 VOID = ("meta", "br", "img", "hr", "link", "path")  # paths of an SVG close themselves
 EXAMPLES = [
