@@ -1,8 +1,8 @@
 """The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
 
-A setting is one row of a file in `settings/`. From that row follow its flag, its type, default, help text and
-range, its place in config.json, and what tasks, back ends and evaluations have to do with it. `Config` has all
-settings as attributes.
+A setting is one row of a file in `settings/`. From that row follow its flag, type, default, help text and
+range, its place in config.json, and what tasks, back ends and evaluations have to do with it. `Config` has
+all settings as attributes.
 """
 
 from __future__ import annotations

@@ -60,8 +60,10 @@ def _check_loss_scale(config: Config) -> None:
 
 def _check_warmup(config: Config) -> None:
     share = config.warmup_proportion
-    if None not in (share, config.warmup_steps) and (
-        config.num_steps_per_epoch is None or config.warmup_steps != share * schedule_steps(config)
+    if (
+        share is not None
+        and config.warmup_steps is not None
+        and (config.num_steps_per_epoch is None or config.warmup_steps != share * schedule_steps(config))
     ):
         raise ConfigError(
             f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
