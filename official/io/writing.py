@@ -1,5 +1,6 @@
 """The one way files are written: whole under a temporary name and renamed, or grown by a line at a time.
- Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
+
+Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
 complete and on the disk.
 """
 

@@ -1,5 +1,6 @@
 """How many records and examples the files of a job hold: counted once, and kept beside the run.
- Records are counted by going from length to length through the file's bytes; only those of formats that hold
+
+Records are counted by going from length to length through the file's bytes; only those of formats that hold
 any number of examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
 manifest says how many examples they have.
 """
