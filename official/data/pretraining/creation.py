@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining import corpus, masking, pairs
-from official.data.records import containers as records
+from official.data.records import record_formats
 from official.data.text import documents, read_counts, sentences, text_files
 from official.data.word_pieces import tokenization, vocabulary
 from official.io import files, finished_jobs, unfinished, workers, writing
@@ -49,7 +49,7 @@ class Job:
     input_files: str
     output_dir: str
     vocab_file: str
-    rules: pairs.Rules
+    rules: pairs.ExampleRules
     sentence_splitting: str = "auto"
     record_format: str = "plain"  # with `rules.remask`: "remask"
     pad_position_value: int | None = None
@@ -197,7 +197,7 @@ def _checked(job: Job) -> tuple[Job, vocabulary.Vocabulary]:
             f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files."
         )
     words = vocabulary.load_for_text(job.vocab_file, job.do_lower_case)
-    records.check_vocabulary(words, job.record_format)
+    record_formats.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
@@ -359,7 +359,7 @@ def _write_shard_records(
     totals, lengths = collections.Counter(), np.zeros(job.rules.max_seq_length + 1, np.int64)
     with tf.io.TFRecordWriter(path) as writer:
         for examples, part in _shard_examples(job, folder, layout, number, sha256):
-            for record in records.encode(
+            for record in record_formats.encode(
                 examples, job.record_format, pad_position_value=job.pad_position_value
             ):
                 writer.write(record)

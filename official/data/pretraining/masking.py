@@ -10,7 +10,7 @@ import numpy as np
 
 from official.data.pretraining.corpus import TokenizedDocuments
 from official.data.pretraining.examples import Examples
-from official.data.pretraining.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, Rules
+from official.data.pretraining.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, ExampleRules
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 
@@ -22,7 +22,7 @@ def build_examples(
     plan: np.ndarray,
     documents: TokenizedDocuments,
     vocabulary: Vocabulary,
-    rules: Rules,
+    rules: ExampleRules,
     rng: np.random.Generator,
 ) -> Examples:
     """Writes out and masks the examples of a plan.

@@ -94,7 +94,7 @@ class Tokenizer:
             np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide),
             np.zeros(2**_Table.BITS, np.intp),
         )
-        self._rules = _Rules(
+        self._rules = _PublishedRules(
             {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
             vocabulary.do_lower_case,
         )
@@ -319,7 +319,7 @@ class _Table:
 # What is not ASCII
 
 
-class _Rules:
+class _PublishedRules:
     """The published rules, character by character."""
 
     def __init__(self, codes: dict[str, bytes], do_lower_case: bool):
