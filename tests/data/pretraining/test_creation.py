@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.pretraining import creation, pairs
+from official.data.pretraining import creation, pairs, shard_round, text_round
 from official.data.records import record_formats, schema
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
@@ -221,7 +221,7 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
 ):
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
-    monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
+    monkeypatch.setattr(text_round, "BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
     seen = []
     plan_pairs = pairs.plan_pairs
@@ -270,11 +270,10 @@ def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(tex
 
 
 KILLED = """
-import os, sys
-from official.data.pretraining import creation
-from official.data.pretraining import pairs
+import importlib, os, sys
+from official.data.pretraining import creation, pairs
 module, name, calls = sys.argv[1:4]
-target = {"creation": creation, "unfinished": creation.unfinished, "records": creation.record_formats, "corpus": creation.corpus}[module]
+target = importlib.import_module(module)
 original, left = getattr(target, name), int(calls)
 def killed(*arguments, **named):
     global left
@@ -293,10 +292,10 @@ creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv
 @pytest.mark.parametrize(
     "module, name, call",
     [
-        ("corpus", "write_block", 2),
-        ("creation", "_tokenize_text", 3),
-        ("records", "encode", 2),
-        ("unfinished", "write_json", 7),
+        ("official.data.pretraining.corpus", "write_block", 2),
+        ("official.data.pretraining.text_round", "tokenize_text", 3),
+        ("official.data.records.record_formats", "encode", 2),
+        ("official.io.unfinished", "write_json", 7),
     ],
 )
 def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
@@ -323,8 +322,10 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
         (tmp_path / "out" / ".unfinished").glob("shard-*.json")
     )  # a shard is done when what was counted of it is there
     made = []
-    write_shard = creation._write_shard_records
-    monkeypatch.setattr(creation, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
+    write_shard = shard_round._write_shard_records
+    monkeypatch.setattr(
+        shard_round, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest)
+    )
     creation.create_pretraining_data(job)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert len(made) == 3 - len(done)
