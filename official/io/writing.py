@@ -52,6 +52,11 @@ def set_aside(path: str, ending: str = "") -> None:
         store.rename(path, f"{stem}{ending}-{number}{extension}")
 
 
+def sync(path: str) -> None:
+    """Waits until a file, or the names in a folder, are on the disk. Raises OSError."""
+    store_of(path).sync(path)
+
+
 def replace_file(path: str, content: bytes | str) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
     or the new one. Raises OSError."""
