@@ -1,4 +1,4 @@
-"""A model's configuration as Google's and Hugging Face's files give it: what is read, what is refused, what is warned of."""
+"""A model's configuration as Google's and Hugging Face's files give it: what is read, refused, warned of."""
 
 import json
 

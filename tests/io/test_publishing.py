@@ -11,7 +11,7 @@ from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
 from official.checkpoint.options import Options
 from official.config import ConfigError
-from official.io import signals, writing
+from official.io import signals, stores, writing
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
 from tests.checkpoint.test_format_huggingface import shard
 
@@ -148,7 +148,7 @@ def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path,
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(writing, "_remove_folder", lambda path: None)
+    monkeypatch.setattr(stores._Local, "remove_folder", lambda self, path: None)
 
     def move(moves):
         real(moves[:moves_before])

@@ -1,22 +1,24 @@
-"""The functions of `official.modeling.plain` with gradients derived by hand and their memory-bound parts compiled as small functions.
+"""The operations with gradients derived by hand, and their memory-bound parts compiled as small functions.
 
-Matrix products stay outside the compiled functions, with the vendor's library: XLA's own are slower on CPUs, and bfloat16 ones are
-computed in float32. Softmax stays outside, too: the library's is three times as fast. Backward passes draw dropout's masks again.
-Inside a step that is compiled as a whole (--enable_xla, TPUs) the small functions become part of it.
+Matrix products stay outside the compiled functions, with the vendor's library: XLA's own are slower on CPUs,
+and bfloat16 ones are computed in float32. Softmax stays outside, too: the library's is three times as fast.
+Backward passes draw dropout's masks again. Inside a step that is compiled as a whole (--enable_xla, TPUs) the
+small functions become part of it.
 """
 
-import math
+from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import layers
+from official.modeling.activations import ACTIVATIONS
+from official.modeling.dropout import dropout
+from official.modeling.layers import Norm
 
-_compiled = tf.function(
-    jit_compile=True, reduce_retracing=True, autograph=False
-)  # lengths are traced twice, not once each
+# Lengths are traced twice, not once each.
+_compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
 
 
-def bias_activation(x, bias, activation: str):
+def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
     """See `plain.bias_activation`."""
 
     @tf.custom_gradient
@@ -32,40 +34,29 @@ def bias_activation(x, bias, activation: str):
 
 @_compiled
 def _activate(x, bias, activation):
-    return layers.ACTIVATIONS[activation](x + tf.cast(bias, x.dtype))
+    return ACTIVATIONS[activation].function(x + tf.cast(bias, x.dtype))
 
 
 @_compiled
 def _activation_gradient(x, bias, upstream, activation):
     biased = tf.cast(x, tf.float32) + tf.cast(bias, tf.float32)
-    return tf.cast(tf.cast(upstream, tf.float32) * _SLOPES[activation](biased), x.dtype)
+    return tf.cast(tf.cast(upstream, tf.float32) * ACTIVATIONS[activation].slope(biased), x.dtype)
 
 
-def _gelu_tanh_slope(x):
-    """Derivative of 0.5 x (1 + tanh(c (x + 0.044715 x^3))), c = sqrt(2 / pi)."""
-    c, cubic = 0.7978845608028654, 0.044715
-    tanh = tf.tanh(c * x * (1 + cubic * x * x))
-    return 0.5 * (1 + tanh) + 0.5 * c * x * (1 - tanh * tanh) * (1 + 3 * cubic * x * x)
-
-
-def _gelu_erf_slope(x):
-    """Derivative of x P(x), P the standard normal distribution function: P(x) + x p(x), p its density."""
-    return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * tf.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5
-
-
-_SLOPES = {
-    "gelu_tanh": _gelu_tanh_slope,
-    "gelu_erf": _gelu_erf_slope,
-    "relu": lambda x: tf.cast(x > 0, x.dtype),
-}
-
-
-def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
+def residual_norm(
+    x: tf.Tensor,
+    bias: tf.Tensor,
+    residual: tf.Tensor,
+    norm: Norm,
+    epsilon: float,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
     """See `plain.residual_norm`."""
 
     @tf.custom_gradient
     def normalize(x, bias, residual, gamma, beta):
-        y, normal, scale = _normalize(x, bias, residual, layers.Norm(gamma, beta, norm.epsilon), rate, seed)
+        y, normal, scale = _normalize(x, bias, residual, Norm(gamma, beta), epsilon, rate, seed)
 
         def gradient(upstream):
             x_gradient, residual_gradient, gamma_terms = _norm_gradient(
@@ -85,13 +76,12 @@ def residual_norm(x, bias, residual, norm: layers.Norm, rate: float, seed):
 
 
 @_compiled
-def _normalize(x, bias, residual, norm, rate, seed):
+def _normalize(x, bias, residual, norm, epsilon, rate, seed):
     """Returns (LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
-    x = layers.dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed) + tf.cast(
-        residual, tf.float32
-    )
+    x = dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed)
+    x = x + tf.cast(residual, tf.float32)
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + norm.epsilon)
+    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
     normal = centred * scale
     return tf.cast(normal * norm.gamma + norm.beta, residual.dtype), normal, scale
 
@@ -104,28 +94,33 @@ def _norm_gradient(upstream, normal, scale, gamma, rate, seed, dtype):
     mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
     along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
     gradient = scale * (scaled - mean - normal * along)
-    return tf.cast(layers.dropout(gradient, rate, seed), dtype), tf.cast(gradient, dtype), upstream * normal
+    return tf.cast(dropout(gradient, rate, seed), dtype), tf.cast(gradient, dtype), upstream * normal
 
 
-def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
+def attend(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
     """See `plain.attend`."""
     scale = query_BHLK.shape[-1] ** -0.5
 
     @tf.custom_gradient
     def weigh(query, key, value):
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
-        weights = tf.nn.softmax(scores * scale + scores_B11M)
+        weights = tf.nn.softmax(scores * scale + scores_B1LM)
         output = tf.matmul(_drop(weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
-            # Rows of sum(weights x their gradient) are those of sum(output x its gradient); source: Dao et
-            # al. 2022, "FlashAttention".
-            along = tf.reduce_sum(
-                tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32), axis=-1, keepdims=True
-            )
-            kept, score_gradient = _attention_gradient(
-                weights, tf.matmul(upstream, value, transpose_b=True), along, scale, rate, seed
-            )
+            # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
+            # Source: Dao et al. 2022, "FlashAttention".
+            products = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
+            along = tf.reduce_sum(products, axis=-1, keepdims=True)
+            kept_gradient = tf.matmul(upstream, value, transpose_b=True)
+            kept, score_gradient = _attention_gradient(weights, kept_gradient, along, scale, rate, seed)
             return (
                 tf.matmul(score_gradient, key),
                 tf.matmul(score_gradient, query, transpose_a=True),
@@ -139,7 +134,7 @@ def attend(query_BHLK, key_BHMK, value_BHMK, scores_B11M, rate: float, seed):
 
 @_compiled
 def _drop(weights, rate, seed, dtype):
-    return tf.cast(layers.dropout(weights, rate, seed), dtype)
+    return tf.cast(dropout(weights, rate, seed), dtype)
 
 
 @_compiled
@@ -147,20 +142,19 @@ def _attention_gradient(weights, kept_gradient, along, scale, rate, seed):
     """Returns (weights after dropout, gradient of the products query key^T), in the type of
     `kept_gradient`."""
     dtype = kept_gradient.dtype
-    weights_gradient = layers.dropout(tf.cast(kept_gradient, tf.float32), rate, seed)
-    return tf.cast(layers.dropout(weights, rate, seed), dtype), tf.cast(
-        (weights_gradient - along) * weights * scale, dtype
-    )
+    weights_gradient = dropout(tf.cast(kept_gradient, tf.float32), rate, seed)
+    score_gradient = (weights_gradient - along) * weights * scale
+    return tf.cast(dropout(weights, rate, seed), dtype), tf.cast(score_gradient, dtype)
 
 
-def cross_entropy(logits, labels):
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """See `plain.cross_entropy`."""
 
     @tf.custom_gradient
     def surprise(logits):
         shares = tf.nn.softmax(logits)
-        # The largest logit is where softmax is at least 1 / C: log(sum(exp(logits))) without another pass of
-        # exponentials.
+        # The largest logit is where softmax is largest, at least 1 / C: this is log(sum(exp(logits))) without
+        # another pass of exponentials.
         largest = tf.reduce_max(logits, axis=-1)
         log_sum = largest - tf.math.log(tf.reduce_max(shares, axis=-1))
         losses = log_sum - tf.gather(logits, labels, batch_dims=labels.shape.rank)
@@ -183,6 +177,6 @@ def _column_sums(x, dtype):
 
 @_compiled
 def _sum_of_rows(x):
-    # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes half as long
-    # again.
+    # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes 1.5 times as
+    # long.
     return tf.linalg.matvec(tf.cast(x, tf.float32), tf.ones(tf.shape(x)[:1]), transpose_a=True)

@@ -1,9 +1,11 @@
 """LAMB and AdamW in few passes over memory, clipping and loss scaling among them.
 
-An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small compiled functions, one for each
-shape, that read a gradient once and write the moments in place; norms stay outside, where they use all cores. The others, vectors, go
-through ResourceApplyAdam.
+An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small compiled
+functions, one for each shape, that read a gradient once and write the moments in place; norms stay outside,
+where they use all cores. The others, vectors, go through ResourceApplyAdam.
 """
+
+from __future__ import annotations
 
 import functools
 import re
@@ -12,9 +14,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _compiled = tf.function(jit_compile=True, autograph=False)
-_shared = tf.function(
-    autograph=False, experimental_attributes={"_noinline": True}
-)  # traced and optimised once for all layers that are alike
+# Traced and optimised once for all layers that are alike.
+_shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})
 _LAYER = re.compile(r".*/layer_\d+/")
 
 
@@ -27,7 +28,7 @@ class _Constants(NamedTuple):
     epsilon: float
 
 
-class Fused:
+class CompiledOptimizer:
     """What both optimizers share: step, moments `m` and `v`, what does not decay, and one function that
     updates any layer."""
 
@@ -78,9 +79,8 @@ class Fused:
             layers.setdefault(layer and layer.group(), []).append(
                 (handles, gradient, self._excluded.search(variable.name) is None)
             )
-        with tf.name_scope(
-            type(self).__name__
-        ):  # by which profiles tell the optimizer's operations from others
+        # By this name profiles tell the optimizer's operations from others.
+        with tf.name_scope(type(self).__name__):
             step = self._shared_by_updates(factor)
             for layer in layers.values():
                 self._update_layer(*zip(*layer), step)
@@ -180,7 +180,7 @@ def _moments(m, v, grad, constants):
     return m + (1 - constants.beta_1) * (grad - m), v + (1 - constants.beta_2) * (grad * grad - v)
 
 
-class AdamW(Fused):
+class AdamW(CompiledOptimizer):
     """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
 
     _update_decayed = staticmethod(_update_adamw)
@@ -192,12 +192,12 @@ class AdamW(Fused):
         return rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power), 1 - rate * self._constants.weight_decay
 
 
-class Lamb(Fused):
+class Lamb(CompiledOptimizer):
     """m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight decay * w, w -= rate * |w| / |u| * u.
 
-    Variables that are not decayed are not adapted either: w -= rate * u. Source: You et al. 2019, "Large
-      Batch Optimization for
-    Deep Learning"; where one of the norms is 0 their ratio is 1, as in tensorflow-addons.
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    ratio is 1, as in tensorflow-addons.
+    Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
 
     _update_decayed = staticmethod(_update_lamb)
