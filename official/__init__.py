@@ -13,6 +13,7 @@ _ONEDNN_IS_ASKED_FOR = _ONEDNN in os.environ
 os.environ.setdefault(
     "TF_CPP_MIN_LOG_LEVEL", "3"
 )  # keep start-up noise (CUDA probes, plugin registration) off the screen
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2 (tf_keras), also where Keras 3 is installed
 os.environ.setdefault(_ONEDNN, "1")  # vendor matrix products on CPUs
 
 
