@@ -1,8 +1,8 @@
 """GLUE's files -> texts and labels.
-
-The files have a row per line and columns between tabs; a quotation mark is a character like any other. What cannot be
-used is never dropped silently: a malformed row is listed, and left out of train and dev; a test row stays, with what it
-has, since predictions are numbered by row. A label that the task does not have ends the reading.
+ The files have a row per line and columns between tabs; a quotation mark is a character like any other. What
+cannot be used is never dropped silently: a malformed row is listed, and left out of train and dev; a test row
+stays, with what it has, since predictions are numbered by row. A label that the task does not have ends the
+reading.
 """
 
 import dataclasses
@@ -128,8 +128,9 @@ def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[
     if missing:
         received = ", ".join(columns)
         raise ConfigError(
-            f"{path}:1: the header has no column {' and no column '.join(missing)}. Received: {received[:200] or 'nothing'}. "
-            f"The {split} file of {task.name} has {', '.join(needed)} among its columns, with tabs between them."
+            f"{path}:1: the header has no column {' and no column '.join(missing)}. Received:"
+            f" {received[:200] or 'nothing'}. The {split} file of {task.name} has {', '.join(needed)} among"
+            " its columns, with tabs between them."
         )
     return _Layout(
         path,
@@ -198,8 +199,8 @@ def _labels(task: GlueTask, rows: list[_Row], path: str) -> np.ndarray:
     for row in rows:
         if row.label not in numbers:
             raise ConfigError(
-                f"{path}:{row.line}: label {row.label[:100]!r}{suggest(row.label, numbers)} is not one of {task.name}'s: "
-                f"{', '.join(task.labels)}."
+                f"{path}:{row.line}: label {row.label[:100]!r}{suggest(row.label, numbers)} is not one of"
+                f" {task.name}'s: {', '.join(task.labels)}."
             )
     return np.array([numbers[row.label] for row in rows], np.int32)
 

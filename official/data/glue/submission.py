@@ -1,7 +1,7 @@
 """Predictions of a test set -> the file that GLUE's server takes, and back with every row checked.
-
-A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0. Labels are
-words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0 and 5.
+ A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
+Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0
+and 5.
 """
 
 import os
@@ -41,8 +41,9 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
         finite = np.isfinite(predictions)
         if not finite.all():
             raise ConfigError(
-                f"{task.submission_file}: the score of row {np.argmin(finite)} is {predictions[np.argmin(finite)]}. "
-                "The model's weights are not finite: train it with a lower --learning_rate."
+                f"{task.submission_file}: the score of row {np.argmin(finite)} is"
+                f" {predictions[np.argmin(finite)]}. The model's weights are not finite: train it with a"
+                " lower --learning_rate."
             )
         return [f"{score:.3f}" for score in np.clip(predictions, 0, MAX_SCORE)]
     words = task.labels if task.words_in_submission else range(len(task.labels))

@@ -1,6 +1,7 @@
-"""The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its predictions are called.
-
-Columns are found by their names in a file's first line, so that the layouts of train, dev and test may differ, as they do.
+"""The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
+predictions are called.
+ Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
+differ, as they do.
 
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.
 """
@@ -55,8 +56,8 @@ class GlueTask:
             if os.path.isfile(path):
                 return path
         raise ConfigError(
-            f"--{flag}={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected there. "
-            f"scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
+            f"--{flag}={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected there."
+            f" scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
         )
 
 

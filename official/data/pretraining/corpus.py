@@ -1,8 +1,7 @@
 """Tokenised documents: in memory, and on disk in blocks from which a pool of documents is read back.
-
-The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of a random
-64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents, found in every block as
-one slice, and small enough to be held in memory however large the whole is.
+ The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of
+a random 64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents,
+found in every block as one slice, and small enough to be held in memory however large the whole is.
 """
 
 import dataclasses
@@ -74,7 +73,7 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # On disk
 
 
@@ -122,7 +121,8 @@ def _load(prefix: str) -> tuple[np.ndarray, ...]:
         return tuple(np.load(f"{prefix}.{name}.npy", mmap_mode="r") for name in _ARRAYS)
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(
-            f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and start again."
+            f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and"
+            " start again."
         ) from None
 
 

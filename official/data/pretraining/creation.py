@@ -1,11 +1,14 @@
 """Text files -> TFRecords of pre-training examples and a manifest.
 
 Two rounds of independent tasks, each in as many processes as asked for:
-  1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks (`official.data.pretraining.corpus`).
-  2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of it. The second
-     segment of a random pair comes from the pool of the first, and the shuffle is one of all examples of the pool.
-Memory holds a block or a pool per process, and never the text. What a task writes depends on the input, the flags and the
-task's number, not on the processes; a task that is done is not done again when the job is started once more.
+  1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks
+     (`official.data.pretraining.corpus`).
+  2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
+     it. The second segment of a random pair comes from the pool of the first, and the shuffle is one of all
+     examples of the pool.
+Memory holds a block or a pool per process, and never the text. What a task writes depends on the input, the
+flags and the task's number, not on the processes; a task that is done is not done again when the job is
+started once more.
 """
 
 import collections
@@ -114,8 +117,8 @@ def create_pretraining_data(job: Job) -> dict:
             return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except (OSError, tf.errors.OpError) as error:
         raise ConfigError(
-            f"--output_dir={job.output_dir} cannot be written to: {getattr(error, 'strerror', None) or error}. The same command "
-            "goes on with what is not done."
+            f"--output_dir={job.output_dir} cannot be written to:"
+            f" {getattr(error, 'strerror', None) or error}. The same command goes on with what is not done."
         ) from None
 
 
@@ -177,7 +180,7 @@ def _sum_of(counts: Iterator[dict]) -> tuple[collections.Counter, dict[str, read
     return totals, read.by_file
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Checks
 
 
@@ -223,16 +226,16 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
             f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
         )
         raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random next segment "
-            "comes from another document. Documents are separated by blank lines."
+            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
+            " next segment comes from another document. Documents are separated by blank lines."
         )
     fewest = -(-text["tokens"] // _POOL_TOKENS)
     most_shards = num_documents * job.rules.dupe_factor
     num_shards = job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, fewest), most_shards)
     if num_shards > most_shards:
         raise ConfigError(
-            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents} documents make at least. "
-            f"Allowed: 1 to {most_shards}."
+            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
+            f" documents make at least. Allowed: 1 to {most_shards}."
         )
     most = max(1, num_documents // _FEWEST_POOL_DOCUMENTS)
     divisors = [count for count in range(1, num_shards + 1) if num_shards % count == 0]
@@ -241,7 +244,7 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
     return Layout(next((count for count in allowed if count >= fewest), allowed[-1]), num_shards)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # First round: text -> blocks of tokenised documents
 
 
@@ -318,7 +321,7 @@ def _blocks(parts: Iterator[corpus.TokenizedDocuments]) -> Iterator[corpus.Token
         yield corpus.concatenate(block)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Second round: pools of documents -> shards
 
 
@@ -387,7 +390,7 @@ def _shard_examples(job: Job, folder: str, layout: Layout, number: int, sha256: 
             )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _manifest(

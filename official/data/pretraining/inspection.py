@@ -99,8 +99,9 @@ def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     kind = records.detect_format(record) if record is not None else None
     if kind is None:
         raise ConfigError(
-            f"{path}, record 1: {'there is none' if record is None else 'it is no record of pre-training data'}. Expected "
-            f"the formats {', '.join(records.FORMATS)} of create_pretraining_data.py."
+            f"{path}, record 1:"
+            f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
+            f" formats {', '.join(records.FORMATS)} of create_pretraining_data.py."
         )
     features = schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
     return kind, {
@@ -201,7 +202,7 @@ def _count(
     summary.record_hashes.append(text + chosen @ weights[length : 2 * length])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Text
 
 

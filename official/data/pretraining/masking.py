@@ -1,8 +1,8 @@
 """Pairs of segments -> examples with masked tokens: the second half of making pre-training examples.
 
 Source: the rules of Google's `create_pretraining_data.py`; whole words as its `--do_whole_word_mask`.
-
-Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W words.
+ Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
+words.
 """
 
 import numpy as np

@@ -1,7 +1,9 @@
-"""Documents -> pairs of segments: the first half of making pre-training examples. No files here, and no TensorFlow.
+"""Documents -> pairs of segments: the first half of making pre-training examples. No files here, and no
+TensorFlow.
 
-Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all documents, each as
-often as it is duplicated, go forward together, one pair per step, so that a step is a few operations on arrays.
+Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
+documents, each as often as it is duplicated, go forward together, one pair per step, so that a step is a few
+operations on arrays.
 """
 
 import dataclasses
@@ -38,12 +40,14 @@ class Rules:
         _check(self, "short_seq_prob", 0.0, 1.0)
         if self.remask and self.do_whole_word_mask:
             raise ConfigError(
-                "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop one of the two."
+                "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop"
+                " one of the two."
             )
         if self.max_tokens < 8:
             raise ConfigError(
-                f"--remask with --max_seq_length={self.max_seq_length} and --max_predictions_per_seq={self.max_predictions_per_seq} "
-                "leaves no room for text. Lower --max_predictions_per_seq."
+                f"--remask with --max_seq_length={self.max_seq_length} and"
+                f" --max_predictions_per_seq={self.max_predictions_per_seq} leaves no room for text. Lower"
+                " --max_predictions_per_seq."
             )
 
     def predictions(self, tokens):

@@ -30,7 +30,8 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     records = [path for path in found if os.path.basename(path) != record_counts.MANIFEST]
     if not records:
         raise ConfigError(
-            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {record_counts.MANIFEST}. Give TFRecord files."
+            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {record_counts.MANIFEST}. Give"
+            " TFRecord files."
         )
     return records
 
@@ -194,8 +195,9 @@ def training_dataset(
     """
     if streams % num_hosts:
         raise ConfigError(
-            f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share evenly. Write a number "
-            f"of shards that is a multiple of {num_hosts}, with a --train_batch_size that is one too."
+            f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share"
+            f" evenly. Write a number of shards that is a multiple of {num_hosts}, with a --train_batch_size"
+            " that is one too."
         )
 
     record_format = detect_format(files)

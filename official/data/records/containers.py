@@ -39,8 +39,9 @@ def check_vocabulary(vocabulary, record_format: str) -> None:
     limit = FORMATS[record_format].VOCABULARY_LIMIT
     if vocabulary.size > limit:
         raise ConfigError(
-            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has {vocabulary.size:,}. "
-            f"Give a smaller --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
+            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
+            f" {vocabulary.size:,}. Give a smaller"
+            f" --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
         )
 
 

@@ -1,8 +1,7 @@
 """How many records and examples the files of a job hold: counted once, and kept beside the run.
-
-Records are counted by going from length to length through the file's bytes; only those of formats that hold any number of
-examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its manifest says how many
-examples they have.
+ Records are counted by going from length to length through the file's bytes; only those of formats that hold
+any number of examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
+manifest says how many examples they have.
 """
 
 import functools
@@ -95,7 +94,7 @@ def _version(path: str) -> tuple[int, int]:
         return files.version(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is known already
 
 
@@ -156,7 +155,7 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
     return (examples, sizes) if isinstance(examples, dict) and isinstance(sizes, dict) else ({}, {})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Counting
 
 

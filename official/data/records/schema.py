@@ -1,6 +1,7 @@
 """The schema of a pre-training example: one table from which records are written, parsed and faked.
 
-Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7 reference.
+Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7
+reference.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""The order of training examples: files are dealt out to streams, and each is read for ever in an order of its own.
-
-Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and examples of its
-files; what was read before is passed over without being parsed or shuffled.
+"""The order of training examples: files are dealt out to streams, and each is read for ever in an order of
+its own.
+ Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and
+examples of its files; what was read before is passed over without being parsed or shuffled.
 """
 
 import bisect

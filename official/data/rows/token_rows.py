@@ -1,7 +1,7 @@
 """Sequences of different lengths in memory -> batches, in an order that is a function of (seed, epoch).
-
-Bucketed batches hold sequences of about one length, so that padding does not dominate; this changes the order only. All is
-done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
+ Bucketed batches hold sequences of about one length, so that padding does not dominate; this changes the
+order only. All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever
+that is.
 """
 
 import dataclasses

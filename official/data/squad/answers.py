@@ -1,10 +1,13 @@
-"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of predictions.
+"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of
+predictions.
 
-Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of which can only help:
-  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the question, padding and
-    pieces that another window shows better do not take the places of the best.
-  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the words and strips
-    what it can by comparing texts, and gives whole words, with their punctuation, where that fails.
+Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of
+which can only help:
+  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
+    question, padding and pieces that another window shows better do not take the places of the best.
+  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the
+    words and strips what it can by comparing texts, and gives whole words, with their punctuation, where that
+    fails.
   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
 """
 
@@ -133,18 +136,18 @@ def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Fe
             or not longest <= logits.shape[1] <= features.input_ids.shape[1]
         ):
             raise ConfigError(
-                f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per feature, of {longest} "
-                f"to {features.input_ids.shape[1]} columns."
+                f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per"
+                f" feature, of {longest} to {features.input_ids.shape[1]} columns."
             )
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
             raise ConfigError(
-                f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those of "
-                f"{(~finite).sum() - 1:,} others: the model has diverged."
+                f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those"
+                f" of {(~finite).sum() - 1:,} others: the model has diverged."
             )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Candidates
 
 
@@ -242,7 +245,7 @@ def _sort(
     return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # One question
 
 

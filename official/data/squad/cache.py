@@ -104,7 +104,7 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # In several processes
 
 

@@ -1,7 +1,7 @@
 """The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
-
-A prediction and an answer are compared in lower case, without punctuation and articles. A question's score is the best over its
-answers; all results are in percent. Sums are taken in the order of the file, as the published scripts take them.
+ A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
+is the best over its answers; all results are in percent. Sums are taken in the order of the file, as the
+published scripts take them.
 
 Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evaluate-v2.0.py.
 """
@@ -51,7 +51,7 @@ def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[s
     return [identity for identity in gold if identity not in predictions]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 1
 
 
@@ -60,7 +60,8 @@ def score_v1(gold: Answers, predictions: Mapping[str, str]) -> Scores:
     without = next((identity for identity, answers in gold.items() if not answers), None)
     if without is not None:
         raise ConfigError(
-            f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with scripts/evaluate_squad_v2.py."
+            f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with"
+            " scripts/evaluate_squad_v2.py."
         )
     return _score(gold, predictions, f1_of)
 
@@ -86,7 +87,7 @@ def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
     return scores
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 2
 
 
@@ -142,11 +143,13 @@ def evaluate_v2(
 def _check(scores: Scores, na_probs: Mapping[str, float] | None) -> None:
     if not scores.exact:
         raise ConfigError(
-            "no question of the data has a prediction, so there is nothing to evaluate. Do both files belong together?"
+            "no question of the data has a prediction, so there is nothing to evaluate. Do both files belong"
+            " together?"
         )
     if na_probs is not None and (without := missing_predictions(scores.exact, na_probs)):
         raise ConfigError(
-            f"{len(without):,} of {len(scores.exact):,} predicted questions have no no-answer probability ({without[0]}, ..)."
+            f"{len(without):,} of {len(scores.exact):,} predicted questions have no no-answer probability"
+            f" ({without[0]}, ..)."
         )
 
 
@@ -257,7 +260,7 @@ def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, fl
     return Curve(precisions, recalls, 100.0 * average)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # By kind of question
 
 

@@ -36,8 +36,9 @@ class Rules:
         least = self.max_query_length + _SPECIAL_TOKENS + 1
         if self.max_seq_length < least:
             raise ConfigError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for a context beside --max_query_length="
-                f"{self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed: {least} or more."
+                f"--max_seq_length={self.max_seq_length} leaves no room for a context beside"
+                f" --max_query_length={self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed:"
+                f" {least} or more."
             )
 
 
@@ -285,7 +286,7 @@ def _input_ids(
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Maximum context
 
 

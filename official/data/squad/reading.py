@@ -142,12 +142,13 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
     )
     if wrong is not None:
         raise ConfigError(
-            f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from question ids to {expected}."
+            f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from"
+            f" question ids to {expected}."
         )
     return values
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # JSON
 
 
@@ -188,7 +189,7 @@ def _text(values, key: str, where: str, default: str | None = None) -> str:
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Questions
 
 
@@ -219,8 +220,9 @@ def _check_questions(questions: list[Question], source: str, version_2_with_nega
     impossible = [question.id for question in questions if question.is_impossible]
     if impossible and not version_2_with_negative:
         raise ConfigError(
-            f"{source}: {len(impossible):,} of {len(questions):,} questions are marked impossible to answer ({impossible[0]}, "
-            "..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file of v1.1."
+            f"{source}: {len(impossible):,} of {len(questions):,} questions are marked impossible to answer"
+            f" ({impossible[0]}, ..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file of"
+            " v1.1."
         )
 
 

@@ -1,8 +1,9 @@
-"""English prose that is on every machine with Python: the language reference and the docstrings of installed packages.
-
-Sources are parsed, never imported. A document is the prose of one module or of one topic of the language reference,
-one sentence per element. Sentences that occur twice are dropped everywhere, before documents are split into training
-and evaluation, and so are evaluation sentences that share a run of words with the training text.
+"""English prose that is on every machine with Python: the language reference and the docstrings of installed
+packages.
+ Sources are parsed, never imported. A document is the prose of one module or of one topic of the language
+reference, one sentence per element. Sentences that occur twice are dropped everywhere, before documents are
+split into training and evaluation, and so are evaluation sentences that share a run of words with the
+training text.
 """
 
 import ast
@@ -77,7 +78,7 @@ def build_corpus(
     return train, _without_shared_runs(evaluation, train, counts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Sources
 
 
@@ -111,8 +112,8 @@ def _source_folder(source: str) -> str:
     spec = importlib.util.find_spec(source) if source.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
-            f"--sources: no package {source!r} is installed. "
-            f"Allowed: {LANGUAGE_REFERENCE}, {STANDARD_LIBRARY} and installed packages."
+            f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE},"
+            f" {STANDARD_LIBRARY} and installed packages."
         )
     return list(spec.submodule_search_locations)[0]
 
@@ -147,7 +148,7 @@ def _docstrings(path: str) -> list[str]:
     return [text for text in (ast.get_docstring(node) for node in nodes) if text]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Prose
 
 _FENCE = re.compile(r"^\s*```.*?(^\s*```\s*$|\Z)", re.MULTILINE | re.DOTALL)
@@ -230,7 +231,7 @@ def is_prose(sentence: str) -> bool:
     return sum(1 for part in parts if _WORD.match(part)) >= _FEWEST_WORDS * len(parts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Repetitions
 
 

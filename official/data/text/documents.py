@@ -1,4 +1,5 @@
-"""Text files -> documents. A document is a list of sentences; documents are read one after the other, never all at once.
+"""Text files -> documents. A document is a list of sentences; documents are read one after the other, never
+all at once.
 
 The format is found from a file's first line that is not blank:
   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
@@ -7,11 +8,11 @@ The format is found from a file's first line that is not blank:
   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 Compressed files (`official.data.text.text_files`) are read like others.
-
-A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON line, the heading,
-or the blank line before a document of plain text. What is counted goes with it: a split accounts for the lines from the first
-that opens a document in it up to the first in a later split, and the first split for those before any. Documents and counts
-of all splits are therefore those of the file, however it is split.
+ A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
+line, the heading, or the blank line before a document of plain text. What is counted goes with it: a split
+accounts for the lines from the first that opens a document in it up to the first in a later split, and the
+first split for those before any. Documents and counts of all splits are therefore those of the file, however
+it is split.
 """
 
 import dataclasses
@@ -132,7 +133,7 @@ def _read_paragraphs(
         counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Lines
 
 
@@ -174,7 +175,7 @@ def _strip(text: str) -> str:
     return text.strip().removeprefix(_BYTE_ORDER_MARK)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is found from the beginning of a file
 
 
@@ -206,7 +207,7 @@ def _has_paragraphs(head: list[str], layout: _Format, sentence_splitting: str) -
     return sum(map(len, sentences.split_paragraphs(head))) > _SENTENCES_OF_PARAGRAPHS * len(head)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Formats
 
 

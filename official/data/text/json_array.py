@@ -98,5 +98,6 @@ class _Text:
 
 def _broken(path: str, number: int, what: str) -> ConfigError:
     return ConfigError(
-        f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of --input_files."
+        f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of"
+        " --input_files."
     )

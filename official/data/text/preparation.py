@@ -1,4 +1,6 @@
-"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training and evaluation documents."""
+"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training
+and evaluation documents.
+"""
 
 import collections
 import contextlib
@@ -77,8 +79,8 @@ def prepare(job: Job) -> dict:
             return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except OSError as error:
         raise ConfigError(
-            f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
-            "what is not done."
+            f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
         ) from None
 
 

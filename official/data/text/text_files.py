@@ -1,4 +1,6 @@
-"""Text files -> lines: decompression, the parts of a file that are read in parallel, and lines of any length in bounded memory."""
+"""Text files -> lines: decompression, the parts of a file that are read in parallel, and lines of any length
+in bounded memory.
+"""
 
 import bz2
 import contextlib
@@ -130,7 +132,8 @@ def open_text(path: str) -> Iterator[TextFile]:
             yield _text_file(path, unpack(file) if unpack else file, file if unpack else None)
         except (_DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ConfigError(
-                f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or leave it out."
+                f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or"
+                " leave it out."
             ) from None
 
 
@@ -218,7 +221,7 @@ def _find_cut(piece: bytes) -> int:
     return max(start, 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Compression
 
 

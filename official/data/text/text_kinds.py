@@ -1,4 +1,5 @@
-"""What a file's bytes say about it: whether it is text in UTF-8, how its lines end, whether it is one JSON array.
+"""What a file's bytes say about it: whether it is text in UTF-8, how its lines end, whether it is one JSON
+array.
 
 Whatever is not text is refused by name, with what it is and what to do; nothing is guessed into words.
 """
@@ -70,7 +71,8 @@ def refuse_zeros(path: str, line: bytes) -> None:
     """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
     if b"\0" in line:
         raise ConfigError(
-            f"{path} holds NUL bytes behind its beginning: it is damaged, or not text. Repair it, or leave it out of --input_files."
+            f"{path} holds NUL bytes behind its beginning: it is damaged, or not text. Repair it, or leave it"
+            " out of --input_files."
         )
 
 
@@ -91,7 +93,8 @@ def _with_zeros(path: str, head: bytes) -> ConfigError:
 
 def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
     return ConfigError(
-        f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of --input_files."
+        f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of"
+        " --input_files."
     )
 
 

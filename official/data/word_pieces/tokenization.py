@@ -1,14 +1,15 @@
-"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a compiled tokenizer.
-
-The published rules: control and format characters are dropped, Chinese characters stand alone, the text is split at white
-space, lower-cased, loses its accents (neither for a cased vocabulary), is split at punctuation, and each word becomes the longest
-pieces that the vocabulary has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
+"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a
+compiled tokenizer.
+ The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
+split at white space, lower-cased, loses its accents (neither for a cased vocabulary), is split at
+punctuation, and each word becomes the longest pieces that the vocabulary has, from left to right; a word that
+cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
-
-A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
-every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked
-up in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled
-tokenizer together; chunks that are not ASCII, where its classes of characters are not the published ones, go to plain Python.
+ A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
+every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
+batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
+dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII,
+where its classes of characters are not the published ones, go to plain Python.
 """
 
 import itertools
@@ -257,7 +258,7 @@ def _put_in(
     return ids
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Tables of words
 
 
@@ -312,7 +313,7 @@ class _Table:
         return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is not ASCII
 
 

@@ -1,7 +1,7 @@
 """Text -> a new vocabulary of word pieces, the same for the same text on any machine.
-
-Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is decided by the trainer of Hugging Face's
-package `tokenizers`. All characters are given to it in a fixed order: left to itself it would number them by chance, and ties with them.
+ Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
+decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
+order: left to itself it would number them by chance, and ties with them.
 """
 
 import collections
@@ -60,8 +60,8 @@ def build_vocabulary(
     ]
     if len(fixed) > vocab_size:
         raise ConfigError(
-            f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
-            f"text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more."
+            f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the"
+            f" characters of the text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more."
         )
     learned = _learn(known, fixed, vocab_size, show_progress)
     unused = [f"[unused{number}]" for number in range(vocab_size - len(learned))]

@@ -1,4 +1,6 @@
-"""GLUE's table, files and features: published layouts, rows that are not as they should be, Google's truncation."""
+"""GLUE's table, files and features: published layouts, rows that are not as they should be, Google's
+truncation.
+"""
 
 import dataclasses
 import importlib.util
@@ -109,7 +111,7 @@ def rte(tmp_path):
     return read
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The table
 
 
@@ -147,7 +149,7 @@ def test_variants_of_mnli_train_on_its_training_set():
     assert len({task.splits["test"] for task in (mnli, mismatched, diagnostic)}) == 3
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Reading
 
 
@@ -243,8 +245,8 @@ def test_a_description_shows_the_first_problems_only(rte):
     rows = rte("0\ta\tb\tentailment", *["bad"] * 5)
     assert len(rows.problems) == 5
     assert rows.describe().endswith(
-        "1 rows; 5 skipped: line 3 has 1 column, expected 4; line 4 has 1 column, expected 4; "
-        "line 5 has 1 column, expected 4; ...."
+        "1 rows; 5 skipped: line 3 has 1 column, expected 4; line 4 has 1 column, expected 4; line 5 has 1"
+        " column, expected 4; ...."
     )
 
 
@@ -346,7 +348,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, name, split):
     assert {len(texts) for texts in rows.texts} == {len(rows)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Features
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -426,7 +428,7 @@ def test_features_by_hand(tokenizer):
     assert features.truncated == 1 and features.labels is None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Real files
 
 

@@ -12,7 +12,7 @@ from official.config import ConfigError
 from official.data.glue import metrics, submission
 from official.data.glue.tasks import TASKS
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Metrics
 
 
@@ -116,7 +116,7 @@ def test_the_baseline_predicts_one_value(name, labels, expected):
     assert metrics.baseline(TASKS[name], np.array(labels)) == pytest.approx(expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Files of predictions
 
 FILES = {

@@ -1,4 +1,6 @@
-"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command line."""
+"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command
+line.
+"""
 
 import hashlib
 import json
@@ -88,7 +90,7 @@ def contents(folder) -> dict[str, str]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Files
 
 
@@ -178,7 +180,7 @@ def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, t
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Pools
 
 
@@ -229,7 +231,7 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Processes and interruptions
 
 
@@ -506,7 +508,7 @@ def test_a_damaged_manifest_is_one_line(text_file, vocab_file, tmp_path, content
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Bad input
 
 

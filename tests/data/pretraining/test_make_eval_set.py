@@ -1,4 +1,6 @@
-"""The evaluation set: which examples are picked, that they are copied as they are, and what goes wrong in one line."""
+"""The evaluation set: which examples are picked, that they are copied as they are, and what goes wrong in one
+line.
+"""
 
 import os
 import pathlib

@@ -1,4 +1,6 @@
-"""Documents -> pairs of segments: the vectorised rules against the sequential ones, and the documents on disk."""
+"""Documents -> pairs of segments: the vectorised rules against the sequential ones, and the documents on
+disk.
+"""
 
 import random
 
@@ -34,7 +36,7 @@ def make_plan(documents, seed=1, **rules):
     return pairs.plan_pairs(documents, pairs.Rules(**rules), np.random.default_rng(seed))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Pairs
 
 
@@ -128,7 +130,7 @@ def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
         pairs.Rules(**{name: value})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Documents
 
 

@@ -1,4 +1,6 @@
-"""Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors that name the file."""
+"""Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors
+that name the file.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""Batches of rows in memory: every row once an epoch, the order a function of the seed, padding only where it must be."""
+"""Batches of rows in memory: every row once an epoch, the order a function of the seed, padding only where it
+must be.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""SQuAD: from logits to answers, compared with a plain implementation of the published rules, and the files of predictions."""
+"""SQuAD: from logits to answers, compared with a plain implementation of the published rules, and the files
+of predictions.
+"""
 
 import dataclasses
 import functools
@@ -249,7 +251,7 @@ def test_blocks_do_not_show_in_the_answers(monkeypatch):
     assert answers.answer_questions(*logits, made, data, rules) == whole
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # No answer
 
 
@@ -337,7 +339,7 @@ def test_data_without_a_window_can_be_answered():
     ).predictions == {"q0": ""}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Files and errors
 
 

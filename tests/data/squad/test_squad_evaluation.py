@@ -37,7 +37,7 @@ def document(questions, version):
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Two texts
 
 
@@ -76,7 +76,7 @@ def test_f1_counts_words_as_often_as_they_stand(gold, predicted, f1):
     assert evaluation.f1_of(gold.split(), predicted.split()) == pytest.approx(f1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 1
 
 
@@ -104,7 +104,7 @@ def test_version_1_needs_answers():
         evaluation.evaluate_v1({}, {})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 2
 
 GOLD = {"a": ["cat", "the big cat"], "b": ["dog", "..."], "c": [], "d": []}
@@ -214,7 +214,7 @@ def test_precision_and_recall_have_a_point_for_each_threshold():
     assert evaluation.precision_recall({"c": []}, {"c": ""}, {"c": 1.0}) == {}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # By kind
 
 
@@ -254,7 +254,7 @@ def test_scores_by_answer_length():
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Command lines
 
 
@@ -404,8 +404,8 @@ def test_bad_data_are_an_error(write, value, message):
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):
     code = (
-        "import sys; sys.path.insert(0, 'scripts'); import evaluate_squad_v1, evaluate_squad_v2; assert 'tensorflow' not in sys.modules; "
-        "assert 'matplotlib' not in sys.modules"
+        "import sys; sys.path.insert(0, 'scripts'); import evaluate_squad_v1, evaluate_squad_v2; assert"
+        " 'tensorflow' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     done = subprocess.run(
@@ -428,7 +428,7 @@ def test_real_answers_are_right():
     assert result["exact_match"] == 100.0 and 99.9 < result["f1"] < 100.0  # "A" has no word, so no F1
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The download
 
 NAMES = ("train-v1.1.json", "dev-v1.1.json", "train-v2.0.json", "dev-v2.0.json")
@@ -486,7 +486,8 @@ def test_files_are_downloaded_once(download, tmp_path):
 
 def test_a_download_that_broke_off_is_gone_on_with(download, tmp_path):
     broken = download(
-        'while [[ $# -gt 1 ]]; do [[ "$1" == --output ]] && echo -n who >"$2"; shift; done; echo "curl: (6) no network" >&2; exit 6'
+        'while [[ $# -gt 1 ]]; do [[ "$1" == --output ]] && echo -n who >"$2"; shift; done; echo "curl: (6)'
+        ' no network" >&2; exit 6'
     )
     assert broken.returncode == 2 and broken.stdout == "" and broken.stderr.count("\n") == 1
     assert "train-v1.1.json cannot be downloaded: curl: (6) no network" in broken.stderr

@@ -1,4 +1,6 @@
-"""SQuAD: reading files, windows of word pieces compared with a plain implementation of the published rules, and their cache."""
+"""SQuAD: reading files, windows of word pieces compared with a plain implementation of the published rules,
+and their cache.
+"""
 
 import dataclasses
 import functools
@@ -100,7 +102,7 @@ def squad_file(tmp_path):
     return write
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Reading
 
 
@@ -194,7 +196,8 @@ def test_impossible_questions_need_version_2(squad_file):
 
 def test_half_characters_become_one_that_can_be_written_and_keep_offsets(squad_file):
     path = squad_file(
-        '{"data": [{"paragraphs": [{"context": "a\\ud800 cat \\ud83d\\ude00", "qas": [{"id": "q", "question": "\\udfff?", '
+        '{"data": [{"paragraphs": [{"context": "a\\ud800 cat \\ud83d\\ude00", "qas": [{"id": "q", "question":'
+        ' "\\udfff?", '
         '"answers": [{"text": "cat", "answer_start": 3}]}]}]}]}'
     )
     data = reading.read_squad(path, **READ)
@@ -284,7 +287,7 @@ def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied)
     assert (skipped is None) == reference_squad.can_be_trained_on(context, answer, begin)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Characters of word pieces
 
 
@@ -387,7 +390,7 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
         )  # a character of several pieces is in each of them
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Features
 
 
@@ -744,7 +747,7 @@ def test_a_context_is_tokenized_word_by_word():
     assert [[VOCABULARY.words[number] for number in ids] for ids in others] == [["the", "[UNK]"], []]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The cache
 
 

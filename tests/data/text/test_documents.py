@@ -1,4 +1,6 @@
-"""From files to documents: finding files, formats, compression, sentences, splits that are read in parallel, limits."""
+"""From files to documents: finding files, formats, compression, sentences, splits that are read in parallel,
+limits.
+"""
 
 import bz2
 import functools
@@ -45,7 +47,7 @@ def real_files(folder) -> list[str]:
     return paths or pytest.skip(f"{TEST_DATA / folder} is not there (BERT_TEST_DATA)")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Finding files
 
 
@@ -123,13 +125,14 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
 
 def test_local_text_needs_no_tensorflow(tmp_path):
     code = (
-        "import sys; from official.data.text import documents; from official.io import files; "
-        "list(documents.read_documents(files.find_files(sys.argv[1], 'f'), documents.ReadCounts())); assert 'tensorflow' not in sys.modules"
+        "import sys; from official.data.text import documents; from official.io import files;"
+        " list(documents.read_documents(files.find_files(sys.argv[1], 'f'), documents.ReadCounts())); assert"
+        " 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, write(tmp_path / "a.txt", "Text.")], cwd=ROOT, check=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Formats
 
 
@@ -148,8 +151,10 @@ def test_plain_text_has_a_sentence_per_line_and_blank_lines_between_documents(tm
 
 def test_wikiextractor_blocks_lose_their_title_and_are_split_into_sentences(tmp_path):
     text = (
-        '\n<doc id="1" url="u" title="A &amp; "B"">\nA & "B"\n\nMr. Smith came. He left.\nAgain a paragraph.\n</doc>\nstray\n'
-        '<doc id="2" url="u" title="Only a title">\nOnly a title\n\n</doc>\n<doc id="3" url="u" title="C">\nC\n\nC\nWithout an end.'
+        '\n<doc id="1" url="u" title="A &amp; "B"">\nA & "B"\n\nMr. Smith came. He left.\nAgain a'
+        " paragraph.\n</doc>\nstray\n"
+        '<doc id="2" url="u" title="Only a title">\nOnly a title\n\n</doc>\n<doc id="3" url="u"'
+        ' title="C">\nC\n\nC\nWithout an end.'
     )
     documents, counts = read(write(tmp_path / "wiki_00", text))
     assert documents == [["Mr. Smith came.", "He left.", "Again a paragraph."], ["C", "Without an end."]]
@@ -178,8 +183,8 @@ def test_json_of_another_kind_is_not_taken_for_text(tmp_path, text):
 
 def test_wikitext_headings_of_the_first_level_begin_documents(tmp_path):
     text = (
-        " \n = A = \n \n The first . The second . \n \n = = Section = = \n \n = <unk> for the next round \n = = = Deep = = = \n"
-        " = 5 = = \n = B = C = \n Text of B . \n = Empty = \n"
+        " \n = A = \n \n The first . The second . \n \n = = Section = = \n \n = <unk> for the next round \n ="
+        " = = Deep = = = \n = 5 = = \n = B = C = \n Text of B . \n = Empty = \n"
     )
     documents, counts = read(write(tmp_path / "wiki.tokens", text))
     assert documents == [
@@ -249,7 +254,7 @@ def test_the_beginning_decides_how_a_file_is_read(tmp_path):
     assert len(read(write(tmp_path / "b.txt", paragraphs + lines))[0][0]) == 24000
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Sentences
 
 ATOMS = [
@@ -338,8 +343,8 @@ def test_the_splitter_is_given_less_than_half_of_the_text(monkeypatch):
         sentences.blingfire, "text_to_sentences", lambda text: given.append(len(text)) or split(text)
     )
     paragraph = (
-        "There are words in this text that have nothing to do with where a sentence ends, and it is a long text, too. "
-        * 20
+        "There are words in this text that have nothing to do with where a sentence ends, and it is a long"
+        " text, too. " * 20
     ).strip()
     assert [len(found) for found in sentences.split_paragraphs([paragraph] * 3)] == [20] * 3
     assert 0 < sum(given) < 1.5 * len(paragraph)
@@ -379,7 +384,7 @@ def test_sentences_of_real_paragraphs_are_those_of_each(folder):
     assert together == alone and sum(map(len, alone)) > 2 * len(alone)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Compression
 
 TEXT = "".join(
@@ -436,7 +441,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path):
         plan_splits([str(tmp_path / "none")], 10)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Splits
 
 PIECES = [
@@ -585,7 +590,7 @@ def test_real_data(folder, documents, found_sentences, empty):
     assert parts == whole and summed == counts
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Limits
 
 

@@ -1,4 +1,6 @@
-"""The way from one's own text to records, with an evaluation set held out: the commands of the README, one after the other."""
+"""The way from one's own text to records, with an evaluation set held out: the commands of the README, one
+after the other.
+"""
 
 import json
 import pathlib

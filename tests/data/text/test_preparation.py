@@ -147,7 +147,7 @@ def test_values_out_of_range(tmp_path, changes, message):
         preparation.prepare(preparation.Job(str(tmp_path), str(tmp_path / "out"), **changes))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # From a dump
 
 PAGE = """  <page>
@@ -178,9 +178,12 @@ def write_dump(path) -> str:
             )
         )
     head = (
-        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en">\n  <siteinfo>\n    '
-        '<base>https://en.wikipedia.org/wiki/Main_Page</base>\n    <namespaces>\n      <namespace key="0" case="first-letter" />\n'
-        '      <namespace key="10" case="first-letter">Template</namespace>\n    </namespaces>\n  </siteinfo>\n'
+        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en">\n '
+        " <siteinfo>\n    "
+        '<base>https://en.wikipedia.org/wiki/Main_Page</base>\n    <namespaces>\n      <namespace key="0"'
+        ' case="first-letter" />\n'
+        '      <namespace key="10" case="first-letter">Template</namespace>\n    </namespaces>\n '
+        " </siteinfo>\n"
     )
     path.write_bytes(bz2.compress((head + "".join(pages) + "</mediawiki>\n").encode()))
     return str(path)

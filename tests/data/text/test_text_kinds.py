@@ -1,4 +1,6 @@
-"""What is text and what is not: files that are refused by name, lines that end in carriage returns, JSON arrays."""
+"""What is text and what is not: files that are refused by name, lines that end in carriage returns, JSON
+arrays.
+"""
 
 import gzip
 import io
@@ -102,7 +104,7 @@ def test_a_small_file_that_was_touched_is_the_same(tmp_path):
     assert text_files.identify([path]) == before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Carriage returns
 
 
@@ -119,7 +121,7 @@ def test_a_carriage_return_among_line_feeds_ends_no_line(tmp_path):
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # JSON arrays
 
 PAGES = [

@@ -1,4 +1,6 @@
-"""The tokenizer equals the published rules, id for id: every character, text made to trip it, any vocabulary, real text."""
+"""The tokenizer equals the published rules, id for id: every character, text made to trip it, any vocabulary,
+real text.
+"""
 
 import collections
 import functools
@@ -75,10 +77,8 @@ CASED = Vocabulary(tuple(dict.fromkeys((*WORDS, *CAPITALS))), "", do_lower_case=
 # What is dropped, what some take for white space, accents, capitals whose lower case is longer or depends on
 # what follows, surrogates.
 NASTY = (
-    "\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029"
-    "\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00"
-    "ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212aŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000"
-    "가각がパㄱค้กำहिन्दीПйЖё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
+    "\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f"
+    " \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212aŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000가각がパㄱค้กำहिन्दीПйЖё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
 )
 
 
@@ -135,7 +135,7 @@ def real_tokenizer(real_vocabulary):
     return tokenization.Tokenizer(real_vocabulary)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Examples
 
 
@@ -243,7 +243,7 @@ def test_a_vocabulary_is_read_without_tensorflow():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Every character
 
 
@@ -279,7 +279,7 @@ def test_every_character_with_the_real_vocabulary(real_tokenizer, real_vocabular
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Text made to trip it
 
 PIECES = st.sampled_from([word.removeprefix("##") for word in VOCABULARY.words])
@@ -335,7 +335,7 @@ def test_any_vocabulary(words, texts, lower):
     assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, texts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Real text
 
 

@@ -77,7 +77,8 @@ def test_a_vocabulary_too_small_for_the_characters_is_an_error():
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_words_are_those_of_the_tokenizer(tmp_path, do_lower_case):
     text = [
-        "\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't \u00c5 \ufb01n \u0130x"
+        "\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't \u00c5 \ufb01n"
+        " \u0130x"
     ] * 3
     built = vocabulary_building.build_vocabulary(text, 400, do_lower_case)
     assert (

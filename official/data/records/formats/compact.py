@@ -1,12 +1,13 @@
-"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain records.
-
-A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and max_predictions_per_seq P;
-`compact_examples` holds a string for each of up to 128 examples, all in words of two bytes, the lower one first: the number of
-tokens n, how many of them are [CLS] A [SEP], the number of predicted tokens k, 1 for a random second segment and 0 for the next
-one, the id of [PAD]; P positions and P labels, zeros from the k-th on; n ids.
-
-A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the words of an example.
-What has a fixed length comes first in a string, so that filling up strings with zeros makes them the rows of a matrix.
+"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain
+records.
+ A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
+max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, all in words of
+two bytes, the lower one first: the number of tokens n, how many of them are [CLS] A [SEP], the number of
+predicted tokens k, 1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P
+labels, zeros from the k-th on; n ids.
+ A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the
+words of an example. What has a fixed length comes first in a string, so that filling up strings with zeros
+makes them the rows of a matrix.
 """
 
 import numpy as np

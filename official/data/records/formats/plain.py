@@ -1,4 +1,6 @@
-"""The plain format: Google's and MLPerf's tf.train.Examples, with the features of `schema.pretraining_schema`."""
+"""The plain format: Google's and MLPerf's tf.train.Examples, with the features of
+`schema.pretraining_schema`.
+"""
 
 import functools
 

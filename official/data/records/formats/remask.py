@@ -1,12 +1,14 @@
-"""Graphcore's --remask records: the masked tokens stand in the first M slots, the others, from [CLS] on, after them.
-
-Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of each token in the
-text; padding has the pad position) and segment_ids [S]; mask_padding_index and seq_padding_index [1]: attention goes to slots i
-with (i < mask_padding_index or i >= M) and i < seq_padding_index; masked_lm_positions (as many as there are); masked_labels and
-masked_lm_ids [M], both the tokens before masking; masked_lm_weights [M]; next_sentence_labels [1].
-
-A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one (`pairs.Rules.max_tokens`).
-Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the pad position.
+"""Graphcore's --remask records: the masked tokens stand in the first M slots, the others, from [CLS] on,
+after them.
+ Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of
+each token in the text; padding has the pad position) and segment_ids [S]; mask_padding_index and
+seq_padding_index [1]: attention goes to slots i with (i < mask_padding_index or i >= M) and i <
+seq_padding_index; masked_lm_positions (as many as there are); masked_labels and masked_lm_ids [M], both the
+tokens before masking; masked_lm_weights [M]; next_sentence_labels [1].
+ A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one
+(`pairs.Rules.max_tokens`).
+Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the
+pad position.
 """
 
 import numpy as np

@@ -1,11 +1,13 @@
-"""Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per value.
+"""Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per
+value.
+ A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its
+values. The values of a batch are turned into varints together: one look-up gives their bytes, filled up with
+zeros to four each, and these zeros are deleted from a row at once. No byte of a varint is zero, but for that
+of the value 0 itself.
 
-A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its values. The values of a
-batch are turned into varints together: one look-up gives their bytes, filled up with zeros to four each, and these zeros are
-deleted from a row at once. No byte of a varint is zero, but for that of the value 0 itself.
-
-Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first); `tensorflow/core/example/feature.proto`.
-Protobuf writes entries of a map in the order of their keys with `deterministic=True`.
+Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first);
+`tensorflow/core/example/feature.proto`. Protobuf writes entries of a map in the order of their keys with
+`deterministic=True`.
 """
 
 import functools
