@@ -555,7 +555,7 @@ SECTIONS = (
                 True,
                 "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in"
                 " few passes over memory; without it TensorFlow's operations and tensorflow-addons'"
-                " optimizers, equal to rounding.",
+                " optimizers (where it is not installed: our own of TensorFlow's operations), equal to rounding.",
             ),
             Field(
                 "intra_op_threads",
