@@ -1,12 +1,15 @@
-"""What lies beside a checkpoint and does not follow from its tensors: heads, activation, LayerNorm's epsilon, the vocabulary."""
+"""What lies beside a checkpoint and no tensor tells: heads, activation, epsilon, vocabulary, labels."""
 
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 
-from official.checkpoint.formats import hf_folder, table
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import hf_config
+from official.checkpoint.mapping import table
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
+from official.checkpoint.registry import Checkpoint
 from official.config import BertConfig, ConfigError, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
 from official.io import json_files, label_files, vocabulary_files, writing
@@ -36,8 +39,8 @@ def sizes_beside(location: str) -> dict:
     values = json_files.read_json(path)
     if isinstance(values.get("model"), dict):
         values = values["model"]
-    elif os.path.basename(path) == hf_folder.CONFIG:
-        values = hf_folder.sizes(path)
+    elif os.path.basename(path) == hf_config.CONFIG:
+        values = hf_config.sizes(path)
     if activation_of(values) is not None:
         values = {**values, "hidden_act": activation_of(values)}
     return checked_sizes(values, path)
@@ -47,38 +50,40 @@ def config_beside(location: str) -> str | None:
     """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
     is_folder = os.path.isdir(location)
     names = (
-        (hf_folder.CONFIG, CONFIG)
+        (hf_config.CONFIG, CONFIG)
         if is_folder or location.endswith(".safetensors")
-        else (CONFIG, hf_folder.CONFIG)
+        else (CONFIG, hf_config.CONFIG)
     )
     paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def with_companions(options: Options, location: str, heads: int | None, activation: str) -> Options:
+def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
     """Returns the options with heads, activation, epsilon, vocabulary and labels, where they are not given.
 
     Args:
       options: of the conversion.
-      location: of the source. What is given counts first, then what the source's shapes say, then a
-        configuration beside it.
-      heads: what the source's shapes say; None where they do not.
-      activation: the usual one of the source's format, where no configuration says it.
+      checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
+        beside it, then what is usual for its format.
 
     Raises:
       ConfigError: where the vocabulary is given and cannot be read.
     """
+    location, usual = checkpoint.location, checkpoint.format.usual_activation
     if options.vocab_file is not None:
         words = vocabulary_files.read(options.vocab_file).words
         vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
-    found = {
-        "num_attention_heads": options.num_attention_heads or heads or beside.get("num_attention_heads"),
-        "vocab_file": options.vocab_file or hf_folder.vocabulary_beside(location),
-        "hidden_act": options.hidden_act or beside.get("hidden_act") or activation,
-        "layer_norm_eps": options.layer_norm_eps or beside.get("layer_norm_eps") or BertConfig.layer_norm_eps,
-    }
-    return dataclasses.replace(options, **found, **labels_beside(location))
+    heads = checkpoint.heads or beside.get("num_attention_heads")
+    epsilon = beside.get("layer_norm_eps") or BertConfig.layer_norm_eps
+    return dataclasses.replace(
+        options,
+        num_attention_heads=options.num_attention_heads or heads,
+        vocab_file=options.vocab_file or hf_config.vocabulary_beside(location),
+        hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
+        layer_norm_eps=options.layer_norm_eps or epsilon,
+        **labels_beside(location),
+    )
 
 
 def labels_beside(location: str) -> dict:
@@ -86,25 +91,21 @@ def labels_beside(location: str) -> dict:
     checkpoint gives them."""
     found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
     if not found:
-        return hf_folder.labels_of(location)
+        return hf_config.labels_of(location)
     return {
         "labels": tuple(found["labels"]) if found["labels"] else None,
         "problem_type": found["problem_type"],
     }
 
 
-def notes_of_source(given: Options, location: str, title: str, activation: str) -> list[str]:
-    """Returns a line where the activation of a source is neither given nor in a configuration beside it.
-
-    Args:
-      given: options of the conversion, before `with_companions`.
-      location, title, activation: of the source, and the name and usual activation of its format.
-    """
-    if given.hidden_act or "hidden_act" in sizes_beside(location):
+def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
+    """Returns a line where the activation of a source is neither given nor in a configuration beside it;
+    `given` are the options before `with_companions`."""
+    if given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location):
         return []
     return [
-        f"hidden_act={activation} is taken for granted, as usual for {title}: no configuration beside the"
-        " source says it"
+        f"hidden_act={checkpoint.format.usual_activation} is taken for granted, as usual for"
+        f" {checkpoint.title}: no configuration beside the source says it"
     ]
 
 
@@ -172,7 +173,8 @@ def plan(
     Raises:
       ConfigError: where a file of other content is there and may not be replaced.
     """
-    folder, files = os.path.dirname(target) or ".", {}
+    folder = os.path.dirname(target) or "."
+    files: dict[str, bytes | None] = {}
     path = os.path.join(folder, CONFIG)
     sizes = sizes_beside(source)
     if sizes or options.num_attention_heads:
@@ -214,7 +216,7 @@ def unusual(options: Options) -> dict:
     return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
 
 
-def check_free(files: dict[str, bytes | None], overwrite: bool) -> None:
+def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
     other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
     if other and not overwrite:
@@ -234,7 +236,7 @@ def _same(path: str, content: bytes | None) -> bool:
         return False
 
 
-def hand_on(files: dict[str, bytes | None], work: str) -> list[str]:
+def hand_on(files: Mapping[str, bytes | None], work: str) -> list[str]:
     """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
     ConfigError where one cannot be written."""
     for path, content in files.items():

@@ -1,4 +1,4 @@
-"""Tensors that are read when they are written: a conversion holds a few of them at a time, however large the checkpoint.
+"""Tensors that are read when they are written: a conversion holds a few at a time, however many there are.
 
 The functions here return tensors that, when read, read theirs and change them.
 """

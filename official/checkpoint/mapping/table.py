@@ -1,7 +1,7 @@
-"""Tables of names: a literal {canonical name: name in a format}, with a `{layer}` slot, turned into maps in both directions.
+"""Tables of names: literal {canonical name: name in a format} with a `{layer}` slot, used both ways.
 
-The canonical names are Google's TF1 names, which are this project's variable names, and for GroupBERT Graphcore's.
-A value in a table is
+The canonical names are Google's TF1 names, which are this project's variable names, and for GroupBERT
+Graphcore's. A value in a table is
   a name                    the same tensor under that name,
   Transposed(name)          the matrix with its axes swapped,
   None                      knowingly dropped: the format has no such tensor.
@@ -10,10 +10,10 @@ What is in no table is an error, on either side.
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Mapped:
     added: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-Table = dict[str, str | Transposed | None]
+Table = Mapping[str, str | Transposed | None]
+_Rule = tuple[str | None, bool]  # the new name, None for none, and whether the axes are swapped
 
 
 def from_canonical(table: Table, source: Tensors, reason: str) -> Mapped:
@@ -51,13 +52,9 @@ def from_canonical(table: Table, source: Tensors, reason: str) -> Mapped:
 def to_canonical(table: Table, source: Tensors, dropped: dict[str, str]) -> Mapped:
     """Renames a format's tensors to canonical names. `dropped` is {pattern: reason} of names that only this
     format has."""
-    rules = [
-        (name, (canonical, transpose))
-        for canonical, value in table.items()
-        if value is not None
-        for name, transpose in [_rule(value)]
-    ]
-    mapped = _rename(rules, source, "")
+    rules = [(_rule(value), canonical) for canonical, value in table.items()]
+    back = [(name, (canonical, transpose)) for (name, transpose), canonical in rules if name is not None]
+    mapped = _rename(back, source, "")
     for name in list(mapped.unmatched):
         why = next((why for pattern, why in dropped.items() if re.fullmatch(pattern, name)), None)
         if why:
@@ -66,18 +63,16 @@ def to_canonical(table: Table, source: Tensors, dropped: dict[str, str]) -> Mapp
     return mapped
 
 
-def _rule(value) -> tuple[str | None, bool]:
+def _rule(value: str | Transposed | None) -> _Rule:
     return (value.name, True) if isinstance(value, Transposed) else (value, False)
 
 
-def _rename(rules: list[tuple[str, tuple[str | None, bool]]], source: Tensors, reason: str) -> Mapped:
+def _rename(rules: Sequence[tuple[str, _Rule]], source: Tensors, reason: str) -> Mapped:
     exact = {pattern: rule for pattern, rule in rules if "{layer}" not in pattern}
     layered = {pattern.replace("{layer}", "*"): rule for pattern, rule in rules if "{layer}" in pattern}
     mapped = Mapped()
     for name, tensor in source.items():
-        rule, layer = exact.get(name), None
-        if rule is None:
-            rule, layer = _find_layered(layered, name)
+        rule, layer = (exact[name], None) if name in exact else _find_layered(layered, name)
         if rule is None:
             mapped.unmatched.append(name)
         elif rule[0] is None:
@@ -88,7 +83,7 @@ def _rename(rules: list[tuple[str, tuple[str | None, bool]]], source: Tensors, r
     return mapped
 
 
-def _find_layered(layered: dict, name: str):
+def _find_layered(layered: dict[str, _Rule], name: str) -> tuple[_Rule | None, str | None]:
     """Returns the rule and the number of the layer: the first number in the name that makes it fit."""
     for match in re.finditer(r"\d+", name):
         rule = layered.get(name[: match.start()] + "*" + name[match.end() :])
@@ -97,7 +92,7 @@ def _find_layered(layered: dict, name: str):
     return None, None
 
 
-def with_slots(table: Table, slots: dict[str, str | None]) -> Table:
+def with_slots(table: Table, slots: Mapping[str, str | None]) -> Table:
     """Adds the optimizer slots of every weight of a table, e.g. {"adam_m": "adam_m"}; the slots have the
     weights' shapes.
 
@@ -144,3 +139,11 @@ def restore_names(mapped: Mapped, names: dict[str, str], doubled: list[str]) -> 
     """Names what found no place as the file does, with what `common_names` gave."""
     mapped.dropped = {names[common]: reason for common, reason in mapped.dropped.items()}
     mapped.unmatched = [names[common] for common in mapped.unmatched] + doubled
+
+
+def without(tensors: Tensors, rules: dict[str, str]) -> tuple[Tensors, dict[str, str]]:
+    """Returns the tensors that no pattern of {pattern: reason} matches, and {name: reason} of the others."""
+    dropped = {
+        name: reason for name in tensors for pattern, reason in rules.items() if re.fullmatch(pattern, name)
+    }
+    return {name: tensor for name, tensor in tensors.items() if name not in dropped}, dropped

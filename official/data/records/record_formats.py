@@ -1,4 +1,5 @@
-"""Records of pre-training data in three formats, each a module of `official.data.records.formats`.
+"""Records of pre-training data in three formats, each a module of `official.data.records.formats` with the
+same functions.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
@@ -13,8 +14,10 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records import schema as schema_lib
 from official.data.records.formats import compact, plain, remask
+from official.data.records.schema import Feature, read_example
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
 FORMATS = {"plain": plain, "compact": compact, "remask": remask}
@@ -23,18 +26,15 @@ FORMATS = {"plain": plain, "compact": compact, "remask": remask}
 def lower_case_of(path: str) -> bool | None:
     """Returns whether the text of a file of records was lower-cased, as the manifest beside it says; None
     where it says nothing."""
+    manifest = os.path.join(os.path.dirname(path), MANIFEST)
     try:
-        told = (
-            read_json(os.path.join(os.path.dirname(path), "manifest.json"))
-            .get("flags", {})
-            .get("do_lower_case")
-        )
+        told = read_json(manifest).get("flags", {}).get("do_lower_case")
     except (ConfigError, AttributeError):  # none, or somebody else's
         return None
     return told if isinstance(told, bool) else None
 
 
-def check_vocabulary(vocabulary, record_format: str) -> None:
+def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
     """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
     limit = FORMATS[record_format].VOCABULARY_LIMIT
     if vocabulary.size > limit:
@@ -46,10 +46,9 @@ def check_vocabulary(vocabulary, record_format: str) -> None:
 
 
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records of a batch, each of up to `examples_per_record` examples, in order.
+    """Returns the records of a batch, each of up to `rows_per_record` examples, in order.
 
-    A batch of about a thousand examples, a multiple of `examples_per_record`, is the fastest: it stays in the
-      cache.
+    A batch of about a thousand, a multiple of `rows_per_record`, is the fastest: it stays in the cache.
 
     Args:
       examples: N of them.
@@ -74,7 +73,7 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
 def detect_format(record: bytes) -> str | None:
     """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is
     looked at."""
-    features = schema_lib.read_example(record)
+    features = read_example(record)
     if not features:
         return None
     if compact.SHAPE in features:
@@ -82,27 +81,27 @@ def detect_format(record: bytes) -> str | None:
     return "remask" if "mask_padding_index" in features else "plain"
 
 
-def examples_per_record(record_format: str) -> int:
-    """Returns how many examples a record holds at most."""
-    return FORMATS[record_format].EXAMPLES_PER_RECORD
+def rows_per_record(record_format: str) -> int:
+    """Returns how many rows a record holds at most."""
+    return FORMATS[record_format].ROWS_PER_RECORD
 
 
-def records_of(examples: int, record_format: str) -> int:
-    """Returns how many whole records hold so many examples, one at least."""
-    return max(examples // examples_per_record(record_format), 1)
+def records_of(rows: int, record_format: str) -> int:
+    """Returns how many whole records hold so many rows, one at least."""
+    return max(rows // rows_per_record(record_format), 1)
 
 
-def count_examples(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
-    """Returns the number of examples of each record, int32 [B]. Fails as `unpack` does."""
-    return FORMATS[record_format].count_examples(serialized_B)
+def count_rows(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
+    """Returns the number of rows of each record, int32 [B]. Fails as `unpack` does."""
+    return FORMATS[record_format].count_rows(serialized_B)
 
 
-def unpack(serialized_B: tf.Tensor, schema: dict, record_format: str) -> tf.Tensor:
-    """Returns the examples of some records as rows, [N] or [N, W], in the form in which they are shuffled and
+def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
+    """Returns the rows of some records, [N] or [N, W], in the form in which they are shuffled and
     joined at the least cost.
 
     Args:
-      serialized_B: string [B], of records that may hold any number of examples each.
+      serialized_B: string [B], of records that may hold any number of rows each.
 
     Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
     schema; a format whose rows are its records leaves that to `parse_rows`.
@@ -110,30 +109,32 @@ def unpack(serialized_B: tf.Tensor, schema: dict, record_format: str) -> tf.Tens
     return FORMATS[record_format].unpack(serialized_B, schema)
 
 
-def parse_rows(rows_N: tf.Tensor, schema: dict, record_format: str) -> dict[str, tf.Tensor]:
+def parse_rows(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> dict[str, tf.Tensor]:
     """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack` does."""
     return FORMATS[record_format].parse_rows(rows_N, schema)
 
 
-def parse_batch(serialized_B: tf.Tensor, schema: dict, record_format: str) -> dict[str, tf.Tensor]:
-    """Parses records, string [B], into {name: [N, length]}, N examples in all. Fails as `unpack` does."""
+def parse_records(
+    serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str
+) -> dict[str, tf.Tensor]:
+    """Parses records, string [B], into {name: [N, length]} of their N rows. Fails as `unpack` does."""
     return parse_rows(unpack(serialized_B, schema, record_format), schema, record_format)
 
 
 def split(record: bytes, record_format: str) -> list[bytes]:
-    """Returns a record for each example that a record holds. Raises ValueError where it is not of the format
+    """Returns a record for each row that a record holds. Raises ValueError where it is not of the format
     and this tells."""
     return FORMATS[record_format].split(record)
 
 
 def join(records: list[bytes], record_format: str) -> list[bytes]:
-    """Returns records that hold the examples of the given ones, in the same order, and as many of them as the
+    """Returns records that hold the rows of the given ones, in the same order, and as many of them as the
     format allows."""
     return FORMATS[record_format].join(records)
 
 
-def describe_mismatch(record: bytes, schema: dict, record_format: str) -> str | None:
-    """Says how a record departs from the format and the schema, and in which of its examples; None where it
+def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
+    """Says how a record departs from the format and the schema, and in which of its rows; None where it
     does not."""
     problem = FORMATS[record_format].describe_mismatch(record, schema)
     if problem is None:

@@ -1,4 +1,4 @@
-"""The names that stand between two formats: Google's TF1 names, which are this project's variable names too."""
+"""The names that stand between two formats: Google's TF1 names, which this project's variables have too."""
 
 import dataclasses
 
@@ -47,6 +47,8 @@ ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
 SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v")  # of a weight NAME: NAME/adam_m, in the shape of the weight
+# Ends the pattern of a name that may be a slot of it.
+SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
 
 # Tensors with one row or value per word: cut and filled up together.

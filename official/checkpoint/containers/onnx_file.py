@@ -1,26 +1,32 @@
 """ONNX files as a store of tensors: their initializers, read lazily and written one after the other.
 
-The onnx package describes the pieces. The file around them is walked through and put together here, since the package would hold all
-of it in memory, twice. A protocol buffer is a row of fields, each a key (number and kind), a length and its bytes.
+The onnx package describes the pieces. The file around them is walked through and put together here, since the
+package would hold all of it in memory, twice. A protocol buffer is a row of fields, each a key (number and
+kind), a length and its bytes.
 """
 
-import dataclasses
 import math
 import os
 import re
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint import reading
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.containers import protobuf_fields
+from official.checkpoint.containers.protobuf_fields import Field
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Progress
+from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.config import ConfigError
 from official.io.errors import shortened
 
 LAST = ".onnx"
+IS_FOLDER = False
 _MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
 _IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
-_DTYPES = {
+_DTYPES: dict[str, np.dtype] = {
     "FLOAT": np.dtype(np.float32),
     "DOUBLE": np.dtype(np.float64),
     "FLOAT16": np.dtype(np.float16),
@@ -33,11 +39,10 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_VARINT, _BYTES = 0, 2  # kinds of fields
-_FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
+_Read = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # from shape and type to values
 
 
-def _library():
+def _library() -> Any:
     """Imports the onnx package, which only this format needs."""
     try:
         import onnx
@@ -78,17 +83,6 @@ def _data_path(location: str) -> str:
     return f"{location}.data"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Field:
-    """Where a field of a protocol buffer stands: its number, and the bytes of the whole field and of what is
-    in it."""
-
-    number: int
-    start: int
-    inside: int
-    end: int
-
-
 def read(location: str) -> Tensors:
     """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and
     ConfigError without onnx."""
@@ -97,71 +91,28 @@ def read(location: str) -> Tensors:
         with open(location, "rb") as file:
             graphs = [
                 field
-                for field in _fields(file, 0, os.path.getsize(location))
+                for field in protobuf_fields.walk(file, 0, os.path.getsize(location))
                 if field.number == onnx.ModelProto.GRAPH_FIELD_NUMBER
             ]
             initializers = [
                 field
                 for graph in graphs
-                for field in _fields(file, graph.inside, graph.end)
+                for field in protobuf_fields.walk(file, graph.inside, graph.end)
                 if field.number == onnx.GraphProto.INITIALIZER_FIELD_NUMBER
             ]
             found = [_tensor(onnx, file, location, field) for field in initializers]
     except OSError as error:
-        raise reading.DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
+        raise DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
     if not graphs:
-        raise reading.DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
+        raise DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
     names = [name for name, _ in found]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise reading.DamagedError(
-            f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}"
-        )
+        raise DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
     return dict(sorted(found))
 
 
-def _fields(file, start: int, end: int):
-    """Yields the fields between two places of a file. Raises DamagedError where they do not end at `end`."""
-    place = start
-    while place < end:
-        file.seek(place)
-        key = _read_varint(file)
-        length = _read_length(file, key & 7, place)
-        inside = file.tell()
-        if inside + length > end:
-            raise reading.DamagedError(
-                f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is"
-                " there"
-            )
-        yield _Field(key >> 3, place, inside, inside + length)
-        place = inside + length
-
-
-def _read_length(file, kind: int, place: int) -> int:
-    """Returns how many bytes of a field are still to come; a number is read here."""
-    if kind == _BYTES:
-        return _read_varint(file)
-    if kind == _VARINT:
-        _read_varint(file)
-    elif kind not in _FIXED:
-        raise reading.DamagedError(f"no ONNX model, or damaged at byte {place}")
-    return _FIXED.get(kind, 0)
-
-
-def _read_varint(file) -> int:
-    """Reads a number of 7 bits a byte, the lowest first; the top bit says that more follow."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            break
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-    raise reading.DamagedError(f"truncated or damaged at byte {file.tell()}")
-
-
-def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
+def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str, Tensor]:
     """Returns name and tensor of an initializer; its values stay in the file."""
     proto = onnx.TensorProto
     described = {
@@ -171,11 +122,15 @@ def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
         proto.DATA_LOCATION_FIELD_NUMBER,
         proto.EXTERNAL_DATA_FIELD_NUMBER,
     }
-    parts = list(_fields(file, field.inside, field.end))
+    parts = list(protobuf_fields.walk(file, field.inside, field.end))
     head = _checked_head(
         _parse(
             onnx,
-            b"".join(_bytes_of(file, part.start, part.end) for part in parts if part.number in described),
+            b"".join(
+                protobuf_fields.bytes_of(file, part.start, part.end)
+                for part in parts
+                if part.number in described
+            ),
         )
     )
     type_name = (
@@ -184,7 +139,7 @@ def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
         else str(head.data_type)
     )
     if type_name not in _DTYPES:
-        raise reading.DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
+        raise DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
     raw = next((part for part in parts if part.number == proto.RAW_DATA_FIELD_NUMBER), None)
     shape, dtype = tuple(head.dims), _DTYPES[type_name]
     get = _reader(onnx, head, location, field, raw)
@@ -193,20 +148,18 @@ def _tensor(onnx, file, location: str, field: _Field) -> tuple[str, Tensor]:
     )
 
 
-def _checked_head(head):
+def _checked_head(head: Any) -> Any:
     """Returns the description of an initializer. Raises DamagedError where its texts are none."""
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
-        raise reading.DamagedError(
-            f"an initializer has the name {head.name!r}, its values the place {places}"
-        )
+        raise DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
     if not all(entry.value.isdecimal() for entry in head.external_data if entry.key == "offset"):
-        raise reading.DamagedError(f"the values of {head.name} have no place: {places}")
+        raise DamagedError(f"the values of {head.name} have no place: {places}")
     return head
 
 
-def _reader(onnx, head, location: str, field: _Field, raw: _Field | None):
+def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None) -> _Read:
     """Returns the function of shape and dtype that reads the values, by where they are."""
     if head.data_location == onnx.TensorProto.EXTERNAL:
         place = {entry.key: entry.value for entry in head.external_data}
@@ -224,24 +177,26 @@ def _from_file(
     try:
         there = os.path.getsize(path) - offset if size is None else size
         if there < wanted or (size is not None and size != wanted):
-            raise reading.DamagedError(
+            raise DamagedError(
                 f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
             )
         return np.fromfile(path, dtype, math.prod(shape), offset=offset)
     except OSError as error:
-        raise reading.DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
 
 
-def _from_numbers(onnx, location: str, field: _Field, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _from_numbers(
+    onnx: Any, location: str, field: Field, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
     """Reads values that are fields of numbers and not raw bytes."""
     with open(location, "rb") as file:
-        tensor = _parse(onnx, _bytes_of(file, field.inside, field.end))
+        tensor = _parse(onnx, protobuf_fields.bytes_of(file, field.inside, field.end))
     if dtype.itemsize == 2:
         return _halves(np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape), dtype)
     try:
         return onnx.numpy_helper.to_array(tensor).astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
-        raise reading.DamagedError(f"{tensor.name}: {error}") from None
+        raise DamagedError(f"{tensor.name}: {error}") from None
 
 
 def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
@@ -253,9 +208,7 @@ def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
 
 def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if values.size != math.prod(shape):
-        raise reading.DamagedError(
-            f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there"
-        )
+        raise DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
     return values.reshape(shape)
 
 
@@ -267,27 +220,21 @@ def _beside(location: str, name: str) -> str:
     return os.path.join(os.path.dirname(location), path if inside else os.path.basename(path))
 
 
-def _bytes_of(file, start: int, end: int) -> bytes:
-    file.seek(start)
-    return file.read(end - start)
-
-
-def _parse(onnx, content: bytes):
+def _parse(onnx: Any, content: bytes) -> Any:
     from google.protobuf.message import DecodeError  # comes with onnx
 
     try:
         return onnx.TensorProto.FromString(content)
     except DecodeError as error:
-        raise reading.DamagedError(f"an initializer cannot be parsed ({error})") from None
+        raise DamagedError(f"an initializer cannot be parsed ({error})") from None
 
 
-def write(tensors: Tensors, location: str, options=None, progress=lambda size: None) -> None:
+def write(tensors: Tensors, location: str, progress: Progress = lambda size: None) -> None:
     """Writes a model of initializers and no nodes, which is what PopART's BERT loads weights from.
 
     Args:
       tensors: {name: tensor}, read here one after the other.
       location: of the .onnx file. From 2 GB on the values are in `LOCATION.data` beside it.
-      options: not used here.
       progress: called with the bytes written since the last call.
 
     Raises:
@@ -300,7 +247,7 @@ def write(tensors: Tensors, location: str, options=None, progress=lambda size: N
     )
 
 
-def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, progress) -> None:
+def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, progress: Progress) -> None:
     """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
     heads = _heads(onnx, tensors, os.path.basename(data_path) if data_path else None)
     graph = onnx.GraphProto(name="bert").SerializeToString()
@@ -314,19 +261,22 @@ def _write_files(onnx, tensors: Tensors, path: str, data_path: str | None, progr
     )
     with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
         file.write(
-            model.SerializeToString() + _field_head(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph
+            model.SerializeToString()
+            + protobuf_fields.head_of(onnx.ModelProto.GRAPH_FIELD_NUMBER, length)
+            + graph
         )
         for head, tensor in zip(heads, tensors.values()):
             file.write(head)
             values = np.ascontiguousarray(tensor.read(), tensor.dtype)
-            (data if data_path else file).write(values.reshape(-1).view(np.uint8))
+            (data if data_path else file).write(values.reshape(-1).view(np.uint8).data)
             progress(tensor.nbytes)
 
 
-def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
+def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
     """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or
     without any."""
-    heads, place = [], 0
+    heads: list[bytes] = []
+    place = 0
     for name, tensor in tensors.items():
         proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
         if data_name:
@@ -335,9 +285,9 @@ def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
                 proto.external_data.add(key=key, value=str(value))
         content = proto.SerializeToString()
         if not data_name:
-            content += _field_head(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
+            content += protobuf_fields.head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
         heads.append(
-            _field_head(
+            protobuf_fields.head_of(
                 onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)
             )
             + content
@@ -346,24 +296,10 @@ def _heads(onnx, tensors: Tensors, data_name: str | None) -> list[bytes]:
     return heads
 
 
-def _data_type(onnx, name: str, dtype: np.dtype) -> int:
+def _data_type(onnx: Any, name: str, dtype: np.dtype) -> int:
     if dtype not in _DTYPE_NAMES:
         raise ConfigError(
             f"{name} is of type {dtype}, which PopART's files do not have. Allowed:"
             f" {', '.join(map(str, _DTYPE_NAMES))}."
         )
     return onnx.TensorProto.DataType.Value(_DTYPE_NAMES[dtype])
-
-
-def _field_head(number: int, length: int) -> bytes:
-    """Returns key and length of a field of bytes."""
-    return _varint(number << 3 | _BYTES) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value >= 0x80:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)

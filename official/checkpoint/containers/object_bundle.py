@@ -1,7 +1,8 @@
-"""TF2's object-based checkpoints: a bundle with a graph of Python objects in it, tensors by the full names of their variables.
+"""TF2's object-based checkpoints: a bundle with a graph of Python objects, tensors by their variables' names.
 
-`tf.train.Checkpoint.restore` finds a variable by following the names of attributes from the root; the graph says which way leads to
-which tensor of the bundle. Source: tensorflow/core/protobuf/trackable_object_graph.proto.
+`tf.train.Checkpoint.restore` finds a variable by following the names of attributes from the root; the graph
+says which way leads to which tensor of the bundle. Source:
+tensorflow/core/protobuf/trackable_object_graph.proto.
 """
 
 import collections
@@ -11,19 +12,19 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official.checkpoint import reading
-from official.checkpoint.formats import bundle, garden
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.containers import bundle
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Progress
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = (  # ends the key of a variable's tensor; before it the way to the variable
     "/.ATTRIBUTES/VARIABLE_VALUE"
 )
 _SAVE_COUNTER = "save_counter"
 
-files, target, LAST = bundle.files, bundle.target, bundle.LAST
+files, target, LAST, IS_FOLDER = bundle.files, bundle.target, bundle.LAST, bundle.IS_FOLDER
 
 
 def locate(path: str) -> str | None:
@@ -34,8 +35,8 @@ def locate(path: str) -> str | None:
     """
     prefix = bundle.locate(path)
     try:
-        return prefix if prefix and _GRAPH in bundle.read(prefix) else None
-    except reading.DamagedError:
+        return prefix if prefix and bundle.GRAPH in bundle.read(prefix) else None
+    except DamagedError:
         return None
 
 
@@ -48,14 +49,12 @@ def read(prefix: str) -> Tensors:
       DamagedError: also when a tensor is read.
     """
     by_key = bundle.read(prefix)
-    if _GRAPH not in by_key:
-        raise reading.DamagedError(f"{prefix} has no graph of objects; it is no object-based checkpoint")
-    names = _names(_parse(by_key.pop(_GRAPH)))
+    if bundle.GRAPH not in by_key:
+        raise DamagedError(f"{prefix} has no graph of objects; it is no object-based checkpoint")
+    names = _names(_parse(by_key.pop(bundle.GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise reading.DamagedError(
-            f"its graph of objects has variables that the file has not: {shortened(missing)}"
-        )
+        raise DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
@@ -66,7 +65,7 @@ def _parse(tensor: Tensor) -> trackable_object_graph_pb2.TrackableObjectGraph:
         graph.ParseFromString(tensor.read().tobytes())  # not item(), which takes off zeros at the end
         _check_numbers(graph)
     except (DecodeError, IndexError) as error:
-        raise reading.DamagedError(f"{_GRAPH}: {error}") from None
+        raise DamagedError(f"{bundle.GRAPH}: {error}") from None
     return graph
 
 
@@ -125,29 +124,34 @@ def _keys(node) -> list[str]:
     return [attribute.checkpoint_key for attribute in node.attributes]
 
 
-def write(tensors: Tensors, prefix: str, options=None, progress=lambda size: None) -> None:
+def write(
+    tensors: Tensors,
+    prefix: str,
+    progress: Progress = lambda size: None,
+    paths: dict[str, tuple[str, ...]] | None = None,
+) -> None:
     """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model whose variables
     `tensors` has.
 
     Args:
       tensors: {full name of the variable: tensor}, read here one after the other.
       prefix: of the files, in a folder that is there.
-      options: not used here.
       progress: called with the bytes written since the last call.
+      paths: {full name: ways to the variable from `model`, of attributes' names}; the first way is its key.
+        None: the name is the only way.
     """
-    paths = {
-        name: [f"model/{path}" for path in ways] for name, ways in garden.object_paths(list(tensors)).items()
-    }
-    by_key = {paths[name][0] + _VALUE: tensor for name, tensor in tensors.items()}
-    paths[_SAVE_COUNTER] = [
-        _SAVE_COUNTER
-    ]  # `restore` looks for it, and assert_existing_objects_matched misses it
+    names = paths or {name: (name,) for name in tensors}
+    ways = {name: tuple(f"model/{path}" for path in names[name]) for name in tensors}
+    by_key = {ways[name][0] + _VALUE: tensor for name, tensor in tensors.items()}
+    # `restore` looks for it, and assert_existing_objects_matched misses it
+    ways[_SAVE_COUNTER] = (_SAVE_COUNTER,)
     by_key[_SAVE_COUNTER + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), _SAVE_COUNTER)
-    by_key[_GRAPH] = tensors_lib.of_array(np.array(_graph(paths).SerializeToString(), object), _GRAPH)
-    bundle.write(by_key, prefix, options, progress)
+    graph = np.array(_graph(ways).SerializeToString(), object)
+    by_key[bundle.GRAPH] = tensors_lib.of_array(graph, bundle.GRAPH)
+    bundle.write(by_key, prefix, progress)
 
 
-def _graph(paths: dict[str, list[str]]) -> trackable_object_graph_pb2.TrackableObjectGraph:
+def _graph(paths: dict[str, tuple[str, ...]]) -> trackable_object_graph_pb2.TrackableObjectGraph:
     """Builds the graph of objects. `paths` is {full name of a variable: ways to it}; the first way is its
     key."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()

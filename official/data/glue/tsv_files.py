@@ -1,5 +1,6 @@
 """GLUE's files -> texts and labels.
- The files have a row per line and columns between tabs; a quotation mark is a character like any other. What
+
+The files have a row per line and columns between tabs; a quotation mark is a character like any other. What
 cannot be used is never dropped silently: a malformed row is listed, and left out of train and dev; a test row
 stays, with what it has, since predictions are numbered by row. A label that the task does not have ends the
 reading.
