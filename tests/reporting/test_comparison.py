@@ -1,4 +1,4 @@
-"""Comparing runs: names, settings, times to a target, table, picture, MLPerf score, references, bad folders."""
+"""Comparing runs: names, settings, times to a target, table, picture, MLPerf score, references, bad input."""
 
 import io
 import json
