@@ -15,7 +15,6 @@ setup(
         "numpy>=1.23.5,<2",
         "ml-dtypes>=0.3.1,<0.4",
         "absl-py>=2.0,<3",
-        "ml-collections>=1.0,<2",
         "blingfire>=0.1.8,<0.2",
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
