@@ -14,9 +14,9 @@ from absl import logging
 
 from official.reporting import metrics as metrics_lib
 from official.reporting import plots as plots_lib
-from official.reporting import run_picture
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
+from official.reporting import run_picture
 from official.reporting import summary as summary_lib
 
 # ---------------------------------------------------------------------------------------------------------------------
