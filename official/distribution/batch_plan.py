@@ -7,12 +7,23 @@ from official.config import ConfigError, nearest_multiples
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """Sizes in sequences. train_batch_size = num_replicas x num_accumulation_steps x micro_batch_size."""
+    """Sizes in rows of the input pipeline. train_batch_size = num_replicas x num_accumulation_steps x
+    micro_batch_size.
+
+    A row is one sequence, unless sequences are packed. What counts for people and for resuming is
+    `sequences_per_step`.
+    """
 
     num_replicas: int
     num_accumulation_steps: int
     train_batch_size: int
     eval_batch_size: int
+    sequences_per_row: float = 1.0
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Returns the sequences that a step of all replicas trains on."""
+        return round(self.train_batch_size * self.sequences_per_row)
 
     @property
     def replica_batch_size(self) -> int:

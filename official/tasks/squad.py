@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError, encoder_options
+from official.config import Config, ConfigError, encoder_options
 from official.data.records.batches import digest
 from official.data.rows import token_rows
 from official.data.squad import answers as answers_lib
@@ -23,17 +23,17 @@ _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
 
 class SquadTask:
-    """See `official.training.task.Task` for what each member means."""
+    """See `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("span_loss",)
     metrics = losses + ("start_accuracy", "end_accuracy")
     eval_metrics = ()  # windows of the evaluation set have no labels
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
-    keeps_best = True
+    is_scored = True
     predicts_evaluation_set = True
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         self._config = config
         self._windows = features_lib.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
         self._answers = answers_lib.Rules(
@@ -45,7 +45,7 @@ class SquadTask:
         self._bucketed = config.length_buckets == "always"
         self._train = self._eval = self._gold = None
         self._train_features = self._eval_features = None
-        self.companions = {}
+        self.companions: dict[str, bytes] = {}
         self._answered = (
             None,
             None,
@@ -110,21 +110,23 @@ class SquadTask:
     def train_samples(self) -> int | None:
         return len(self._train_features) if self._train else None
 
-    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+    def train_dataset(
+        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+    ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size)
+            return self.synthetic_dataset(replica_batch)
         features = self._train_features
         rows = _token_rows(
             features, {"start_positions": features.start_positions, "end_positions": features.end_positions}
         )
         return token_rows.training_dataset(
             rows,
-            self._config.train_batch_size,
-            batch_size,
+            global_batch,
+            replica_batch,
             self._config.max_seq_length,
             self._bucketed,
             self._config.seed,
-            samples_done // self._config.train_batch_size,
+            samples_done // global_batch,
             host,
             num_hosts,
         )
