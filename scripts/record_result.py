@@ -85,9 +85,9 @@ def main() -> None:
         command_line.check_output_file(path, "output", flags.overwrite)
     command_line.write_file(paths[0], json.dumps(values if len(folders) > 1 else first, indent=1) + "\n")
     if has_picture:
-        from official.reporting import plots
+        from official.reporting import run_picture
 
-        plots.save_picture(flags.model_dir, paths[1])
+        run_picture.save_picture(flags.model_dir, paths[1])
     print(" and ".join(paths))
 
 

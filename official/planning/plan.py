@@ -1,4 +1,4 @@
-"""What a run would be: sizes, steps, evaluations, memory and time, worked out without devices, data or training."""
+"""What a run would be: sizes, steps, evaluations, memory and time, without devices, data or training."""
 
 import contextlib
 import json
@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import Config, ConfigError
-from official.config.cluster import read_cluster
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
@@ -58,7 +57,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     config = config_lib.with_data(config, None)
     # The longest batches there can be, in operations whose cost is read.
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
-    batches = batch_plan.make_batch_plan(config, num_replicas(config))
+    batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
     with _precision(config):
         cost = graph_cost.step_cost(config, make_task(config), batches)
     plan = {
@@ -74,8 +73,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_bytes(cost),
         **_records(config, batches),
     }
-    timed = config.plan_tflops is not None
-    plan["expected"] = expected_times(plan, config.plan_tflops, config.plan_gbps) if timed else None
+    tflops, gbps = config.plan_tflops, config.plan_gbps
+    plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     return plan
 
 
@@ -122,23 +121,6 @@ def _records(config: Config, batches: batch_plan.BatchPlan) -> dict:
         "train_records_read": config_lib.train_steps(config) * batches.train_batch_size,
         "eval_records_read": config.num_eval_samples if evaluates else 0,
     }
-
-
-def num_replicas(config: Config) -> int:
-    """Returns the number of replicas that the run would have, as far as this machine can know. Raises
-    ConfigError."""
-    strategy = config.distribution_strategy
-    if strategy == "tpu" and not config.num_tpu_cores:
-        raise ConfigError(
-            "distribution_strategy=tpu: --plan does not connect to one. Say how many cores it has:"
-            " --num_tpu_cores=N."
-        )
-    if strategy == "tpu" or strategy == "one_device":
-        return config.num_tpu_cores or 1
-    if config.num_virtual_devices:
-        return config.num_virtual_devices
-    gpus = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
-    return max(gpus, 1) * (len(read_cluster(config).hosts) if strategy == "multi_worker_mirrored" else 1)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError
+from official.io.files import is_remote
 from official.io.writing import replace_file
 from official.reporting.metrics import finite_numbers, plain_value
 from official.reporting.observer import Evaluation, Observer
@@ -45,7 +46,7 @@ class WandbRun(Observer):
         """
         wandb = _import()
         self._run: Any = None
-        local = "://" not in config.model_dir
+        local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
         arguments = dict(

@@ -14,7 +14,9 @@ Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -
 T = TypeVar("T")
 
 
-def training_batches(task: Task, plan: BatchPlan, samples_done: int, strategy: tf.distribute.Strategy) -> Iterator:
+def training_batches(
+    task: Task, plan: BatchPlan, samples_done: int, strategy: tf.distribute.Strategy
+) -> Iterator:
     """Returns endless batches of the training set, from behind the first `samples_done` sequences on. Every
     host reads its own part, in batches of one replica."""
 

@@ -13,7 +13,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config
-from official.distribution import peers
+from official.distribution import strategy as strategy_lib
 from official.io.errors import PeerError
 from official.io.signals import Interrupted
 from official.optimization import schedules
@@ -64,7 +64,7 @@ def run(
     with (
         _writing(own, devices) as check_folder,
         listeners.listening(own, devices.is_chief) as observers,
-        peers.noticing_lost_peers(devices.strategy),
+        strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
@@ -116,7 +116,7 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
     run_started = time.time()  # known better once all is prepared
     end, findings, peer_lost = End("failed", "", first_step, state.samples_done), finish.Findings(), False
     try:
-        with peers.noticing_lost_peers(loop.strategy):
+        with strategy_lib.noticing_lost_peers(loop.strategy):
             loop.together.check_same_step(first_step, loop.config.model_dir)
             _prepare(loop, data_files)
             run_started = time.time()

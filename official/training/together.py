@@ -7,6 +7,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
 from official.io import signals
 from official.training import step as step_lib
 from official.training.interruption import Interruption
@@ -19,7 +20,7 @@ class Together:
 
     def __init__(self, strategy: tf.distribute.Strategy, interruption: Interruption):
         self.interruption = interruption
-        self._are_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._are_several = strategy_lib.has_peers(strategy)
         self._num_replicas = strategy.num_replicas_in_sync
         self._sum = step_lib.make_sum_over_replicas(strategy)
 

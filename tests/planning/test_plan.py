@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official.cli import flags
 from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
 from official.optimization import optimizers
 from official.optimization.state import make_state
 from official.planning import memory
@@ -290,14 +291,14 @@ def test_steps_and_rates_at_the_corners(make_config):
 
 def test_workers_times_gpus(monkeypatch, make_config):
     several = dict(distribution_strategy="multi_worker_mirrored", num_gpus=2)
-    assert plan_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
+    assert strategy_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
     monkeypatch.setenv(
         "TF_CONFIG",
         json.dumps(
             {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
         ),
     )
-    assert plan_lib.num_replicas(make_config(**several)) == 4
+    assert strategy_lib.num_replicas(make_config(**several)) == 4
     monkeypatch.setenv("TF_CONFIG", "[]")
     with pytest.raises(ConfigError, match="TF_CONFIG is not of the form"):
         make_config(**several)
