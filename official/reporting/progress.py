@@ -8,6 +8,7 @@ import time
 
 import tqdm
 from absl import logging
+from absl.logging import converter
 
 from official.io import quiet
 from official.reporting.names import format_number
@@ -34,7 +35,7 @@ def configure_logging(verbosity: int = 0) -> None:
             root.removeHandler(handler)
     root.addHandler(_TerminalHandler())
     root.setLevel(standard_logging.WARNING)
-    logging.get_absl_logger().setLevel(logging.converter.absl_to_standard(verbosity))
+    logging.get_absl_logger().setLevel(converter.absl_to_standard(verbosity))
     quiet.quieten_libraries()
 
 

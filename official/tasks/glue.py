@@ -15,6 +15,7 @@ from official.io import files, label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _SYNTHETIC_ROWS = 1000
 
@@ -29,24 +30,26 @@ class GlueTask:
 
     def __init__(self, config: Config):
         self._config = config
-        self._glue_task = tasks.find_task(config.glue_task)
+        self._glue_task = tasks.find_task(known(config.glue_task))
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric
         self._bucketed = config.length_buckets == "always"
-        self._rows, self._features = {}, {}  # {train, dev, test}
+        self._rows: dict[str, tsv_files.GlueRows] = {}  # {train, dev, test}
+        self._features: dict[str, features_lib.GlueFeatures] = {}
         self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Data
 
     def find_data(self) -> list[str]:
         config = self._config
         if config.use_synthetic_data:
             return []
-        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, config.do_lower_case, config.init_checkpoint)
         self.companions |= vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (
@@ -56,7 +59,7 @@ class GlueTask:
         ):
             if not is_needed:
                 continue
-            rows = self._rows[split] = tsv_files.read_split(self._glue_task, split, config.data_dir)
+            rows = self._rows[split] = tsv_files.read_split(self._glue_task, split, known(config.data_dir))
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
             features = self._features[split] = features_lib.make_features(
@@ -139,7 +142,7 @@ class GlueTask:
             for split, rows in self._rows.items()
         }
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Model and loss
 
     def build_model(self) -> SequenceModel:
@@ -170,23 +173,26 @@ class GlueTask:
             "label_accuracy": (losses.correct(*labelled), weight),
         }
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Scores
+
+    def _labels(self) -> np.ndarray:
+        return known(self._rows["dev"].labels)
 
     def _predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
         logits_NC = outputs["logits"]
         return logits_NC[:, 0] if self._glue_task.is_regression else logits_NC.argmax(axis=1)
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        return metrics.score(self._glue_task, self._predictions(outputs), self._rows["dev"].labels)
+        return metrics.score(self._glue_task, self._predictions(outputs), self._labels())
 
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
         if self._glue_task.is_regression:
             return {}
         counts = metrics.confusion_matrix(
-            self._glue_task, self._predictions(outputs), self._rows["dev"].labels
+            self._glue_task, self._predictions(outputs), self._labels()
         ).tolist()
-        labels = list(self._glue_task.labels)
+        labels = list(known(self._glue_task.labels))
         return {
             "Confusion matrix": [
                 ["label", *(f"predicted {label}" for label in labels)],
@@ -195,13 +201,15 @@ class GlueTask:
         }
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
-        rows, predictions = self._rows["dev"], self._predictions(outputs)
+        rows, labels_N, predictions = self._rows["dev"], self._labels(), self._predictions(outputs)
         if self._glue_task.is_regression:
-            items = examples_lib.far_scores(rows.texts, predictions, rows.labels)
+            items = examples_lib.far_scores(rows.texts, predictions, labels_N)
             return examples_lib.group(
                 "Largest errors", "The rows of the evaluation set whose scores are missed by most.", items
             )
-        items = examples_lib.sure_mistakes(rows.texts, self._glue_task.labels, outputs["logits"], rows.labels)
+        items = examples_lib.sure_mistakes(
+            rows.texts, known(self._glue_task.labels), outputs["logits"], labels_N
+        )
         return examples_lib.group(
             "Confident mistakes",
             "The wrong predictions that the model gives the highest probabilities.",
@@ -209,11 +217,11 @@ class GlueTask:
         )
 
     def constant_prediction(self) -> tuple[str, float]:
-        labels = self._rows["dev"].labels
+        labels = self._labels()
         name = (
             f"{np.mean(labels):.2f}"
             if self._glue_task.is_regression
-            else self._glue_task.labels[np.argmax(np.bincount(labels))]
+            else known(self._glue_task.labels)[np.argmax(np.bincount(labels))]
         )
         return name, metrics.baseline(self._glue_task, labels)[self.target_metric]
 

@@ -16,6 +16,7 @@ from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
 
@@ -36,7 +37,8 @@ class PretrainingTask:
         self._schema = schema_lib.pretraining_schema(
             config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
         )
-        self._train_files, self._eval_files = [], []
+        self._train_files: list[str] = []
+        self._eval_files: list[str] = []
         self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
@@ -55,9 +57,10 @@ class PretrainingTask:
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
             told = record_formats.lower_case_of(files[0])
-        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
 
     def _files(self, flag: str) -> list[str]:
@@ -172,9 +175,9 @@ class PretrainingTask:
             return None
 
     def constant_prediction(self) -> tuple[str, float]:
-        counts = np.zeros(0)
+        counts: np.ndarray = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
-            new = np.bincount(
+            new: np.ndarray = np.bincount(
                 batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts)
             )
             new[: len(counts)] += counts

@@ -1,6 +1,7 @@
 """One pass over a set: sums over all of it, and the model's outputs in the order of its sequences."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ def run(
       (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
       what filled the batches).
     """
-    totals, parts = np.float64(0.0), []
+    totals: Any = 0.0
+    parts: list[dict[str, np.ndarray]] = []
     for batch in batches:
         before_each()
         sums, outputs = eval_step(batch)

@@ -14,6 +14,7 @@ from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
+from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
 from official.training.task import ExampleTask, Task
 
@@ -45,7 +46,10 @@ def make_train_loop(
     given, at first `no_totals`, so that a loop in two calls is the same as one.
     """
     gradients = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
-    run_step = (_scaled_step if state.loss_scale else _plain_step)(gradients, state, strategy)
+    if state.loss_scale:
+        run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
+    else:
+        run_step = _plain_step(gradients, state, strategy)
 
     @_graph()
     def train_loop(iterator, num_steps, totals):
@@ -59,7 +63,7 @@ def make_train_loop(
     return train_loop
 
 
-def _plain_step(replica_gradients: Callable, state: TrainState, strategy) -> Callable:
+def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
     """Returns (batch) -> (sums, gradient norm, whether the update was skipped: never)."""
 
     def replica_step_and_update(batch):
@@ -74,7 +78,9 @@ def _plain_step(replica_gradients: Callable, state: TrainState, strategy) -> Cal
     return step
 
 
-def _scaled_step(replica_gradients: Callable, state: TrainState, strategy) -> Callable:
+def _scaled_step(
+    replica_gradients: Callable, state: TrainState, loss_scale: LossScale, strategy: tf.distribute.Strategy
+) -> Callable:
     """Returns what `_plain_step` does, of a step whose update is skipped where the scaled gradient is not
     finite."""
 
@@ -93,7 +99,7 @@ def _scaled_step(replica_gradients: Callable, state: TrainState, strategy) -> Ca
             state.optimizer.iterations.assign_add(1)
 
         tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
-        state.loss_scale.update(finite)
+        loss_scale.update(finite)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 
     return step
