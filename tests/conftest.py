@@ -83,7 +83,7 @@ def make_records(count: int, seed: int, schema, vocab_size: int = TINY["vocab_si
                 {
                     "input_ids": masked,
                     "input_mask": np.ones(length, int),
-                    "segment_ids": np.arange(length) >= length // 2,
+                    "segment_ids": (np.arange(length) >= length // 2).astype(int),
                     "masked_lm_positions": positions,
                     "masked_lm_ids": ids[positions] * (weights > 0),
                     "masked_lm_weights": weights,

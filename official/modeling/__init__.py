@@ -12,3 +12,12 @@ Keras layers hold variables under Google's TF1 names, so that a checkpoint's nam
 Shape suffixes: B batch (rows), L length, M attended length, P predictions, S sequences in a row, D hidden,
 H heads, K head size, F feed-forward, V vocabulary, C classes.
 """
+
+import tensorflow as tf
+
+if getattr(tf.keras, "__version__", "2").startswith("3."):  # in TensorFlow, Keras 2 names no version
+    raise ImportError(
+        f"tf.keras is Keras {tf.keras.__version__}; the model is written for Keras 2 (the package tf_keras)."
+        " Import official before tf.keras is used for the first time, and do not set TF_USE_LEGACY_KERAS to"
+        " anything but 1."
+    )

@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_addons as tfa
+
+tfa = pytest.importorskip("tensorflow_addons")
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official.checkpoint.containers import bundle, object_bundle

@@ -46,7 +46,7 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
                 f" {predictions[np.argmin(finite)]}. The model's weights are not finite: train it with a"
                 " lower --learning_rate."
             )
-        return [f"{score:.3f}" for score in np.clip(predictions, 0, MAX_SCORE)]
+        return [f"{score:.3f}" for score in np.clip(predictions, 0.0, MAX_SCORE) + 0.0]  # no "-0.000"
     words = task.labels if task.words_in_submission else range(len(task.labels))
     return [str(words[number]) for number in predictions]
 
