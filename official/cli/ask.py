@@ -1,32 +1,30 @@
-#!/usr/bin/env python3
-"""Answers typed questions about a text, with a model that train.py has fine-tuned on SQuAD.
+"""Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
 
-  python scripts/ask.py --checkpoint=runs/squad --context=text.txt
-  echo "Who was first?" | python scripts/ask.py --checkpoint=runs/squad --context=text.txt --answers=3
+  bert ask --checkpoint=runs/squad --context=text.txt
+  echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
 
 A question a line; the end of input ends it. Each answer comes with its probability among the answers of the
 n-best list.
 """
 
-import os
-import sys
+import argparse
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-
-import command_line
-import fine_tuned
-from command_line import ConfigError
+from official.cli import command_line
+from official.io.errors import ConfigError
 
 _BATCH = 16  # windows that are read at once
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     fine_tuned.add_flags(parser)
     parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
     parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.answers < 1:
         raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
     return flags
@@ -100,7 +98,3 @@ def main() -> None:
     for question in fine_tuned.lines("question> "):
         for text, probability in answer(question)[: flags.answers] or [("", 1.0)]:
             print(f"{' '.join(text.split()) or '(no answer)'}  {probability:.2f}", flush=True)
-
-
-if __name__ == "__main__":
-    command_line.run(main)

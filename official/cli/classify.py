@@ -1,26 +1,25 @@
-#!/usr/bin/env python3
-"""Labels typed sentences, or pairs of them, with a model that train.py has fine-tuned on a task of GLUE.
+"""Labels typed sentences, or pairs of them, with a model that was fine-tuned on a task of GLUE.
 
-  python scripts/classify.py --checkpoint=runs/sst2
-  echo "A fine film." | python scripts/classify.py --checkpoint=runs/sst2
+  bert classify --checkpoint=runs/sst2
+  echo "A fine film." | bert classify --checkpoint=runs/sst2
 
 A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it.
 """
 
-import os
+import argparse
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-
-import command_line
-import fine_tuned
+from official.cli import command_line
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     fine_tuned.add_flags(parser)
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def make_labeller(config, model, vocabulary):
@@ -64,7 +63,3 @@ def main() -> None:
             )
         else:
             print(label(texts), flush=True)
-
-
-if __name__ == "__main__":
-    command_line.run(main)

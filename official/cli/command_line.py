@@ -1,79 +1,84 @@
-"""What the command-line scripts share: flags of one form, whole files or none, and errors in one line with exit code 2."""
-
-import os
-import sys
-
-from official.io import signals
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def _runs_a_command() -> bool:
-    """Tells whether the program of this process is one of this repository's, and not, say, a test runner."""
-    program = getattr(sys.modules["__main__"], "__file__", None) or ""
-    return os.path.dirname(os.path.dirname(os.path.abspath(program))) == ROOT
-
-
-if _runs_a_command():
-    signals.watch()  # before anything that takes time to import
+"""What the commands share: flags of one form, and errors in one line with exit code 2."""
 
 import argparse
 import itertools
-import json
 import math
+import os
 import re
+import shlex
 import signal
+import sys
 from collections.abc import Callable
+from typing import NoReturn
 
-from official.io import quiet
+from official.io import quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
-from official.io.writing import check_output_file, naming_output, replace_file
 
 _FLAG = re.compile(r"--\w[\w-]*")
+_LARGEST = 2**63
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that say something: not those of flags that are required, unset or off."""
 
-    def _get_help_string(self, action):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, False) else super()._get_help_string(action)
-
-
-_LARGEST = 2**63
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that takes no abbreviations and raises ConfigError instead of printing its usage."""
 
-    def __init__(self, description: str):
+    def __init__(self, text: str | None):
+        """Makes a parser; the first paragraph of `text`, a module's docstring, is its description."""
+        description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
 
-    def error(self, message: str):
+    def add_bool(self, name: str, default: bool | None, text: str) -> None:
+        """Adds a flag that is given as --name, --no-name or --name=true|false."""
+        self.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
+
+    def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
-        """Parses the command line; flags may be spelled with hyphens. Raises ConfigError for unknown, missing
-        and malformed flags."""
+        """Parses sys.argv; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and
+        malformed flags."""
         check_arguments(sys.argv[1:])
-        valueless = next(
-            (argument for argument in sys.argv[1:] if argument.startswith("--") and argument.endswith("=--")),
-            None,
-        )
-        if valueless:  # argparse takes it for the end of the flags
-            raise ConfigError(f"{valueless[:-3]} needs a value, received '--'. See --help.")
+        for text in sys.argv[1:]:
+            if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
+                raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
-        arguments = [_respelled(argument, spellings) for argument in sys.argv[1:]]
-        for argument in itertools.takewhile(
-            "--".__ne__, arguments
-        ):  # first: argparse names what a misspelt flag should have been as missing
+        arguments = [self._plain(_respelled(text, spellings)) for text in sys.argv[1:]]
+        # First: argparse names what a misspelt flag should have been as missing.
+        for argument in itertools.takewhile("--".__ne__, arguments):
             if _FLAG.fullmatch(argument.split("=")[0]):
                 self._check_known(argument)
         flags, unknown = self.parse_known_args(arguments)
         for argument in unknown:
             self._check_known(argument)
         return flags
+
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Returns {flag: its values where they are a few known ones}, for completion."""
+        return {
+            name: tuple(map(str, action.choices or ()))
+            for name, action in self._option_string_actions.items()
+            if name.startswith("--")
+        }
+
+    def _plain(self, text: str) -> str:
+        """Returns --name for --name=true and --no-name for --name=false of a flag of `add_bool`: one that may
+        have a value would swallow the argument after it."""
+        name, equals, value = text.partition("=")
+        action = self._option_string_actions.get(name)
+        if not equals or not isinstance(action, argparse.BooleanOptionalAction):
+            return text
+        if value.lower() not in _TRUTHS:
+            raise ConfigError(f"{text}, expected {name}=true or {name}=false.")
+        return name if _TRUTHS[value.lower()] else f"--no-{name.removeprefix('--')}"
 
     def _check_known(self, argument: str) -> None:
         name = argument.split("=")[0]
@@ -129,7 +134,7 @@ def truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def check_counts(flags, *names: str) -> None:
+def check_counts(flags: argparse.Namespace, *names: str) -> None:
     """Raises ConfigError where one of the flags is below 1."""
     for name in names:
         if getattr(flags, name) < 1:
@@ -146,88 +151,41 @@ def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
     return text.split(",")
 
 
-def read_shapes(text: str) -> list[tuple[int, int]]:
-    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
-    ConfigError."""
-    try:
-        shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
-    except ValueError:
-        shapes = []
-    if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
-        raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
-    return shapes
+def program() -> str:
+    """Returns the name that errors begin with: that of the file, or `bert` and the command."""
+    return os.path.basename(sys.argv[0])
 
 
-def stem(path: str) -> str:
-    """Returns the name of a file without folder and ending, which charts call a model by."""
-    return os.path.splitext(os.path.basename(path))[0]
+def words(arguments: list[str]) -> list[str]:
+    """Returns the words of this process's command line: the file of the program as it was typed, or `bert`
+    and the command, then the arguments."""
+    is_bert = sys.argv[0].startswith("bert ")
+    return [*(sys.argv[0].split() if is_bert else sys.argv[:1]), *arguments]
 
 
-PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+def as_typed() -> str:
+    """Returns this process's command line as it is typed in the repository."""
+    is_script = program().endswith(".py")
+    first = ["python", f"scripts/{program()}"] if is_script else program().split()
+    return shlex.join([*first, *sys.argv[1:]])
 
 
-def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
-    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also
-    for another kind of file."""
-    if not path.lower().endswith(PICTURE_ENDINGS):
-        raise ConfigError(f"--{flag}={path[:100]} does not end with one of {', '.join(PICTURE_ENDINGS)}.")
-    check_output_file(path, flag, overwrite)
-
-
-def picture_format(path: str) -> str:
-    """Returns the format of a picture by the ending of its file: png, svg or pdf."""
-    return path.rpartition(".")[2].lower()
-
-
-def add_output_flags(parser: Parser) -> None:
-    """Adds the flags of a benchmark that `write_results` serves."""
-    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
-
-
-def check_results(flags) -> None:
-    """Checks before a benchmark that its results can be written. Raises ConfigError."""
-    for ending in (".json", ".png") if flags.output else ():
-        check_output_file(flags.output + ending, "output", flags.overwrite)
-
-
-def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
-    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG);
-    without `output` nothing."""
-    if output is None:
-        return
-    from official.reporting import environment
-
-    command = " ".join(["python", f"scripts/{os.path.basename(sys.argv[0])}", *sys.argv[1:]])
-    write_file(
-        output + ".json",
-        json.dumps({"command": command, **record, "environment": environment.environment()}, indent=1) + "\n",
-    )
-    write_file(output + ".png", draw())
-    print(f"{output}.json and {output}.png")
-
-
-def write_file(path: str, data: str | bytes) -> None:
-    """Writes a file whole or not at all. Raises ConfigError."""
-    with naming_output(path):
-        replace_file(path, data)
-
-
-def run(main: Callable[[], int | None]) -> None:
+def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
     signal in 130 or 143."""
     quiet.quieten_libraries()
-    code = 128 + signal.SIGPIPE  # where nobody reads what it prints
+    code: int | None = 128 + signal.SIGPIPE  # where nobody reads what it prints
     try:
         with quiet.telling(), signals.raising():  # an exception, so that files are cleaned up
             code = main()
     except ConfigError as error:
-        code = _fail(str(error), 2)
+        code = fail(error)
     except KeyboardInterrupt as error:
         code = signals.report(error)
     sys.exit(code)
 
 
-def _fail(message: str, code: int) -> int:
-    report_error(os.path.basename(sys.argv[0]), message)
-    return code
+def fail(error: ConfigError) -> int:
+    """Prints an error's line. Returns the exit code."""
+    report_error(program(), str(error))
+    return 2

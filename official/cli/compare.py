@@ -1,24 +1,19 @@
-#!/usr/bin/env python3
 """Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of
 several seeds.
 
-python scripts/compare_runs.py runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
-python scripts/compare_runs.py runs/seed_* --mlperf --ruleset=1.0.0
+  bert compare runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
+  bert compare runs/seed_* --mlperf --ruleset=1.0.0
 """
 
-import json
-import os
-import sys
+import argparse
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line, outputs
 from official.config import ConfigError
+from official.io.writing import check_output_file
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("folders", nargs="+", metavar="DIR", help="Folders of runs (--model_dir).")
     add("--target", type=float, help="Masked-LM accuracy to reach. Unset: each run's stop_threshold.")
@@ -35,13 +30,17 @@ def parse_flags():
         help="With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.",
     )
     add("--overwrite", action="store_true", help="Replace the files where they are there.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.target is not None and not 0 <= flags.target <= 1:
         raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
     if flags.output:
-        command_line.check_picture_file(flags.output, "output", flags.overwrite)
+        outputs.check_picture_file(flags.output, "output", flags.overwrite)
     if flags.json:
-        command_line.check_output_file(flags.json, "json", flags.overwrite)
+        check_output_file(flags.json, "json", flags.overwrite)
     return flags
 
 
@@ -63,16 +62,12 @@ def main() -> None:
         texts.append(convergence.format_score(values["mlperf"]))
     print("\n\n".join(texts))
     if flags.output:
-        command_line.write_file(
+        outputs.write_file(
             flags.output,
             plots.render(
-                comparison.plot_comparison(runs, flags.target), command_line.picture_format(flags.output)
+                comparison.plot_comparison(runs, flags.target), outputs.picture_format(flags.output)
             ),
         )
         print(f"\n{flags.output}")
     if flags.json:
-        command_line.write_file(flags.json, json.dumps(values, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    command_line.run(main)
+        outputs.write_json(flags.json, values)

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this project,
 both ways.
 
-  python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
+  bert convert ACTION PATH --output_dir=DIR [flags]
 
 ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object
 checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH
@@ -14,17 +13,13 @@ Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ
 
 import argparse
 import json
-import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-
-import command_line
-
+from official.cli import command_line, outputs
 from official.config import ConfigError, suggest
 from official.config.model import LARGEST
 from official.io.errors import report_error
+from official.io.writing import check_output_file
 
 _NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
 _ACTIONS = {
@@ -201,7 +196,7 @@ def options_of(flags):
 def main() -> int:
     flags = parse_flags()
     if flags.report:
-        command_line.check_output_file(flags.report, "report", flags.overwrite)
+        check_output_file(flags.report, "report", flags.overwrite)
     from checkpoints_tools import verification
     from official.checkpoint import conversion_report, publication
     from official.checkpoint import convert as convert_lib
@@ -220,14 +215,14 @@ def main() -> int:
         return 1
     except ConfigError as error:
         if error.details and flags.report:
-            command_line.write_file(
+            outputs.write_file(
                 flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n"
             )
         elif error.is_shortened:
             raise ConfigError(f"{error} --report=FILE lists all names.") from None
         raise
     if flags.report:
-        command_line.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+        outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if not report["published"]:
         report_error(
             "convert_ckpt.py",
@@ -264,7 +259,3 @@ def print_published_line(action: str, report: dict) -> None:
         print(f"Saved to :{report['target']['path']}")
     else:
         print(f"Number of parameters saved: {report['target']['parameters']}")
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,28 +1,24 @@
-#!/usr/bin/env python3
 """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
 
-  echo "the capital of france is [MASK]." | python scripts/fill_mask.py --checkpoint=runs/mine
-  python scripts/fill_mask.py --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
+  echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
+  bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
 
 A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with their
 probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others are
 answered.
 """
 
+import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line
 from official.io.errors import ConfigError, report_error
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--checkpoint",
@@ -37,7 +33,11 @@ def parse_flags():
         action="store_true",
         help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.",
     )
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     command_line.check_counts(flags, "top_k")
     return flags
 
@@ -101,7 +101,3 @@ def main() -> int:
     if not number:
         raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
     return 2 if wrong else 0
-
-
-if __name__ == "__main__":
-    command_line.run(main)

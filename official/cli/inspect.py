@@ -1,28 +1,27 @@
-#!/usr/bin/env python3
 """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
 
-python checkpoints_tools/inspect_ckpt.py PATH [--digest] [--json]
+  bert inspect PATH [--digest] [--json]
 """
 
+import argparse
 import hashlib
 import json
-import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts"))
-
-import command_line
+from official.cli import command_line
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument(
         "--digest", action="store_true", help="Also read every tensor and show the sha256 of its values."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def inspect(path: str, digest: bool) -> dict:
@@ -76,7 +75,3 @@ def main() -> None:
     flags = parse_flags()
     found = inspect(flags.path, flags.digest)
     print(json.dumps(found, indent=1) if flags.json else describe(found))
-
-
-if __name__ == "__main__":
-    command_line.run(main)

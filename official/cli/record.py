@@ -1,22 +1,19 @@
-#!/usr/bin/env python3
 """Records finished runs for the README: command, result (with commit, versions, machine) and evaluations, and
 the picture of one run.
 
-python scripts/record_result.py --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
-python scripts/record_result.py --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
+  bert record --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
+  bert record --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
 """
 
-import json
+import argparse
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
+from official.cli import command_line, outputs
+from official.io.writing import check_output_file
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument(
         "--model_dir", required=True, help="Folder of the run, or of several: comma-separated."
     )
@@ -24,7 +21,11 @@ def parse_flags():
         "--output", required=True, help="Files to write, without their endings: .json, and .png for one run."
     )
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def read(folder: str, name: str) -> str:
@@ -82,14 +83,10 @@ def main() -> None:
     has_picture = len(folders) == first["repeats"] == 1
     paths = [flags.output + ".json"] + [flags.output + ".png"] * has_picture
     for path in paths:
-        command_line.check_output_file(path, "output", flags.overwrite)
-    command_line.write_file(paths[0], json.dumps(values if len(folders) > 1 else first, indent=1) + "\n")
+        check_output_file(path, "output", flags.overwrite)
+    outputs.write_json(paths[0], values if len(folders) > 1 else first)
     if has_picture:
         from official.reporting import plots
 
         plots.save_picture(flags.model_dir, paths[1])
     print(" and ".join(paths))
-
-
-if __name__ == "__main__":
-    command_line.run(main)

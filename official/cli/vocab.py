@@ -1,30 +1,29 @@
-#!/usr/bin/env python3
 """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
 
-python scripts/build_vocab.py --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
+  bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 """
 
+import argparse
 import itertools
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
 import tqdm
 
+from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.data.text import read_counts
 from official.data.text.documents import ReadCounts, read_documents
 from official.data.word_pieces import vocabulary_building
 from official.io import files
+from official.io.writing import check_output_file
 
 _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--input_files",
@@ -57,16 +56,20 @@ def parse_flags():
         help="Learn from this many sentences at most, evenly spread.",
     )
     add("--overwrite", action="store_true", help="Replace --output_file.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
         if getattr(flags, name) < minimum:
             raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
-    for path in outputs(flags):
-        command_line.check_output_file(path, "output_file", flags.overwrite)
+    for path in files_of(flags):
+        check_output_file(path, "output_file", flags.overwrite)
     return flags
 
 
-def outputs(flags) -> list[str]:
+def files_of(flags) -> list[str]:
     """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may
     say otherwise."""
     config = os.path.join(os.path.dirname(flags.output_file), _CONFIG)
@@ -101,9 +104,9 @@ def main() -> None:
     built = vocabulary_building.build_vocabulary(
         sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty()
     )
-    for path in outputs(flags)[1:]:
-        command_line.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
-    command_line.write_file(flags.output_file, "\n".join(built.words) + "\n")
+    for path in files_of(flags)[1:]:
+        outputs.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
+    outputs.write_file(flags.output_file, "\n".join(built.words) + "\n")
     if counts.undecodable_bytes:
         print(
             f"undecodable_bytes: {counts.undecodable_bytes:,}"
@@ -114,7 +117,3 @@ def main() -> None:
         f" {built.unused:,} [unusedN] entries added; their characters are those of {built.covered:.2%} of the"
         " words."
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,37 +1,39 @@
-#!/usr/bin/env python3
 """Converts a BERT-large file of random numbers google -> graphcore -> google and measures time and peak
 memory of each conversion.
 
-  python scripts/benchmark_conversion.py --output=results/convert_bert_large.json
+  bert benchmark conversion --output=results/convert_bert_large.json
 
 A conversion is a process of its own, the command line that users run. Its memory is counted beyond what a
 process needs that has imported the same modules and done nothing.
 """
 
-import json
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-
-import command_line
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
+from official.io.writing import check_output_file
 
 _IMPORTS = (
-    "import sys; sys.path[:0] = ['checkpoints_tools', 'scripts']; import convert_ckpt; from"
-    " official.checkpoint import convert; from checkpoints_tools import verification"
+    "from official.cli import convert; from official.checkpoint import convert; "
+    "import official.inference.verification"
 )
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--bert_config_file", default="configs/models/bert_large.json", help="Model.")
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    cases.add_model_flag(parser, "large")
     parser.add_argument("--output", default=None, help="Also write the figures to this JSON file.")
     parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def write_random(config_file: str, prefix: str) -> int:
@@ -40,9 +42,9 @@ def write_random(config_file: str, prefix: str) -> int:
 
     from official.checkpoint.formats import bundle, canonical
     from official.checkpoint.formats.tensors import Tensor
-    from official.config import bert_config_from_dict, read_json
+    from official.config import bert_config_from_dict
 
-    model = bert_config_from_dict(read_json(config_file, "bert_config_file"), config_file)
+    model = bert_config_from_dict(cases.read_model(config_file), config_file)
     sizes = canonical.Sizes(
         words=model.vocab_size,
         hidden=model.hidden_size,
@@ -70,7 +72,7 @@ def write_random(config_file: str, prefix: str) -> int:
 def run_measured(command: list[str]) -> tuple[float, int]:
     """Runs a command. Returns its seconds and the most bytes it had in memory."""
     started = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
@@ -81,7 +83,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
 def measure(config_file: str, folder: str) -> dict:
     size = write_random(config_file, os.path.join(folder, "a", "model.ckpt"))
     _, baseline = run_measured([sys.executable, "-c", _IMPORTS])
-    tool = [sys.executable, "checkpoints_tools/convert_ckpt.py"]
+    tool = cases.command("convert")
     kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
     conversions = {}
     for action, source, target, flags in (
@@ -118,7 +120,7 @@ def same(folder: str) -> bool:
 def main() -> None:
     flags = parse_flags()
     if flags.output:
-        command_line.check_output_file(flags.output, "output", flags.overwrite)
+        check_output_file(flags.output, "output", flags.overwrite)
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(flags.bert_config_file, folder)
     for action, row in measured["conversions"].items():
@@ -131,12 +133,8 @@ def main() -> None:
         from official.reporting import environment
 
         record = {
-            "command": " ".join(["python", "scripts/benchmark_conversion.py", *sys.argv[1:]]),
+            "command": command_line.as_typed(),
             **measured,
             "environment": environment.environment(),
         }
-        command_line.write_file(flags.output, json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    command_line.run(main)
+        outputs.write_json(flags.output, record)

@@ -1,15 +1,15 @@
-#!/usr/bin/env python3
 """Times the making and the reading of pre-training data beside the bare compiled tokenizer, and measures the
 memory.
 
-  python scripts/benchmark_data.py --input_files=wikipedia --vocab_file=vocab.txt --output=results/data
-  --memory
+  bert benchmark data --input_files=wikipedia --vocab_file=vocab.txt --output=results/data \\
+    --memory
 
 Creation runs in one process after everything is loaded, from text files to records and
 manifest, in turns with the tokenizer; reading is the dataset that train.py uses, shuffled and parsed, of
 files in the page cache, once it has started.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -17,11 +17,8 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-
-import command_line
-
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
 from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
@@ -32,8 +29,8 @@ _READ_EPOCHS = 16  # so many that starting the dataset, a fraction of a second, 
 _MEMORY_BYTES = (40_000_000, 400_000_000)
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
     add("--vocab_file", required=True, help="Vocabulary.")
@@ -43,9 +40,13 @@ def parse_flags():
         action="store_true",
         help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.",
     )
-    command_line.add_output_flags(parser)
-    flags = parser.parse()
-    command_line.check_results(flags)
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
     command_line.check_counts(flags, "rounds")
     return flags
 
@@ -135,8 +136,7 @@ def peak_memory(flags, folder: str) -> dict:
             while file.tell() < wanted:
                 file.writelines(texts)
         command = [
-            sys.executable,
-            os.path.join(ROOT, "scripts", "create_pretraining_data.py"),
+            *cases.command("data", "create"),
             f"--input_files={path}",
             f"--output_dir={folder}/memory",
             f"--vocab_file={flags.vocab_file}",
@@ -232,8 +232,4 @@ def main() -> None:
     )
     for size, peak in figures.get("peak_memory_bytes", {}).items():
         print(f"{int(size) / 1e6:.0f} MB of text: {peak / 1e6:.0f} MB of memory at most")
-    command_line.write_results(flags.output, figures, lambda: draw(figures))
-
-
-if __name__ == "__main__":
-    command_line.run(main)
+    outputs.write_results(flags.output, figures, lambda: draw(figures))

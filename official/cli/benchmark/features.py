@@ -1,22 +1,19 @@
-#!/usr/bin/env python3
 """Times the making of SQuAD's features on one core, reading of the file included, start-up and a warm-up
 round apart.
 
-python scripts/benchmark_features.py --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt
---output=results/squad_features.json
+  bert benchmark features --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt \\
+    --output=results/squad_features.json
 """
 
-import json
+import argparse
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
+from official.cli import command_line, outputs
+from official.io.writing import check_output_file
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument("--predict_file", required=True, help="SQuAD file, version 1.1.")
     parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
     command_line.add_lower_case_flag(parser)
@@ -30,8 +27,12 @@ def parse_flags():
     parser.add_argument("--rounds", type=int, default=5, help="How many times they are made.")
     parser.add_argument("--output", required=True, help="JSON file to write.")
     parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
-    flags = parser.parse()
-    command_line.check_output_file(flags.output, "output", flags.overwrite)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    check_output_file(flags.output, "output", flags.overwrite)
     return flags
 
 
@@ -63,12 +64,8 @@ def main() -> None:
         "cores": 1,
         "environment": environment.environment(),
     }
-    command_line.write_file(flags.output, json.dumps(values, indent=1) + "\n")
+    outputs.write_json(flags.output, values)
     print(
         f"{values['features']:,} features of {values['questions']:,} questions in {timing.median:.2f} s on"
         f" one core (+- {timing.spread:.1%})"
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

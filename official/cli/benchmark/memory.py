@@ -1,25 +1,22 @@
-#!/usr/bin/env python3
 """Compares the memory that --plan expects of a training step with what a real step takes on the CPU.
 
 Each case runs in a process of its own. After a step that compiles, the peak of resident memory during a step
 is read from the kernel, and what was resident before it (weights, slots, program) is subtracted.
 
-  python scripts/measure_memory.py --output=results/plan_memory.json
+  bert benchmark memory --output=results/plan_memory.json
 """
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
 from official.config import ConfigError
+from official.io.writing import check_output_file
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Tokens, predictions, sequences a step, compute type, optimizer, micro batches.
 CASES = (
     (128, 20, 4, "fp32", "lamb", 1),
@@ -41,8 +38,8 @@ ALLOCATION = {
 }
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument("--model", default="configs/models/bert_base.json", help="Model to measure.")
     parser.add_argument(
         "--steps", type=int, default=2, help="Steps measured of each case; the median counts."
@@ -56,7 +53,11 @@ def parse_flags():
         choices=range(len(CASES)),
         help="Measure this case in this process and print the result; used for each case.",
     )
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     command_line.check_counts(flags, "steps")
     numbers = tuple(map(str, range(len(CASES))))
     flags.cases = (
@@ -155,14 +156,13 @@ def measure(case: tuple, model: str, steps: int) -> dict:
 def measure_in_process(index: int, flags) -> dict:
     """Measures a case in a new process, whose memory nothing else has touched."""
     command = [
-        sys.executable,
-        os.path.abspath(__file__),
+        *cases.command("benchmark", "memory"),
         f"--one={index}",
         f"--model={flags.model}",
         f"--steps={flags.steps}",
     ]
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **ALLOCATION}, capture_output=True, text=True, check=False
+        command, env={**os.environ, **ALLOCATION}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise ConfigError(
@@ -189,7 +189,7 @@ def main() -> None:
         print(json.dumps(measure(CASES[flags.one], flags.model, flags.steps)))
         return
     if flags.output:
-        command_line.check_output_file(flags.output, "output", flags.overwrite)
+        check_output_file(flags.output, "output", flags.overwrite)
     print("tokens batch micro dtype optimizer measured MB planned MB    error activations", flush=True)
     results = []
     for index in flags.cases:
@@ -203,14 +203,10 @@ def write_results(flags, results: list[dict]) -> None:
     from official.reporting.environment import environment
 
     values = {
-        "command": " ".join(["python", os.path.relpath(__file__, ROOT), *sys.argv[1:]]),
+        "command": command_line.as_typed(),
         "environment": environment(),
         "allocation": ALLOCATION,
         "model": flags.model,
         "results": results,
     }
-    command_line.write_file(flags.output, json.dumps(values, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    command_line.run(main)
+    outputs.write_json(flags.output, values)

@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Trains one recipe in several types and with fused and plain operations, from several seeds, and tells
 whether all end at the same loss.
 
-  python scripts/compare_numerics.py --model_dir=runs/numerics --output=results/numerics_bert_mini --
-  --flagfile=configs/wikipedia_mini.flags \\
+  bert benchmark numerics --model_dir=runs/numerics --output=results/numerics_bert_mini -- \\
+    --flagfile=configs/wikipedia_mini.flags \\
     --num_steps_per_epoch=1000 --steps_between_eval=250
 
 What follows -- goes to train.py; it evaluates, as losses of an evaluation set are compared. A variant agrees
@@ -11,17 +10,14 @@ with the first one where their mean final losses are no further apart than the s
 the command goes on where it was. Exit code 1: one disagrees.
 """
 
+import argparse
 import dataclasses
 import os
 import statistics
 import subprocess
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-
-import command_line
-
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
 from official.config import ConfigError
 
 VARIANTS = {
@@ -41,8 +37,8 @@ class Curve:
     losses: tuple[float, ...]
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument("--model_dir", required=True, help="Folder of the runs.")
     parser.add_argument(
         "--variants",
@@ -56,16 +52,20 @@ def parse_flags():
         help="Runs of each, 2 or more, with the seeds --seed, --seed + 1, ...",
     )
     parser.add_argument("--seed", type=int, default=12345, help="Seed of the first run of each.")
-    command_line.add_output_flags(parser)
+    outputs.add_flags(parser)
     parser.add_argument("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     flags.variants = command_line.read_list(flags.variants, "variants", tuple(VARIANTS))
     if flags.num_runs < 2:
         raise ConfigError(
             f"--num_runs={flags.num_runs}, expected 2 or more: the spread of the seeds is what differences"
             " are compared with."
         )
-    command_line.check_results(flags)
+    outputs.check_results(flags)
     return flags
 
 
@@ -73,8 +73,7 @@ def train(flags, variant: str, number: int) -> None:
     """Trains a variant from the seed of a number, or goes on where that was interrupted. Raises ConfigError
     where the run fails."""
     command = [
-        sys.executable,
-        os.path.join(ROOT, "train.py"),
+        *cases.command("train"),
         *flags.train_flags,
         "--do_eval",
         *VARIANTS[variant],
@@ -209,9 +208,5 @@ def main() -> int:
         "train_flags": flags.train_flags,
         "variants": rows,
     }
-    command_line.write_results(flags.output, record, lambda: draw(rows))
+    outputs.write_results(flags.output, record, lambda: draw(rows))
     return 0 if all(row["agrees"] for row in rows) else 1
-
-
-if __name__ == "__main__":
-    command_line.run(main)

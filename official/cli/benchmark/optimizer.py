@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Measures the update: milliseconds and GB/s of each optimizer over a model's weights, beside what the
 machine's memory gives.
 
-  python scripts/benchmark_optimizer.py --bert_config_file=configs/models/bert_base.json
-  --output=results/optimizer_bert_base
+  bert benchmark optimizer --bert_config_file=configs/models/bert_base.json \\
+    --output=results/optimizer_bert_base
 
 All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
 avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
@@ -11,23 +10,17 @@ LAMB, whose step depends on norms over all of it, reads weights and moments and 
 bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes each.
 """
 
-import os
+import argparse
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
-from official.config import read_json
+from official.cli import command_line, outputs
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--bert_config_file", default="configs/models/bert_base.json", help="Model whose weights are updated."
-    )
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    cases.add_model_flag(parser, text="Model whose weights are updated.")
     parser.add_argument(
         "--num_gpus",
         type=int,
@@ -35,9 +28,13 @@ def parse_flags():
         help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
     )
     parser.add_argument("--rounds", type=int, default=9, help="How many times every case is timed.")
-    command_line.add_output_flags(parser)
-    flags = parser.parse()
-    command_line.check_results(flags)
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
     command_line.check_counts(flags, "rounds")
     return flags
 
@@ -53,7 +50,7 @@ def make_cases(flags) -> tuple[dict, int]:
     tf.get_logger().setLevel(
         "ERROR"
     )  # it takes the functions of several cases for one that is traced again and again
-    model = read_json(flags.bert_config_file, "bert_config_file")
+    model = cases.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
         model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4}
     )
@@ -161,14 +158,10 @@ def main() -> None:
         for row in table[2:]
     ]
     title = f"Update of {parameters / 1e6:.0f} M parameters"
-    command_line.write_results(
+    outputs.write_results(
         flags.output,
         {"rounds": flags.rounds, "parameters": parameters, "cases": table},
         lambda: measurement.draw_bars(
             bars, title, "time over the memory bound, shorter is better", limit=1.0, limit_text="memory bound"
         ),
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,16 +1,16 @@
-#!/usr/bin/env python3
 """Measures the training step of BERT side by side with Hugging Face + PyTorch, the TensorFlow Model Garden
 and keras-hub.
 
-  python scripts/benchmark_peers.py --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2
-  --output=results/peers_bert_base
+  bert benchmark peers --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2 \\
+    --output=results/peers_bert_base
 
 Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
 and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
 global norm of 1, AdamW, full-length sequences. All take turns, several rounds; medians, with half the
-distance between the quartiles beside them. Some of the peers' code is in scripts/peers/.
+distance between the quartiles beside them. Some of the peers' code is in peer_programs/.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -20,18 +20,16 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
+from official.config import ConfigError
 
-import command_line
-
-from official.config import ConfigError, read_json
-
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_programs")
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A system: its name in charts, the program in scripts/peers/, its variant, and what its environment
+    """A system: its name in charts, the program in peer_programs/, its variant, and what its environment
     holds (none: this one)."""
 
     title: str
@@ -62,14 +60,10 @@ DEFAULT = "ours,huggingface,huggingface_eager,tf_models,keras_hub"
 TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
-    parser.add_argument(
-        "--shapes",
-        default="128x8,512x2",
-        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
-    )
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    cases.add_model_flag(parser)
+    cases.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
     parser.add_argument(
@@ -84,11 +78,15 @@ def parse_flags():
         "--rounds", type=int, default=5, help="How many times every system is timed in every case."
     )
     parser.add_argument("--steps", type=int, default=2, help="Steps of one timing.")
-    command_line.add_output_flags(parser)
-    flags = parser.parse()
-    command_line.check_results(flags)
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.shapes = cases.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
     return flags
@@ -255,7 +253,7 @@ def compare(rows: list[dict]) -> list[str]:
 
 def main() -> None:
     flags = parse_flags()
-    model = read_json(flags.bert_config_file, "bert_config_file")
+    model = cases.read_model(flags.bert_config_file)
     prepare_environments(flags)
     from official.reporting import measurement
 
@@ -272,7 +270,7 @@ def main() -> None:
             f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
         )
     print("\n".join(compare(rows)))
-    name = command_line.stem(flags.bert_config_file)
+    name = outputs.stem(flags.bert_config_file)
     requirements = {peer: PEERS[peer].requirements for peer in flags.peers}
     record = {
         "model": name,
@@ -293,12 +291,8 @@ def main() -> None:
         )
         for row in rows
     ]
-    command_line.write_results(
+    outputs.write_results(
         flags.output,
         record,
         lambda: measurement.draw_bars(bars, f"Training step of {name}", "sequences per second"),
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

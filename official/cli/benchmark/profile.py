@@ -1,27 +1,22 @@
-#!/usr/bin/env python3
 """Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer,
 and what the rest is.
 
-  python scripts/profile_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtype=fp32
-  --output=results/profile_bert_base
+  bert benchmark profile --bert_config_file=configs/models/bert_base.json --shapes=128x8 --dtype=fp32 \\
+    --output=results/profile_bert_base
 
 Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run
 operations, a step. An operation that waits for a core counts as running, so profile on a quiet machine.
 """
 
+import argparse
 import collections
 import glob
-import os
-import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
 import official  # first: sets what TensorFlow reads when it is imported
-from official.config import read_json
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
 
 PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
     "matrix products",
@@ -37,25 +32,25 @@ _ASYNCHRONOUS, _CALL = "ExecutorState::ProcessAsync::Start", "PartitionedCall"
 _MOST_KINDS = 12
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
-    parser.add_argument(
-        "--shapes",
-        default="128x8",
-        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
-    )
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    cases.add_model_flag(parser)
+    cases.add_shapes_flag(parser, "128x8")
     # One: which matrix products TensorFlow takes is set once a process.
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
     parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument(
         "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
     )
-    command_line.add_output_flags(parser)
-    flags = parser.parse()
-    command_line.check_results(flags)
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
     command_line.check_counts(flags, "steps")
-    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.shapes = cases.read_shapes(flags.shapes)
     return flags
 
 
@@ -122,7 +117,7 @@ def profile(flags, length: int, batch: int) -> dict:
     from official.training import step_benchmark
 
     config = step_benchmark.step_config(
-        read_json(flags.bert_config_file, "bert_config_file"),
+        cases.read_model(flags.bert_config_file),
         length,
         batch,
         flags.dtype,
@@ -173,16 +168,12 @@ def main() -> None:
         for row in rows
         for name, ms in row["groups"].items()
     ]
-    model = command_line.stem(flags.bert_config_file)
+    model = outputs.stem(flags.bert_config_file)
     record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}
-    command_line.write_results(
+    outputs.write_results(
         flags.output,
         record,
         lambda: measurement.draw_bars(
             bars, f"Training step of {model}, {flags.optimizer_type}", "% of the time of all operations"
         ),
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

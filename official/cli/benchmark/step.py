@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Measures the training step: sequences/s, and GFLOP/s of its matrix products over what the machine's matrix
 products reach.
 
-  python scripts/benchmark_step.py --bert_config_file=configs/models/bert_base.json --shapes=128x8,512x2
-  --dtypes=fp32,bf16 \\
+  bert benchmark step --bert_config_file=configs/models/bert_base.json --shapes=128x8,512x2 \\
+    --dtypes=fp32,bf16 \\
     --output=results/step_bert_base
 
 All cases and the bare matrix products take turns, several rounds, in one process; medians, with half the
@@ -11,25 +10,18 @@ distance between the quartiles beside them. A step is everything: forward, backw
 dropout 0.1, on synthetic full-length data.
 """
 
-import os
+import argparse
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
 import official  # first: sets what TensorFlow reads when it is imported
-from official.config import read_json
+from official.cli import command_line, outputs
+from official.cli.benchmark import cases
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--bert_config_file", default="configs/models/bert_base.json", help="Model.")
-    parser.add_argument(
-        "--shapes",
-        default="128x8,512x2",
-        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
-    )
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    cases.add_model_flag(parser)
+    cases.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
     parser.add_argument(
         "--blocks",
@@ -49,11 +41,15 @@ def parse_flags():
     )
     parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
     parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
-    command_line.add_output_flags(parser)
-    flags = parser.parse()
-    command_line.check_results(flags)
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = command_line.read_shapes(flags.shapes)
+    flags.shapes = cases.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain"))
     return flags
@@ -70,7 +66,7 @@ def measure(flags) -> dict:
     from official.training import step_benchmark
 
     make_task = TASKS["pretrain"]
-    model = read_json(flags.bert_config_file, "bert_config_file")
+    model = cases.read_model(flags.bert_config_file)
     settings = {
         "optimizer_type": flags.optimizer_type,
         "num_accumulation_steps": flags.num_accumulation_steps,
@@ -165,7 +161,7 @@ def main() -> None:
     flags = parse_flags()
     measured = measure(flags)
     print(table(measured))
-    model = command_line.stem(flags.bert_config_file)
+    model = outputs.stem(flags.bert_config_file)
     record = {
         "model": model,
         "optimizer_type": flags.optimizer_type,
@@ -173,12 +169,8 @@ def main() -> None:
         "seed": 12345,
         **measured,
     }
-    command_line.write_results(
+    outputs.write_results(
         flags.output,
         record,
         lambda: chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"),
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

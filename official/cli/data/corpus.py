@@ -1,19 +1,20 @@
-#!/usr/bin/env python3
 """Builds a small English corpus from what is installed: the language reference and docstrings.
 
-  python scripts/build_corpus.py --output_dir=data/quickstart/corpus
+  bert data corpus --output_dir=data/quickstart/corpus
 
 Writes train.txt and eval.txt (one sentence per line, a blank line between documents) and corpus.json.
 """
+
+import argparse
+from official.cli import command_line, outputs
+from official.io.writing import check_output_file
 
 import dataclasses
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import command_line
 
 from official.config import ConfigError
 from official.data.text import docstring_corpus
@@ -21,8 +22,8 @@ from official.data.text import docstring_corpus
 _SUMMARY = "corpus.json"
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("--output_dir", required=True, help="Folder for train.txt, eval.txt and corpus.json.")
     add(
@@ -40,11 +41,15 @@ def parse_flags():
         help="Share of the documents that are held out for evaluation.",
     )
     add("--overwrite", action="store_true", help="Replace the files in --output_dir.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if not 0 < flags.eval_share < 1:
         raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
     for name in ("train.txt", "eval.txt", _SUMMARY):
-        command_line.check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
+        check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
     return flags
 
 
@@ -52,7 +57,7 @@ def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
     """Writes one sentence per line with blank lines between documents; returns the numbers of what was
     written."""
     text = "\n\n".join("\n".join(document) for document in documents) + "\n"
-    command_line.write_file(path, text)
+    outputs.write_file(path, text)
     return {"documents": len(documents), "sentences": sum(map(len, documents)), "bytes": len(text.encode())}
 
 
@@ -69,7 +74,7 @@ def main() -> None:
     summary = {"sources": flags.sources, "eval_share": flags.eval_share}
     summary["train"] = write_documents(os.path.join(flags.output_dir, "train.txt"), train)
     summary["eval"] = write_documents(os.path.join(flags.output_dir, "eval.txt"), evaluation)
-    command_line.write_file(
+    outputs.write_file(
         os.path.join(flags.output_dir, _SUMMARY),
         json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n",
     )
@@ -79,7 +84,3 @@ def main() -> None:
                 name=name, **summary[name]
             )
         )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,22 +1,22 @@
-#!/usr/bin/env python3
 """Makes TFRecords of masked-LM and next-sentence examples from text.
 
-python scripts/create_pretraining_data.py --input_files='wiki/wiki_*' --vocab_file=vocab.txt
---output_dir=records
+  bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
+    --output_dir=records
 """
+
+import argparse
+from official.cli import command_line
 
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import command_line
 
 from official.config import ConfigError
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--input_files",
@@ -86,7 +86,11 @@ def parse_flags():
         action="store_true",
         help="Replace the files of an earlier run in --output_dir, and an unfinished one of other flags.",
     )
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.remask and flags.record_format != "plain":
         raise ConfigError(
             f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two."
@@ -130,7 +134,3 @@ def show(manifest: dict) -> None:
         " [UNK]".format(**manifest)
     )
     print(f"{made} from {text_files}: {read}{undecodable}.")
-
-
-if __name__ == "__main__":
-    command_line.run(main)

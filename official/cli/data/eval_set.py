@@ -1,25 +1,26 @@
-#!/usr/bin/env python3
 """Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as they
 are.
 
-python scripts/make_eval_set.py --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord
---num_samples=10000
+  bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \\
+    --num_samples=10000
 """
+
+import argparse
+from official.cli import command_line
+from official.io.writing import check_output_file
 
 import collections
 import itertools
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import command_line
 
 from official.config import ConfigError
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--input_files",
@@ -32,10 +33,14 @@ def parse_flags():
     add("--output_file", required=True, help="TFRecord file to write.")
     add("--num_samples", type=int, default=10000, help="Examples to pick.")
     add("--overwrite", action="store_true", help="Replace --output_file where it is there.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.num_samples < 1:
         raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
-    command_line.check_output_file(flags.output_file, "output_file", flags.overwrite)
+    check_output_file(flags.output_file, "output_file", flags.overwrite)
     return flags
 
 
@@ -135,7 +140,3 @@ def main() -> None:
         f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,}"
         f" file{'s' * (len(files) > 1)}."
     )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,10 +1,12 @@
-#!/usr/bin/env python3
 """Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing fetched
 twice.
 
-python scripts/download_glue_data.py --data_dir=data/glue --tasks=all
-python scripts/download_glue_data.py --data_dir=data/glue --tasks=cola,mrpc
+  bert data glue --data_dir=data/glue --tasks=all
+  bert data glue --data_dir=data/glue --tasks=cola,mrpc
 """
+
+import argparse
+from official.cli import command_line, outputs
 
 import dataclasses
 import hashlib
@@ -16,9 +18,7 @@ import urllib.error
 import urllib.request
 import zipfile
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import command_line
 import tqdm
 
 from official.config import ConfigError
@@ -86,13 +86,17 @@ MRPC_DEV_IDS = Source(
 )
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("--data_dir", required=True, help="Folder for the data; each task gets its own in it.")
     add("--tasks", default="all", help=f"all, or some of {', '.join(TASKS)}, separated by commas.")
     add("--base_url", default=_BASE_URL, help="A mirror with the same paths: https://, http:// or file://.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.base_url.split("://")[0] not in ("https", "http", "file"):
         raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
     return flags
@@ -219,7 +223,7 @@ def fetch_mrpc(base_url: str, data_dir: str) -> None:
     for name, text in format_mrpc(*content.values()).items():
         path = os.path.join(data_dir, "MRPC", name)
         if not os.path.exists(path):
-            command_line.write_file(path, text)
+            outputs.write_file(path, text)
 
 
 def format_mrpc(train: str, test: str, dev_ids: str) -> dict[str, str]:
@@ -286,7 +290,3 @@ def main() -> None:
             raise ConfigError(
                 f"--data_dir={flags.data_dir}, {folder}: {getattr(error, 'strerror', None) or error}."
             ) from None
-
-
-if __name__ == "__main__":
-    command_line.run(main)

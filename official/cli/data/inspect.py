@@ -1,26 +1,27 @@
-#!/usr/bin/env python3
 """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
 
-  python scripts/inspect_data.py 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
+  bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
 
 Exit code 2, with file and number, at the first record that departs from the schema.
 """
+
+import argparse
+from official.cli import command_line, outputs
+from official.io.writing import check_output_file
 
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import command_line
 
 from official.config import ConfigError
 
 _LABELS = {"records": "these records", "compare_to": "compared with"}
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("files", nargs="+", help="TFRecord files, globs or folders.")
     add(
@@ -38,13 +39,17 @@ def parse_flags():
     add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
     add("--report", help="File for the numbers (JSON).")
     add("--overwrite", action="store_true", help="Replace --picture and --report.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     if flags.examples < 0:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
     if flags.picture:
-        command_line.check_picture_file(flags.picture, "picture", flags.overwrite)
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     if flags.report:
-        command_line.check_output_file(flags.report, "report", flags.overwrite)
+        check_output_file(flags.report, "report", flags.overwrite)
     return flags
 
 
@@ -110,7 +115,7 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         if len(lengths) > 1:
             axes.legend(frameon=False, loc="upper left")
         figure.tight_layout()
-        command_line.write_file(path, plots.render(figure, command_line.picture_format(path)))
+        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
 
 
 def main() -> None:
@@ -155,8 +160,4 @@ def main() -> None:
     if flags.picture:
         draw(lengths, flags.picture, summaries["records"].max_seq_length)
     if flags.report:
-        command_line.write_file(flags.report, json.dumps(report, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    command_line.run(main)
+        outputs.write_json(flags.report, report)

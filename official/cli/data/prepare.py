@@ -1,22 +1,22 @@
-#!/usr/bin/env python3
 """Cleans text, splits it into sentences, and shares the documents out to training and evaluation.
 
-  python scripts/prepare_text.py --input_files=extracted --output_dir=text --eval_share=0.005
+  bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
 
 Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line
 between documents) and manifest.json. On which side a document is depends on its text alone.
 """
 
+import argparse
+from official.cli import command_line
+
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--input_files",
@@ -44,7 +44,11 @@ def parse_flags():
         help="Processes. The files do not depend on it.",
     )
     add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def main() -> None:
@@ -71,7 +75,3 @@ def main() -> None:
             f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
             f" {manifest.get(f'{side}_sentences', 0):,} sentences."
         )
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -1,27 +1,24 @@
-#!/usr/bin/env python3
 """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
 
-python scripts/make_glue_submission.py --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+  bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
 """
 
+import argparse
 import io
 import os
-import sys
 import zipfile
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.data.glue import reading, submission
 from official.data.glue.tasks import TASKS, GlueTask
+from official.io.writing import check_output_file
 
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add(
         "--predictions",
@@ -44,11 +41,15 @@ def parse_flags():
         help="Zip what is there; the server takes no submission without all tasks.",
     )
     add("--overwrite", action="store_true", help="Replace --output where it is there.")
-    flags = parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
     for folder in flags.predictions:
         if not os.path.isdir(folder):
             raise ConfigError(f"--predictions={folder} is not a folder.")
-    command_line.check_output_file(flags.output, "output", flags.overwrite)
+    check_output_file(flags.output, "output", flags.overwrite)
     return flags
 
 
@@ -112,9 +113,5 @@ def main() -> None:
         )
     if not paths:
         raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
-    command_line.write_file(flags.output, zip_files(paths))
+    outputs.write_file(flags.output, zip_files(paths))
     print(f"{flags.output}: {len(paths)} of {len(TASKS)} files.")
-
-
-if __name__ == "__main__":
-    command_line.run(main)

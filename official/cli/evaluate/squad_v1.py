@@ -1,27 +1,27 @@
-#!/usr/bin/env python3
 """Evaluates predictions for SQuAD v1.1 with the official measures.
 
-python scripts/evaluate_squad_v1.py dev-v1.1.json predictions.json
+  bert evaluate squad-v1 dev-v1.1.json predictions.json
 """
 
+import argparse
 import json
-import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line
 from official.data.squad import evaluation, reading
 
 _VERSION = "1.1"
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     parser.add_argument("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts.")
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def main() -> None:
@@ -34,7 +34,3 @@ def main() -> None:
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Unanswered question {identity} will receive score 0.", file=sys.stderr)
     print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    command_line.run(main)

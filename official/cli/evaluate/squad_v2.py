@@ -1,26 +1,23 @@
-#!/usr/bin/env python3
 """Evaluates predictions for SQuAD v2.0 with the official measures.
 
-  python scripts/evaluate_squad_v2.py dev-v2.0.json predictions.json --na-prob-file=null_odds.json
+  bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
 
 The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
 besides, as published.
 """
 
+import argparse
 import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
+from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.data.squad import evaluation, reading
 
 
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
     add(
@@ -50,7 +47,11 @@ def parse_flags():
         action="store_true",
         help="Say on stderr how many questions were evaluated, and by which kind.",
     )
-    return parser.parse()
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
     if flags.verbose:
         _explain(gold, predictions)
     if flags.out_file:
-        command_line.write_file(flags.out_file, json.dumps(result))
+        outputs.write_file(flags.out_file, json.dumps(result))
     else:
         print(json.dumps(result, indent=2))
 
@@ -85,7 +86,7 @@ def _draw(
     except OSError as error:
         raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
     for name, picture in (plots.plot_curves(curves) | plots.plot_histograms(gold.answers, na_probs)).items():
-        command_line.write_file(os.path.join(folder, name), picture)
+        outputs.write_file(os.path.join(folder, name), picture)
     return {f"{name}_ap": curve.average for name, curve in curves.items()}
 
 
@@ -101,7 +102,3 @@ def _explain(gold: reading.GoldAnswers, predictions: dict[str, str]) -> None:
                 f"  {name:10} {values['count']:6,}  exact {values['exact']:6.2f}  f1 {values['f1']:6.2f}",
                 file=sys.stderr,
             )
-
-
-if __name__ == "__main__":
-    command_line.run(main)
