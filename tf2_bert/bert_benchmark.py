@@ -1,11 +1,12 @@
 """PerfZero benchmarks: a method runs one flagfile and reports speed, accuracy, start-up time and memory.
 
     pip install '.[perfzero]' -c constraints.txt
-    python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero --python_path=$PWD --root_data_dir=/data \
+    python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero \
+        --python_path=$PWD --root_data_dir=/data \
         --benchmark_methods=tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_8_gpu
 
-The driver infers the name of a report from the outermost frame that has a benchmark as `self`. Methods are therefore neither
-decorated nor wrapped.
+The driver takes the name of a report from the outermost frame that has a benchmark as `self`. Methods are
+therefore neither decorated nor wrapped.
 """
 
 import gc
@@ -22,7 +23,7 @@ import tensorflow as tf
 import official  # first: sets what TensorFlow reads when it is imported
 from official import config as config_lib
 from official.cli import flags
-from official.config import ConfigError
+from official.config import Config, ConfigError
 from official.io.errors import PeerError
 from official.reporting.progress import configure_logging
 from official.tasks import TASKS
@@ -49,9 +50,8 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
     A report has the metrics exp_per_second (sequences, without those up to the first line of the metrics),
     eval_accuracy, eval_loss, startup_secs (imports, model, data and compilation: until the first step is
     done, less one step), peak_memory_bytes, steps and success. eval_accuracy must reach the run's
-    --stop_threshold, where it has one. success is 1, or
-    0 where the run could not be made, was cut short, diverged or missed its threshold; extras["error"] then
-      says why in one line.
+    --stop_threshold, where it has one. success is 1, or 0 where the run could not be made, was cut short,
+    diverged or missed its threshold; extras["error"] then says why in one line.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
         metrics.append({"name": "success", "value": 0 if error else 1, "min_value": 1})
         self.report_benchmark(iters=-1, wall_time=time.time() - started, metrics=metrics, extras=extras)
 
-    def _config(self, method: str):
+    def _config(self, method: str) -> Config:
         """Returns the configuration of a method. Raises ConfigError."""
         # Without its ending the path cannot be taken for a file of settings in JSON.
         settings = flags.read_config(os.path.join(REPOSITORY, FLAGFILES[method].removesuffix(".flags")))
@@ -178,7 +178,7 @@ def _free_folder(path: str) -> str:
     return next(name for name in names if not (tf.io.gfile.exists(name) and tf.io.gfile.listdir(name)))
 
 
-def _non_default_flags(config) -> list[str]:
+def _non_default_flags(config: Config) -> list[str]:
     """Returns ['--name=value', ...] of the settings that are not at their defaults, by name."""
     changed = {
         name: config[name]
@@ -204,7 +204,7 @@ def _configure_logging(verbosity: int) -> None:
         root.setLevel(level)
 
 
-def _train(config, started: float) -> tuple[list[dict], str | None]:
+def _train(config: Config, started: float) -> tuple[list[dict], str | None]:
     """Runs a configuration. Returns the metrics to report, and a line that says why the run is no success, or
     None.
 

@@ -20,7 +20,9 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     generator = np.random.default_rng(seed)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     count = max(_SAMPLES, batch_size)
-    positions = generator.permuted(np.tile(np.arange(length, dtype=np.int32), (count, 1)), axis=1)[:, :predictions]
+    positions = generator.permuted(np.tile(np.arange(length, dtype=np.int32), (count, 1)), axis=1)[
+        :, :predictions
+    ]
     values = {
         "input_ids": _draw_tokens(generator, vocab_size, (count, length)),
         "input_mask": np.ones((count, length)),
@@ -32,7 +34,12 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     }
     typed = {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
     typed["example_weights"] = np.ones(count, np.float32)
-    return parallelism.fixed(tf.data.Dataset.from_tensor_slices(typed).repeat().batch(batch_size, drop_remainder=True).prefetch(parallelism.CALLS))
+    return parallelism.fixed(
+        tf.data.Dataset.from_tensor_slices(typed)
+        .repeat()
+        .batch(batch_size, drop_remainder=True)
+        .prefetch(parallelism.CALLS)
+    )
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""The one reader of JSON. What is not JSON, or not of the wanted types, ends in one line that names file and key."""
+"""The one reader of JSON. What is not JSON, or not of the wanted types, ends in one line that names file and
+key.
+"""
 
 import hashlib
 import json

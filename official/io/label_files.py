@@ -1,4 +1,6 @@
-"""The names of a classifier's classes: labels.json, which is kept with its weights, and the keys of Hugging Face's config.json."""
+"""The names of a classifier's classes: labels.json, which is kept with its weights, and the keys of Hugging
+Face's config.json.
+"""
 
 import json
 import os

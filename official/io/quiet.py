@@ -1,4 +1,6 @@
-"""Keeps back what libraries write to stderr and users can do nothing about. What goes wrong is raised, and told in one line."""
+"""Keeps back what libraries write to stderr and users can do nothing about. What goes wrong is raised, and
+told in one line.
+"""
 
 import contextlib
 import functools

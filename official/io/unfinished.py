@@ -1,6 +1,7 @@
-"""The folder of a job that is not finished: what it has done already is found there when the same job is started again.
-
-What a task has done is written with a digest: a file that is damaged counts as not there, and the task is done again.
+"""The folder of a job that is not finished: what it has done already is found there when the same job is
+started again.
+ What a task has done is written with a digest: a file that is damaged counts as not there, and the task is
+done again.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""The files of a vocabulary: vocab.txt or tokenizer.json, and tokenizer_config.json, which says whether text is lower-cased.
+"""The files of a vocabulary: vocab.txt or tokenizer.json, and tokenizer_config.json, which says whether text
+is lower-cased.
 
 Names and keys are Hugging Face's, so that its tokenizers read what is written here.
 """
@@ -133,7 +134,7 @@ def check_each(words: tuple[str, ...], source: str) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # tokenizer.json
 
 
@@ -196,7 +197,7 @@ def _steps(normalizer) -> Iterable[dict]:
             yield from _steps(step)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Whether text is lower-cased
 
 
@@ -293,7 +294,7 @@ def _is_cased(capitals: int, words: int) -> bool:
     return capitals > 0 and capitals >= _CASED_SHARE * words
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Writing
 
 

@@ -1,6 +1,6 @@
 """The one way files are written: whole under a temporary name and renamed, or grown by a line at a time.
-
-Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is complete and on the disk.
+ Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
+complete and on the disk.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def replace_file(path: str, content: bytes | str) -> None:
                 file.write(data)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Several files that belong together
 
 _WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the number of the process
@@ -250,7 +250,7 @@ def _rename(before: str, after: str) -> None:
         os.replace(before, after)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Names that people give, and files that grow
 
 

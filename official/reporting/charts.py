@@ -2,15 +2,15 @@
 own size.
 
 The drawing has no text: stretched text is too small on a phone and too wide on a screen. Numbers at the axes
-  and the names of the
-curves are HTML, put in place in percent.
+and the names of the curves are HTML, put in place in percent.
 """
 
 import dataclasses
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from official.reporting.curves import Points, is_finite, thinned
 from official.reporting.names import format_count, format_power
 
 _WIDTH, _HEIGHT = 1000, 400  # of the drawing's own units
@@ -31,7 +31,7 @@ class Curve:
     """
 
     name: str
-    points: Sequence[tuple[float, float | None]]
+    points: Points
     color: str
     value: str = ""
     kind: str = "line"
@@ -46,7 +46,7 @@ class Chart:
     unit: str
     curves: list[Curve]
     levels: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
-    marks: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
+    marks: Sequence[tuple[str, float, str]] = dataclasses.field(default_factory=list)
     x_name: str = "step"
     x_last: float | None = None  # unset: that of the last point
     digits: int = 3  # of the levels
@@ -55,7 +55,7 @@ class Chart:
 
 def draw(chart: Chart) -> str:
     """Returns the chart as HTML; an empty text where it has no finite value."""
-    values = [y for curve in chart.curves for _, y in curve.points if _is_finite(y)]
+    values = [y for curve in chart.curves for _, y in curve.points if is_finite(y)]
     if not values:
         return ""
     last = chart.x_last or max((x for curve in chart.curves for x, _ in curve.points), default=1) or 1
@@ -85,10 +85,6 @@ def draw(chart: Chart) -> str:
     )
 
 
-def _is_finite(value) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _short(value: float) -> str:
     return format_power(value) if value and not 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
 
@@ -98,7 +94,7 @@ def _short(value: float) -> str:
 
 
 def vertical_range(
-    values: list[float], levels: list[float] = (), may_cut: bool = False
+    values: Sequence[float], levels: Sequence[float] = (), may_cut: bool = False
 ) -> tuple[float, float, bool]:
     """Returns the ends of the vertical axis, and whether some values lie above it: a few huge ones may
     flatten all others.
@@ -192,7 +188,7 @@ class _Drawing:
         lone = [
             (x, y)
             for (x, y), after, before in _neighbours(points)
-            if _is_finite(y) and (curve.kind == "dots" or not (after or before))
+            if is_finite(y) and (curve.kind == "dots" or not (after or before))
         ]
         dots = "".join(f"M{self._at(x, y)}h.01" for x, y in lone)
         return line + (
@@ -202,35 +198,20 @@ class _Drawing:
         )
 
 
-def _strokes(points: Sequence[tuple[float, float | None]]):
+def _strokes(points: Points) -> Iterator[tuple[float, float, bool]]:
     """Yields (x, y, whether a line starts there) of the finite points."""
     starts = True
     for x, y in points:
-        if _is_finite(y):
+        if is_finite(y):
             yield x, y, starts
-        starts = not _is_finite(y)
+        starts = not is_finite(y)
 
 
-def _neighbours(points: Sequence[tuple[float, float | None]]):
+def _neighbours(points: Points) -> Iterator[tuple[tuple[int, float | None], bool, bool]]:
     """Yields (point, whether the next one is finite, whether the one before is): one alone is no line and
     needs a dot."""
-    finite = [_is_finite(y) for _, y in points]
+    finite = [is_finite(y) for _, y in points]
     yield from zip(points, finite[1:] + [False], [False] + finite[:-1])
-
-
-def thinned(points: Sequence[tuple[float, float | None]], most: int) -> list[tuple[float, float | None]]:
-    """Returns at most about `most` points: of each stretch the lowest and the highest, so that no spike is
-    lost; gaps stay."""
-    if len(points) <= most:
-        return list(points)
-    size, kept = math.ceil(2 * len(points) / most), []
-    for first in range(0, len(points), size):
-        stretch = range(first, min(first + size, len(points)))
-        known = [at for at in stretch if _is_finite(points[at][1])]
-        gap = [at for at in stretch if not _is_finite(points[at][1])][:1]
-        ends = [choose(known, key=lambda at: points[at][1]) for choose in (min, max)] if known else []
-        kept += [points[at] for at in sorted({*ends, *gap})]
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -1,34 +1,24 @@
-"""Several runs side by side: a table, and one picture of their curves over the sequences they have seen."""
+"""Several runs side by side: their folders read, and the numbers and settings in which they differ."""
 
 import dataclasses
 import itertools
 import os
 import statistics
+from typing import Any
 
 import tensorflow as tf
 
 from official import config as config_lib
 from official.config import ConfigError
 from official.io import json_files
-from official.reporting import mllog, palette, plots
+from official.reporting import mllog
 from official.reporting.metrics import read_metrics_counted
-from official.reporting.names import format_number
 from official.reporting.result import FILE_NAME as RESULT
 from official.reporting.result import load_result
 
-_ACCURACY = "mlm_accuracy"
+ACCURACY = "mlm_accuracy"
 # Settings that say where a run is and what it prints. The model's own settings stand in for its file.
 _LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity", "bert_config_file")
-_DASH = "\u2013"
-# Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
-_MOST_SETTINGS = 5
-_TRAINING_ONLY = " train"  # after the value of a run without evaluations
-_HEADER_WIDTH, _VALUE_WIDTH, _LABEL_WIDTH, _CAPTION_WIDTH = 10, 24, 26, 150
-
-# Runs beyond the number of colours have them again, dashed.
-_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
-# In inches. An inch of a label holds about thirteen characters.
-_PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.6, 3.9, 0.65, 0.7, 0.62, 0.075, 0.2
 
 
 @dataclasses.dataclass
@@ -70,7 +60,7 @@ def read_runs(folders: list[str]) -> list[Run]:
 def _drop_shared_logs(runs: list[Run]) -> None:
     """Takes the events away from runs with one and the same log: it tells of the last of them only, and not
     which that is."""
-    by_path = {}
+    by_path: dict[str, list[Run]] = {}
     for run in runs:
         by_path.setdefault(_real(run.log_path), []).append(run)
     for path, sharing in by_path.items():
@@ -129,8 +119,8 @@ def short_names(folders: list[str]) -> list[str]:
     return next(names for names in ends if len(set(names)) == len(names))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The numbers.
+# ----------------------------------------------------------------------------------------------------------
+# The numbers
 
 
 def compare(runs: list[Run], target: float | None = None) -> dict:
@@ -151,7 +141,7 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
             {
                 "run": run.name,
                 "folder": run.folder,
-                "settings": {name: _setting(run, name) for name in names},
+                "settings": {name: setting(run, name) for name in names},
                 **summarize(run, target),
             }
             for run in runs
@@ -168,11 +158,11 @@ def differing_settings(runs: list[Run]) -> list[str]:
     return [
         name
         for name in known
-        if not name.startswith(_LEFT_OUT) and len({repr(_setting(run, name)) for run in known_runs}) > 1
+        if not name.startswith(_LEFT_OUT) and len({repr(setting(run, name)) for run in known_runs}) > 1
     ]
 
 
-def _setting(run: Run, name: str):
+def setting(run: Run, name: str) -> Any:
     """Returns a setting of a run; a run older than the setting has the default."""
     default = config_lib.FIELDS[name].default if run.settings and name in config_lib.FIELDS else None
     return run.settings.get(name, default)
@@ -194,7 +184,7 @@ def summarize(run: Run, target: float | None = None) -> dict:
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
     last = evaluations[-1] if evaluations else {}
     reached = next(
-        (line for line in evaluations if target is not None and (line.get(_ACCURACY) or 0) >= target), {}
+        (line for line in evaluations if target is not None and (line.get(ACCURACY) or 0) >= target), {}
     )
     return {
         "target": target,
@@ -203,9 +193,9 @@ def summarize(run: Run, target: float | None = None) -> dict:
         "target_secs": _secs_until(run.events, reached.get("samples")),
         "step": max(line["step"] for line in run.metrics),
         "eval_loss": last.get("loss"),
-        "eval_accuracy": last.get(_ACCURACY),
+        "eval_accuracy": last.get(ACCURACY),
         "best_accuracy": max(
-            (line[_ACCURACY] for line in evaluations if line.get(_ACCURACY) is not None), default=None
+            (line[ACCURACY] for line in evaluations if line.get(ACCURACY) is not None), default=None
         ),
         "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
         "status": run.result.get("status", "unfinished"),
@@ -232,7 +222,7 @@ def _secs_until(events: list[dict], samples: int | None) -> float | None:
         ),
         None,
     )
-    return None if None in (started, reached) else (reached - started) / 1000
+    return None if started is None or reached is None else (reached - started) / 1000
 
 
 def _median_speed(metrics: list[dict]) -> float | None:
@@ -242,236 +232,3 @@ def _median_speed(metrics: list[dict]) -> float | None:
         if line["split"] == "train" and line.get("sequences_per_sec") is not None
     ]
     return statistics.median(speeds) if speeds else None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The table.
-
-
-def format_comparison(comparison: dict) -> str:
-    """Returns what `compare` found as text: a row for each run; settings in a table of their own where many
-    differ."""
-    return "\n\n".join(
-        [*_tables(comparison["runs"], comparison["settings"]), *map("Note: {}".format, comparison["notes"])]
-    )
-
-
-def _tables(runs: list[dict], names: list[str]) -> list[str]:
-    settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
-    columns = [("run", [run["run"] for run in runs])]
-    if len(names) <= _MOST_SETTINGS:
-        columns += settings
-    table = format_table(columns + _result_columns(runs))
-    if len(names) <= _MOST_SETTINGS:
-        return [table]
-    listed = [("setting", names)] + [
-        (run["run"], [values[number] for _, values in settings]) for number, run in enumerate(runs)
-    ]
-    return [table, format_table(listed)]
-
-
-def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
-    targets = {run["target"] for run in runs}
-    to_target = []
-    if targets != {None}:
-        target = f"{targets.pop():g}" if len(targets) == 1 else "target"
-        to_target = [
-            ("target_step", f"steps to {target}", "{:,}"),
-            ("target_samples", f"samples to {target}", "{:,}"),
-            ("target_secs", f"seconds to {target}", "{:,.1f}"),
-        ]
-    columns = [
-        *to_target,
-        ("step", "last step", "{:,}"),
-        ("eval_loss", "final loss", "{:.4f}"),
-        ("eval_accuracy", "final accuracy", "{:.4f}"),
-        ("best_accuracy", "best accuracy", "{:.4f}"),
-    ]
-    shown = [
-        (title, [_DASH if run[name] is None else form.format(run[name]) for run in runs])
-        for name, title, form in columns
-    ]
-    speeds = [
-        _DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
-    ]
-    return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
-
-
-def short_values(values: list) -> list[str]:
-    """Returns settings as short text: without the folders that paths share, and only the ends of what is
-    still long."""
-    texts = [_text(value) for value in values]
-    while all("/" in text.strip("/") for text in texts) and len({text.split("/")[0] for text in texts}) == 1:
-        texts = [text.split("/", 1)[1] for text in texts]
-    return [text if len(text) <= _VALUE_WIDTH else "\u2026" + text[1 - _VALUE_WIDTH :] for text in texts]
-
-
-def _text(value) -> str:
-    if value is None:
-        return _DASH
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def format_table(columns: list[tuple[str, list[str]]]) -> str:
-    """Returns aligned text.
-
-    Args:
-      columns: (title, cells). Titles are broken at underscores and spaces over several lines. Columns of
-        numbers and dashes stand at the right, others at the left.
-    """
-    headers = [_broken(title) for title, _ in columns]
-    depth = max(map(len, headers))
-    blocks = []
-    for header, (_, cells) in zip(headers, columns):
-        lines = [""] * (depth - len(header)) + header + cells
-        width = max(map(len, lines))
-        align = str.rjust if all(map(_is_number, cells)) else str.ljust
-        blocks.append([align(line, width) for line in lines])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*blocks))
-
-
-def _broken(title: str) -> list[str]:
-    lines = [""]
-    for word in title.replace("_", "_\0").replace(" ", " \0").split("\0"):
-        if lines[-1] and len((lines[-1] + word).rstrip()) > _HEADER_WIDTH:
-            lines.append("")
-        lines[-1] += word
-    return [line.strip() for line in lines]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return cell == _DASH or float(cell.replace(",", "")) is not None
-    except ValueError:
-        return False
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The picture.
-
-
-def plot_comparison(runs: list[Run], target: float | None = None):
-    """Draws loss and masked-LM accuracy of all runs over sequences: evaluations strong, training faint, a
-    colour for each run.
-
-    Args:
-      runs: of `read_runs`.
-      target: masked-LM accuracy, drawn as a line; None for the runs' stop_threshold where it is the same.
-
-    Returns:
-      A matplotlib Figure with two axes.
-    """
-    captions, looks = _captions(runs), _looks(len(runs))
-    margin = _CHARACTER * (8 + len(_TRAINING_ONLY) + max(len(_label(run)) for run in runs))
-    below = _LINE * (len(captions) + 1) if captions else 0
-    width, height = 2 * (_LEFT + _PANEL + margin), _TOP + _HEIGHT + _BOTTOM + below
-    last = max((line.get("samples") or 0 for run in runs for line in run.metrics), default=0)
-    with plots.style():
-        figure = plots.new_figure(width, height)
-        loss, accuracy = figure.subplots(
-            1,
-            2,
-            gridspec_kw=dict(
-                left=_LEFT / width,
-                right=1 - margin / width,
-                wspace=(margin + _LEFT) / _PANEL,
-                bottom=(below + _BOTTOM) / height,
-                top=1 - _TOP / height,
-            ),
-        )
-        _draw_loss(loss, runs, looks)
-        _draw_accuracy(accuracy, runs, looks, target)
-        for axes in (loss, accuracy):
-            plots.finish_axes(axes, "sequences", last)
-        for number, ((color, _), (name, text)) in enumerate(zip(looks, captions)):
-            at = 1 - (_TOP + _HEIGHT + _BOTTOM + _LINE * (number + 0.5)) / height
-            figure.text(_LEFT / width, at, name, color=color, fontsize=9, fontweight="bold", va="center")
-            figure.text((_LEFT + margin) / width, at, text, color=palette.INK, fontsize=9, va="center")
-    return figure
-
-
-def _looks(count: int) -> list[tuple]:
-    """Returns (colour, dashes) for each run."""
-    return [
-        (palette.COLORS[number % len(palette.COLORS)], _DASHES[number // len(palette.COLORS) % len(_DASHES)])
-        for number in range(count)
-    ]
-
-
-def _label(run: Run) -> str:
-    return run.name if len(run.name) <= _LABEL_WIDTH else "\u2026" + run.name[1 - _LABEL_WIDTH :]
-
-
-def _captions(runs: list[Run]) -> list[tuple[str, str]]:
-    """Returns (name, the settings in which it differs from the others) for each run; none where only the seed
-    differs."""
-    names = differing_settings(runs)
-    values = [short_values([_setting(run, name) for run in runs]) for name in names]
-    texts = [
-        ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
-        for number in range(len(runs))
-    ]
-    cut = [text if len(text) <= _CAPTION_WIDTH else text[: _CAPTION_WIDTH - 1] + "\u2026" for text in texts]
-    return [(_label(run), text) for run, text in zip(runs, cut)] if set(names) - {"seed"} else []
-
-
-def _draw_loss(axes, runs: list[Run], looks: list[tuple]) -> None:
-    import numpy as np
-
-    plots.write_head(axes, "Loss", "nats; evaluation strong, training faint")
-    labels = [_draw_run(axes, run, "loss", look) for run, look in zip(runs, looks)]
-    values = plots.finite(np.concatenate([[np.nan], *(line.get_ydata() for line in axes.lines)]))
-    if values.size:
-        low, high = (
-            values.min(),
-            np.quantile(values, 0.97),
-        )  # the first steps would take up half of the height
-        margin = 0.06 * (high - low) + 1e-6
-        axes.set_ylim(low - margin, high + margin)
-    plots.label_ends(axes, labels)
-
-
-def _draw_accuracy(axes, runs: list[Run], looks: list[tuple], target: float | None) -> None:
-    plots.write_head(axes, "Masked-LM accuracy", "fraction of masked tokens predicted right")
-    labels = [_draw_run(axes, run, _ACCURACY, look) for run, look in zip(runs, looks)]
-    targets = {run_target(run, target) for run in runs}
-    if len(targets) == 1:
-        level = targets.pop()
-        labels.append(plots.draw_level(axes, level, palette.MUTED, f"target {level or 0:g}"))
-    axes.set_ylim(bottom=0)
-    plots.label_ends(axes, labels)
-
-
-def _draw_run(axes, run: Run, name: str, look: tuple):
-    """Draws a metric of a run; returns (value, text, colour) of the label for the end of its strongest curve,
-    or None."""
-    import numpy as np
-
-    color, dashes = look
-    label = None
-    for split, strong in (("train", False), ("eval", True)):
-        samples, values = plots.series(run.metrics, split, name, over="samples")
-        if not np.isfinite(values).any():
-            continue
-        line = plots.smoothed(values) if not strong and len(values) >= plots.FEWEST_TO_SMOOTH else values
-        samples, line = plots.thinned(samples, line)
-        dots = (
-            {"marker": "o", "markersize": 3.2, "markeredgewidth": 0}
-            if len(line) <= (40 if strong else 2)
-            else {}
-        )
-        axes.plot(
-            samples,
-            line,
-            color=color,
-            linestyle=dashes,
-            linewidth=1.9 if strong else 1.1,
-            alpha=1 if strong else 0.35,
-            zorder=4 if strong else 3,
-            **dots,
-        )
-        end = float(plots.finite(line)[-1])
-        label = end, f"{_label(run)} {end:.3f}{'' if strong else _TRAINING_ONLY}", color
-    return label

@@ -1,4 +1,5 @@
-"""Several runs of one recipe as MLPerf scores them: time to target, and sequences to target against the reference's."""
+"""Several runs of one recipe as MLPerf scores them: time to the target, and sequences to it against the
+reference's."""
 
 import contextlib
 import json
@@ -8,7 +9,8 @@ import tempfile
 import warnings
 
 from official.config import ConfigError
-from official.reporting.comparison import Run, differing_settings, format_table
+from official.reporting.comparison import Run, differing_settings
+from official.reporting.comparison_table import format_table
 
 # Those that have reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
@@ -16,6 +18,7 @@ _RUNS_OF_A_SUBMISSION = 10
 _FEWEST_RUNS = 3  # one of them counts
 _MOST_FAILURES = 1  # the library's rule for BERT; it counts as the slowest
 _REFERENCE_TARGET = 0.720
+_NOT_THE_RECIPE = ("seed", "init_checkpoint", "train_batch_size")
 _NOTE = "Note: "
 
 
@@ -138,9 +141,8 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
 
     Returns:
       A dict for all reference points, and one for the pruned ones, by which submissions are checked: {points,
-        batch_sizes (two where
-      they were interpolated), mean and minimum (sequences), accepted, normalization (the factor of the
-      score)}. Batches larger than all reference points have none.
+        batch_sizes (two where they were interpolated), mean and minimum (sequences), accepted, normalization
+        (the factor of the score)}. Batches larger than all reference points have none.
     """
     from mlperf_logging.rcp_checker import rcp_checker
 
@@ -183,34 +185,34 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
     runs, rows = [run for run in runs if run.name not in partial], [row for row in rows if row["whole"]]
     failed = [row["run"] for row in rows if not row["success"]]
     batches = sorted({row["batch_size"] for row in rows})
-    names = [
-        name
-        for name in differing_settings(runs)
-        if name not in ("seed", "init_checkpoint", "train_batch_size")
-    ]
-    targets = {run.settings.get("stop_threshold") for run in runs} - {None}
-    notes = {
-        f"left out of the score, because the log begins in the middle of the run: {', '.join(sorted(partial))}.": (
-            partial
-        ),
-        f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no score.": (
-            failed
-        ),
-        f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {len(rows) - len(failed)}.": (
-            len(rows) - len(failed) < _FEWEST_RUNS
-        ),
-        f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.": (
-            len(rows) != _RUNS_OF_A_SUBMISSION
-        ),
-        f"the batch sizes differ ({', '.join(map(str, batches))}), so there is no score and no reference.": (
-            len(batches) > 1
-        ),
-        f"not one recipe: the runs differ in {', '.join(names)}.": names,
-        f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at {', '.join(f'{t:g}' for t in sorted(targets))}.": (
-            references and targets - {_REFERENCE_TARGET}
-        ),
-    }
-    return [note for note, applies in notes.items() if applies]
+    recipe = [name for name in differing_settings(runs) if name not in _NOT_THE_RECIPE]
+    targets = {run.settings["stop_threshold"] for run in runs if run.settings.get("stop_threshold")}
+    notes = []
+    if partial:
+        left_out = ", ".join(sorted(partial))
+        notes.append(f"left out of the score, because the log begins in the middle of the run: {left_out}.")
+    if failed:
+        notes.append(
+            f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no"
+            " score."
+        )
+    if (reached := len(rows) - len(failed)) < _FEWEST_RUNS:
+        notes.append(
+            f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {reached}."
+        )
+    if len(rows) != _RUNS_OF_A_SUBMISSION:
+        notes.append(f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.")
+    if len(batches) > 1:
+        sizes = ", ".join(map(str, batches))
+        notes.append(f"the batch sizes differ ({sizes}), so there is no score and no reference.")
+    if recipe:
+        notes.append(f"not one recipe: the runs differ in {', '.join(recipe)}.")
+    if references and targets - {_REFERENCE_TARGET}:
+        asked = ", ".join(f"{target:g}" for target in sorted(targets))
+        notes.append(
+            f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at {asked}."
+        )
+    return notes
 
 
 def format_score(values: dict) -> str:

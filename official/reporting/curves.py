@@ -7,6 +7,8 @@ A curve is a list of (step, value), sorted; None is a value that is not finite.
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 _LAST_PART = 0.2  # of the steps
 _FEWEST_POINTS = 4  # to speak of a trend
@@ -16,7 +18,7 @@ _OVER_FITTED = 0.02  # relative rise of the evaluation loss
 _WORSE = 0.01  # fall of the score
 _BY_FAR = 5  # times that much, in one evaluation
 
-Points = list[tuple[int, float | None]]
+Points = Sequence[tuple[int, float | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +46,32 @@ class Trend:
         return self.change <= -_TREND
 
 
-def curve(metrics: list[dict], split: str, name: str) -> Points:
-    """Returns a metric of a split over the steps, from lines of metrics.jsonl; a resumed run's later line of
-    a step counts."""
-    points = {line["step"]: line[name] for line in metrics if line.get("split") == split and name in line}
-    return sorted((step, _finite(value)) for step, value in points.items())
+def curve(metrics: list[dict], split: str, name: str, over: str = "step") -> list[tuple[int, float | None]]:
+    """Returns a metric of a split over steps, from lines of metrics.jsonl; a resumed run's later line of a
+    step counts.
+
+    Args:
+      metrics: the lines.
+      split: train or eval.
+      name: of the metric.
+      over: step or samples.
+    """
+    lines = [line for line in metrics if line.get("split") == split and name in line]
+    points = {line[over]: _finite(line[name]) for line in lines if line.get(over) is not None}
+    return [(at, points[at]) for at in sorted(points)]
 
 
-def _finite(value) -> float | None:
+def finite_values(points: Points) -> list[float]:
+    """Returns the values of the points that are finite, in their order."""
+    return [value for _, value in points if is_finite(value)]
+
+
+def is_finite(value: float | None) -> TypeGuard[float]:
+    """Tells whether a value is a finite number; None is not."""
+    return value is not None and math.isfinite(value)
+
+
+def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
@@ -95,10 +115,8 @@ def trend(losses: Points) -> Trend | None:
     if len(points) <= _FEWEST_POINTS:
         return None
     last = points[-1][0]
-    part, over = (
-        [point for point in points if point[0] > (1 - _LAST_PART) * last],
-        "the last fifth of the steps",
-    )
+    part = [point for point in points if point[0] > (1 - _LAST_PART) * last]
+    over = "the last fifth of the steps"
     if len(part) < _FEWEST_POINTS:
         part = points[-_FEWEST_POINTS:]
         over = f"the last {last - part[0][0]:,} steps"
@@ -155,7 +173,7 @@ def _mean_after(points: list[tuple[int, float]], step: int) -> float:
     return sum(values) / len(values)
 
 
-def smoothed(points: Points) -> Points:
+def smoothed(points: Points) -> list[tuple[int, float | None]]:
     """Returns the mean over a fiftieth of the points on either side; values that are not finite stay.
 
     At the start the window narrows on both sides, so that the steep first part is not flattened; at the end
@@ -163,17 +181,31 @@ def smoothed(points: Points) -> Points:
     """
     sums = [0.0, *itertools.accumulate(value or 0.0 for _, value in points)]
     counts = [0, *itertools.accumulate(value is not None for _, value in points)]
-    reach, means = max(1, len(points) // 50), []
+    reach = max(1, len(points) // 50)
+    means: list[tuple[int, float | None]] = []
     for at, (step, value) in enumerate(points):
         left = min(at, reach)
         first, behind = at - left, min(at + left + 1, len(points))
-        means.append(
-            (
-                step,
-                value if value is None else (sums[behind] - sums[first]) / (counts[behind] - counts[first]),
-            )
-        )
+        if value is not None:
+            value = (sums[behind] - sums[first]) / (counts[behind] - counts[first])
+        means.append((step, value))
     return means
+
+
+def thinned(points: Points, most: int) -> Points:
+    """Returns at most about `most` points: of each stretch the lowest and the highest, so that no spike is
+    lost; gaps stay."""
+    if len(points) <= most:
+        return points
+    size = math.ceil(2 * len(points) / most)
+    kept: list[tuple[int, float | None]] = []
+    for first in range(0, len(points), size):
+        stretch = points[first : first + size]
+        known = {at: value for at, (_, value) in enumerate(stretch) if is_finite(value)}
+        gap = [at for at in range(len(stretch)) if at not in known][:1]
+        ends = [min(known, key=known.__getitem__), max(known, key=known.__getitem__)] if known else []
+        kept += [stretch[at] for at in sorted({*ends, *gap})]
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
 
 
 def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
@@ -181,10 +213,8 @@ def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
     point."""
     if last >= points[-1][0]:
         return points, []
-    done, ahead = (
-        [point for point in points if point[0] <= last],
-        [point for point in points if point[0] > last],
-    )
+    done = [point for point in points if point[0] <= last]
+    ahead = [point for point in points if point[0] > last]
     if not done:
         return [], points
     (before, low), (after, high) = done[-1], ahead[0]

@@ -1,12 +1,18 @@
-"""Timing several things against each other on a machine that is not quiet: in turns, many times, as medians with their spread."""
+"""Timing several things against each other on a machine that is not quiet: in turns, many times, as medians
+with their spread; and a chart of them."""
+
+from __future__ import annotations
 
 import dataclasses
-import io
 import statistics
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from official.reporting import palette
+from official.reporting import palette, plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BAR_INCHES = 0.42
 
@@ -48,7 +54,7 @@ def measure_in_turns(
       warmup_rounds: rounds before, which are not timed and hold compilation.
       after_round: called with the number of rounds done, for progress.
     """
-    secs = {name: [] for name in cases}
+    secs: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(warmup_rounds + rounds):
         for name, work in cases.items():
             started = time.perf_counter()
@@ -78,26 +84,38 @@ def draw_bars(
 
     Args:
       bars: from top to bottom.
-      title, unit: of the chart and of the values.
-      limit: a value to compare with, drawn as a line with `limit_text`.
+      title: of the chart.
+      unit: of the values.
+      limit: a value to compare with, drawn as a line.
+      limit_text: stands above that line.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     height = _BAR_INCHES * len(bars) + 1.5
-    figure = Figure(figsize=(9.0, height))
-    FigureCanvasAgg(figure)
-    left = min(
-        0.45, max(0.24, 0.02 + 0.0085 * max(len(bar.name) for bar in bars))
-    )  # names that are long need room
+    figure = plots.new_figure(9.0, height)
+    longest = max(len(bar.name) for bar in bars)
+    left = min(0.45, max(0.24, 0.02 + 0.0085 * longest))  # room for the names
     axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
-    colours = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
+    _draw_values(axes, bars)
+    if limit is not None:
+        _draw_limit(axes, limit, limit_text)
+    axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
+    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
+    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
+    return plots.render(figure, "png")
+
+
+def _draw_values(axes: Axes, bars: list[Bar]) -> None:
+    """Draws the bars, a colour for each group, their names at the left and their texts at the right."""
+    colors = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
     places = range(len(bars))[::-1]
     axes.barh(
         places,
         [bar.value for bar in bars],
         height=0.62,
-        color=[colours[bar.group] for bar in bars],
+        color=[colors[bar.group] for bar in bars],
         xerr=[bar.value * bar.spread for bar in bars],
         error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
     )
@@ -113,27 +131,19 @@ def draw_bars(
             color=palette.INK,
             annotation_clip=False,
         )
-    if limit is not None:
-        axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
-        axes.annotate(
-            limit_text,
-            (limit, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8.5,
-            color=palette.MUTED,
-        )
     axes.set_yticks(list(places), [bar.name for bar in bars], fontsize=9.5)
     axes.tick_params(length=0, labelcolor=palette.INK)
-    axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
-    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
-    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=170)
-    return buffer.getvalue()
+
+
+def _draw_limit(axes: Axes, limit: float, text: str) -> None:
+    axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
+    axes.annotate(
+        text,
+        (limit, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8.5,
+        color=palette.MUTED,
+    )

@@ -3,6 +3,8 @@
 import html
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,7 +34,7 @@ def write_report(
     title: str,
     config_json: str | dict,
     result: TrainResult,
-    parameter_rows: list[ParameterRow] = (),
+    parameter_rows: Sequence[ParameterRow] = (),
 ) -> str:
     """Writes model_dir/report.html from model_dir/metrics.jsonl, command.txt and what is given.
 
@@ -213,7 +215,7 @@ def _details(
 
 def _flat(values: dict, prefix: str = "") -> dict:
     """Returns nested values under dotted names."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

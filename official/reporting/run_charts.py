@@ -1,11 +1,17 @@
 """The charts of a run: which of its numbers are drawn, each over the steps in a chart of its own."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 from official.reporting import palette, verdict
 from official.reporting.charts import Chart, Curve, draw, legend_value
 from official.reporting.curves import Points, curve, smoothed, split_at
 from official.reporting.names import format_number, format_power, metric_title
+
+if TYPE_CHECKING:
+    from official.reporting.result import TrainResult
 
 _TRAIN, _EVAL, _TARGET, _CONSTANT = palette.BLUE, palette.VERMILION, palette.GREEN, palette.MUTED
 _PARTS = {"mlm_loss": ("masked LM", palette.SKY), "nsp_loss": ("next sentence", palette.PURPLE)}
@@ -15,7 +21,7 @@ _MOST_MARKS = 20
 _MOST_RUNS = len(palette.COLORS)
 
 
-def run_charts(metrics: list[dict], result) -> list[str]:
+def run_charts(metrics: list[dict], result: TrainResult) -> list[str]:
     """Returns the charts of a run as HTML; what it has no numbers of is left out.
 
     Args:
@@ -102,7 +108,7 @@ def _loss(metrics: list[dict]) -> Chart:
     return Chart("Loss", "nats", curves, marks=marks, x_name=_step_name(metrics), may_cut=True)
 
 
-def _metric(metrics: list[dict], result) -> Chart:
+def _metric(metrics: list[dict], result: TrainResult) -> Chart:
     name = result.target_metric
     train, evaluation = (curve(metrics, split, name) for split in ("train", "eval"))
     levels = [
@@ -120,7 +126,7 @@ def _metric(metrics: list[dict], result) -> Chart:
     )
 
 
-def _learning_rate(result, last: int) -> Chart | None:
+def _learning_rate(result: TrainResult, last: int) -> Chart | None:
     """The schedule through its corners, what is still to come dashed; none for an evaluation, or a result
     from before it was kept."""
     known = sorted((int(step), rate) for step, rate in result.learning_rates.items())

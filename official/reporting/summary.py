@@ -88,19 +88,12 @@ def _word_key(alternatives: tuple[str, ...]):
 
 def _merge(groups: list[dict], place: int, same_place) -> list[dict]:
     """Merges groups that are equal but for their part at `place`, there by the key `same_place`."""
-    merged = {}
+    merged: dict[tuple, dict] = {}
     for group in groups:
         parts = group["parts"]
-        if place >= len(parts):
-            key = (parts, group["shape"], group["item_bytes"])
-        else:
-            key = (
-                parts[:place],
-                same_place(parts[place]),
-                parts[place + 1 :],
-                group["shape"],
-                group["item_bytes"],
-            )
+        key: tuple = (group["shape"], group["item_bytes"], parts[:place], parts[place + 1 :])
+        if place < len(parts):
+            key += (same_place(parts[place]),)
         first = merged.get(key)
         merged[key] = _union(first, group, place) if first else group
     return list(merged.values())
@@ -141,7 +134,7 @@ def _format_part(alternatives: tuple[str, ...]) -> str:
 
 def _format_numbers(numbers: list[int]) -> str:
     """Returns ranges of sorted numbers: [0, 1, 2, 5] -> 0..2,5."""
-    ranges = []
+    ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number

@@ -1,10 +1,16 @@
 """What a run's curves say, as a person would: did it work, how well, and what to do next. No TensorFlow."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
+from typing import TYPE_CHECKING
 
-from official.reporting.curves import Trend, curve, divergence, over_fitting, trend
+from official.reporting.curves import Points, Trend, curve, divergence, over_fitting, trend
 from official.reporting.names import format_number, metric_name
+
+if TYPE_CHECKING:
+    from official.reporting.result import TrainResult
 
 # How much better than a constant prediction counts as better at all, and as clearly better; scores are
 # fractions.
@@ -28,7 +34,7 @@ class Verdict:
     tone: str
 
 
-def judge(metrics: list[dict], result) -> Verdict:
+def judge(metrics: list[dict], result: TrainResult) -> Verdict:
     """Judges a run.
 
     Args:
@@ -65,7 +71,7 @@ def planned_steps(config: dict) -> int | None:
     return config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
 
 
-def constant_name(result) -> str:
+def constant_name(result: TrainResult) -> str:
     """Returns what `majority_accuracy` is the score of always predicting: “the”."""
     names = {
         "mlm_accuracy": "the most frequent token",
@@ -76,17 +82,17 @@ def constant_name(result) -> str:
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
 
 
-def _constant(result) -> tuple[str, float] | None:
+def _constant(result: TrainResult) -> tuple[str, float] | None:
     return None if result.majority_accuracy is None else (constant_name(result), result.majority_accuracy)
 
 
-def _lost_peer(result) -> Verdict:
+def _lost_peer(result: TrainResult) -> Verdict:
     where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
     advice = f"Start all processes again with the same command: they go on {where}."
     return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
 
 
-def _failed(losses, result) -> Verdict:
+def _failed(losses: Points, result: TrainResult) -> Verdict:
     found = re.search(r"step (\d+)", result.reason)
     step = int(found[1]) if found else result.step
     where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
@@ -98,7 +104,7 @@ def _failed(losses, result) -> Verdict:
     )
 
 
-def _diverged(losses, step: int, result) -> Verdict:
+def _diverged(losses: Points, step: int, result: TrainResult) -> Verdict:
     values = [value for _, value in losses if value is not None]
     return Verdict(
         f"Diverged at step {step:,}",
@@ -116,7 +122,7 @@ def _lowest(losses) -> str:
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 
 
-def _interrupted(losses, result) -> Verdict:
+def _interrupted(losses: Points, result: TrainResult) -> Verdict:
     planned, change = planned_steps(result.config), trend(losses)
     of = f" of {planned:,}" if planned else ""
     saved = f" The state is in {_base(result.checkpoint)}." if result.checkpoint else ""
@@ -128,7 +134,9 @@ def _interrupted(losses, result) -> Verdict:
     )
 
 
-def _no_better(constant: tuple[str, float], score: float, change: Trend | None, result) -> Verdict:
+def _no_better(
+    constant: tuple[str, float], score: float, change: Trend | None, result: TrainResult
+) -> Verdict:
     name, value = constant
     headline = f"{'No' if score < value + _BETTER else 'Hardly'} better than always predicting {name}"
     sentence = (
@@ -142,13 +150,13 @@ def _no_better(constant: tuple[str, float], score: float, change: Trend | None, 
     return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
 
 
-def _evaluated_headline(result) -> str:
+def _evaluated_headline(result: TrainResult) -> str:
     return {"success": "Target reached", "aborted": "Target not reached"}.get(
         result.status, _sentence(result.reason).rstrip(".")
     )
 
 
-def _ended(metrics: list[dict], losses, result) -> Verdict:
+def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
     change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
     headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(
         result.status, ("All steps done", "good")
@@ -171,15 +179,16 @@ def _ended(metrics: list[dict], losses, result) -> Verdict:
     return Verdict(headline, " ".join(filter(None, parts)), advice, tone)
 
 
-def _over_fitted(metrics: list[dict], losses, result) -> tuple[str, int | None]:
+def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tuple[str, int | None]:
     """Returns what to say of evaluations that get worse, and the step of the best one where the score says
     so, too."""
     name = result.target_metric
     loss = over_fitting(curve(metrics, "eval", "loss"), losses)
     score = over_fitting(curve(metrics, "eval", name), losses, rises=True)
-    if not (loss or score):
+    worse = loss or score
+    if worse is None:
         return "", None
-    step, best, last = loss or score
+    step, best, last = worse
     from_to = f"from {_number(best)} at step {step:,} to {_number(last)} while the training loss fell on."
     if score and not loss:
         return f"Over-fitted: {metric_name(name)} fell {from_to}", step
@@ -191,7 +200,7 @@ def _over_fitted(metrics: list[dict], losses, result) -> tuple[str, int | None]:
     return f"Over-fitted: {rose}", step
 
 
-def _advice_of_success(result) -> str:
+def _advice_of_success(result: TrainResult) -> str:
     return (
         f"Fine-tune it: --init_checkpoint={result.checkpoint}"
         if result.checkpoint and result.config.get("task") == "pretrain"
@@ -199,7 +208,7 @@ def _advice_of_success(result) -> str:
     )
 
 
-def _advice_of_trend(change: Trend, result) -> str:
+def _advice_of_trend(change: Trend, result: TrainResult) -> str:
     epochs = result.config.get("num_train_epochs")
     if change.falls:
         longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
@@ -212,7 +221,7 @@ def _advice_of_trend(change: Trend, result) -> str:
     return ""
 
 
-def score_of(result) -> tuple[float | None, int]:
+def score_of(result: TrainResult) -> tuple[float | None, int]:
     """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
     else of the last one."""
     score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
@@ -221,7 +230,7 @@ def score_of(result) -> tuple[float | None, int]:
     )
 
 
-def _score_sentence(result) -> str:
+def _score_sentence(result: TrainResult) -> str:
     """Returns the score beside what it is compared with."""
     score, step = score_of(result)
     if score is None:
@@ -250,7 +259,7 @@ def _base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def judge_repeats(result, count: int) -> Verdict:
+def judge_repeats(result: TrainResult, count: int) -> Verdict:
     """Judges the same run from several seeds.
 
     Args:

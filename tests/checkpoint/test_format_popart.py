@@ -12,9 +12,9 @@ from official.checkpoint import reading
 from official.checkpoint.formats import canonical, onnx_file, popart
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
+from tests.checkpoint.test_format_huggingface import assert_same, lazy
+from tests.checkpoint.test_format_huggingface import weights as all_weights
 from tests.conftest import TINY
-from tests.test_format_huggingface import assert_same, lazy
-from tests.test_format_huggingface import weights as all_weights
 
 HIDDEN, INNER, WORDS, POSITIONS = (
     TINY["hidden_size"],

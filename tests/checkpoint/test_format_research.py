@@ -6,7 +6,7 @@ import pytest
 from official.checkpoint.formats import graphcore, research
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
-from tests.test_format_graphcore import (
+from tests.checkpoint.test_format_graphcore import (
     ALL_HEADS,
     GOOGLE,
     H,

@@ -12,8 +12,8 @@ from official.checkpoint.formats import hf_folder, onnx_file, registry
 from official.checkpoint.formats.options import Options
 from official.config import ConfigError
 from official.io import signals, writing
-from tests.test_convert import OPTIONS, random_checkpoint, write
-from tests.test_format_huggingface import shard
+from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
+from tests.checkpoint.test_format_huggingface import shard
 
 TARGETS = ("google", "huggingface", "popart", "garden")
 

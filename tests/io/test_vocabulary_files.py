@@ -1,4 +1,6 @@
-"""The files of a vocabulary: what is read from tokenizer.json and tokenizer_config.json, what is cased, and what is refused."""
+"""The files of a vocabulary: what is read from tokenizer.json and tokenizer_config.json, what is cased, and
+what is refused.
+"""
 
 import json
 
@@ -108,7 +110,7 @@ def test_a_folder_without_a_vocabulary_is_an_error(tmp_path):
         load_for_text(str(tmp_path))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Cased and uncased
 
 

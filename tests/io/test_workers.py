@@ -1,4 +1,6 @@
-"""Processes of a job: what they do to the end and what happens to them when the process that began them is killed."""
+"""Processes of a job: what they do to the end and what happens to them when the process that began them is
+killed.
+"""
 
 import os
 import signal

@@ -22,7 +22,7 @@ from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import ROOT, TINY
-from tests.test_modeling import features, randomised
+from tests.modeling.test_modeling import features, randomised
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from official.config import BertConfig
 from official.modeling import fused, layers, plain
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
-from tests.test_modeling import features, randomised
+from tests.modeling.test_modeling import features, randomised
 
 SEEDS = {"no dropout": None, "dropout": [3, 4]}
 

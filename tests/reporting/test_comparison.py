@@ -14,6 +14,7 @@ import pytest
 from official import config as config_lib
 from official.config import ConfigError
 from official.reporting import comparison as comparison_lib
+from official.reporting import comparison_picture, comparison_table
 from official.reporting import convergence as convergence_lib
 from official.reporting import plots as plots_lib
 from tests.conftest import ROOT
@@ -81,7 +82,7 @@ def read(*folders):
     return comparison_lib.read_runs([str(folder) for folder in folders])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # names and settings
 
 
@@ -139,10 +140,10 @@ def test_a_run_older_than_a_setting_has_its_default(tmp_path):
     ],
 )
 def test_settings_are_shortened(values, texts):
-    assert comparison_lib.short_values(values) == texts
+    assert comparison_table.short_values(values) == texts
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # numbers and table
 
 
@@ -210,7 +211,7 @@ def test_a_log_of_several_runs_is_left_out(tmp_path):
     assert found["notes"] == [
         f"a, b have the same --mllog_file, {tmp_path}/log, which tells of the last of them only: left out."
     ]
-    assert comparison_lib.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
+    assert comparison_table.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
     with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own"):
         convergence_lib.score(read(*folders), "1.0.0")
 
@@ -242,7 +243,7 @@ def test_table(tmp_path):
             tmp_path / "large", train_batch_size=256, stop_threshold=0.3, evaluations=[(1000, 2.5, 0.25)]
         ),
     )
-    assert comparison_lib.format_comparison(comparison_lib.compare(runs)).splitlines() == [
+    assert comparison_table.format_comparison(comparison_lib.compare(runs)).splitlines() == [
         "           train_  steps to  samples to  seconds to                            final      best",
         (
             "run    batch_size       0.3         0.3         0.3  last step  final loss  accuracy  accuracy "
@@ -261,15 +262,15 @@ def test_table(tmp_path):
 
 def test_table_without_targets_and_with_different_ones(tmp_path):
     runs = read(write_run(tmp_path / "a"), write_run(tmp_path / "b"))
-    assert "to" not in comparison_lib.format_comparison(comparison_lib.compare(runs)).split()
+    assert "to" not in comparison_table.format_comparison(comparison_lib.compare(runs)).split()
     runs = read(write_run(tmp_path / "c", stop_threshold=0.2), write_run(tmp_path / "d", stop_threshold=0.3))
-    assert "target      target" in comparison_lib.format_comparison(comparison_lib.compare(runs))
+    assert "target      target" in comparison_table.format_comparison(comparison_lib.compare(runs))
 
 
 def test_many_settings_have_a_table_of_their_own(tmp_path):
     first = dict(learning_rate=1e-3, warmup_steps=1.0, beta_1=0.8, beta_2=0.9, epsilon=1e-7, seed=1)
     runs = read(write_run(tmp_path / "a", **first), write_run(tmp_path / "b"))
-    lines = comparison_lib.format_comparison(comparison_lib.compare(runs)).splitlines()
+    lines = comparison_table.format_comparison(comparison_lib.compare(runs)).splitlines()
     assert lines[1].split()[:3] == ["run", "last", "step"]
     assert lines[lines.index("") + 1].split() == ["setting", "a", "b"]
     assert [line.split() for line in lines[lines.index("") + 2 :]] == [
@@ -282,7 +283,7 @@ def test_many_settings_have_a_table_of_their_own(tmp_path):
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # picture
 
 
@@ -295,7 +296,7 @@ def test_picture(tmp_path):
         write_run(tmp_path / "first", stop_threshold=0.3, learning_rate=1e-3),
         write_run(tmp_path / "second", stop_threshold=0.3, train_batch_size=256),
     )
-    figure = comparison_lib.plot_comparison(runs)
+    figure = comparison_picture.plot_comparison(runs)
     loss, accuracy = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy"]
     assert loss.get_xlabel() == accuracy.get_xlabel() == "sequences"
@@ -321,7 +322,7 @@ def test_a_run_without_evaluations_is_labelled_so(tmp_path):
     (tmp_path / "a" / "metrics.jsonl").write_text(
         '{"split": "train", "step": 1, "samples": 8, "loss": 2.5}\n'
     )
-    loss, accuracy = comparison_lib.plot_comparison(read(folder)).axes
+    loss, accuracy = comparison_picture.plot_comparison(read(folder)).axes
     assert "a 2.500 train" in [text.get_text() for text in loss.texts] and loss.lines[0].get_marker() == "o"
     assert [text.get_text() for text in accuracy.texts][-1] == "no data"
 
@@ -333,7 +334,7 @@ def decoded(png):
 @pytest.mark.parametrize("count", [1, 9, 24])
 def test_picture_of_any_number_of_seeds(tmp_path, count):
     runs = read(*(write_run(tmp_path / f"seed_{seed}", seed=seed) for seed in range(count)))
-    figure = comparison_lib.plot_comparison(runs)
+    figure = comparison_picture.plot_comparison(runs)
     looks = {
         (line.get_color(), line.get_linestyle())
         for line in figure.axes[0].lines
@@ -356,11 +357,11 @@ def test_picture_of_odd_runs(tmp_path, evaluations):
     (tmp_path / "odd" / "metrics.jsonl").write_text(text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decoded(plots_lib.render(comparison_lib.plot_comparison(read(folder)), "png")).size
-    assert comparison_lib.format_comparison(comparison_lib.compare(read(folder)))
+        assert decoded(plots_lib.render(comparison_picture.plot_comparison(read(folder)), "png")).size
+    assert comparison_table.format_comparison(comparison_lib.compare(read(folder)))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # MLPerf score
 
 
@@ -549,7 +550,7 @@ def test_a_run_without_a_usable_log_is_named(tmp_path):
         convergence_lib.score(read(write_run(tmp_path / "b", events=events)), "1.0.0")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------
 # the command
 
 

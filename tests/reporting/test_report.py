@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from official import config as config_lib
-from official.reporting import charts, page, report, run_charts
+from official.reporting import charts, curves, page, report, run_charts
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
-from tests.test_reporting import fake_metrics, fake_variables, make_result, save_metrics
+from tests.reporting.test_reporting import fake_metrics, fake_variables, make_result, save_metrics
 
 VOID = ("meta", "br", "img", "hr", "link", "path")  # paths of an SVG close themselves
 EXAMPLES = [
@@ -341,7 +341,7 @@ def test_the_loss_scale_is_shown_only_where_there_is_one():
 def test_long_curves_are_thinned_and_keep_spikes_and_gaps():
     points = [(step, 1.0 + step % 7) for step in range(50_000)]
     points[12_345], points[20_000] = (12_345, 99.0), (20_000, None)
-    kept = charts.thinned(points, 240)
+    kept = curves.thinned(points, 240)
     assert (
         len(kept) <= 245
         and points[12_345] in kept

@@ -19,7 +19,7 @@ from official.tasks import TASKS
 from official.training import finish, repeats, runner
 from official.training.loop import Loop
 from tests.conftest import ROOT, TINY
-from tests.test_glue_data import write_split
+from tests.data.glue.test_glue_data import write_split
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"

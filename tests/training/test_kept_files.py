@@ -13,8 +13,8 @@ from official.data.glue import tasks as glue_tasks
 from official.tasks import TASKS
 from official.training import kept_files, runner
 from tests.conftest import ROOT, TINY
-from tests.test_fine_tuning import run  # fixtures  # pylint: disable=unused-import
-from tests.test_glue_data import write_split
+from tests.data.glue.test_glue_data import write_split
+from tests.tasks.test_fine_tuning import run  # fixtures  # pylint: disable=unused-import
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import ask  # pylint: disable=wrong-import-position

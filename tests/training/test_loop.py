@@ -22,7 +22,7 @@ from official.tasks import TASKS
 from official.training import evaluation, interval, own_folder, runner
 from official.training import step as step_lib
 from official.training.loop import Loop
-from tests.test_fine_tuning import _make, _squad, _vocab_file  # noqa: F401  # pylint: disable=unused-import  # fixtures
+from tests.tasks.test_fine_tuning import _make, _squad, _vocab_file  # noqa: F401  # pylint: disable=unused-import  # fixtures
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 

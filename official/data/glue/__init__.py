@@ -1,1 +1,3 @@
-"""The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions. No TensorFlow but that of the tokenizer."""
+"""The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions. No
+TensorFlow but that of the tokenizer.
+"""

@@ -7,9 +7,9 @@ import dataclasses
 
 import numpy as np
 
-from official.data.rows import ragged
 from official.data.glue.reading import GlueRows
 from official.data.pretraining.pairs import kept_lengths
+from official.data.rows import ragged
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 
@@ -36,7 +36,9 @@ class GlueFeatures:
         return ragged.offsets(self.lengths)[:-1]
 
 
-def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int) -> GlueFeatures:
+def make_features(
+    rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int
+) -> GlueFeatures:
     """Returns the features of all rows, in their order.
 
     Args:
@@ -54,10 +56,16 @@ def make_features(rows: GlueRows, tokenizer: Tokenizer, vocabulary: Vocabulary, 
     ids[starts] = vocabulary.id_of("[CLS]")
     position = starts + 1
     for part_tokens, part_lengths, part_kept in zip(tokens, lengths, kept):
-        ids[ragged.ranges(position, part_kept)] = part_tokens[ragged.ranges(ragged.offsets(part_lengths)[:-1], part_kept)]
+        ids[ragged.ranges(position, part_kept)] = part_tokens[
+            ragged.ranges(ragged.offsets(part_lengths)[:-1], part_kept)
+        ]
         position = position + part_kept + 1  # over the [SEP] that is there already
-    is_truncated = np.any([part_kept < part_lengths for part_kept, part_lengths in zip(kept, lengths)], axis=0)
-    return GlueFeatures(ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, truncated=int(is_truncated.sum()))
+    is_truncated = np.any(
+        [part_kept < part_lengths for part_kept, part_lengths in zip(kept, lengths)], axis=0
+    )
+    return GlueFeatures(
+        ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, truncated=int(is_truncated.sum())
+    )
 
 
 def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndarray, ...]:

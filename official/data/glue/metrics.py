@@ -1,7 +1,6 @@
 """GLUE's metrics over a whole set, by scikit-learn and SciPy.
-
-Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are fewer than two;
-the F1 of no positive example) it is 0.0: such predictions say nothing.
+ Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
+fewer than two; the F1 of no positive example) it is 0.0: such predictions say nothing.
 """
 
 import numpy as np
@@ -76,6 +75,9 @@ def _correlation(measure):
 
 
 _METRICS = {
-    "accuracy": _accuracy, "f1": _f1, "matthews_correlation": _correlation(_matthews), "pearson": _correlation(_pearson),
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "matthews_correlation": _correlation(_matthews),
+    "pearson": _correlation(_pearson),
     "spearman": _correlation(_spearman),
 }

@@ -1,8 +1,8 @@
 """GLUE's files -> texts and labels.
-
-The files have a row per line and columns between tabs; a quotation mark is a character like any other. What cannot be
-used is never dropped silently: a malformed row is listed, and left out of train and dev; a test row stays, with what it
-has, since predictions are numbered by row. A label that the task does not have ends the reading.
+ The files have a row per line and columns between tabs; a quotation mark is a character like any other. What
+cannot be used is never dropped silently: a malformed row is listed, and left out of train and dev; a test row
+stays, with what it has, since predictions are numbered by row. A label that the task does not have ends the
+reading.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def read_split(task: GlueTask, split: str, data_dir: str, flag: str = "data_dir"
     path = task.find_file(split, data_dir, flag)
     lines = _read_lines(path)
     layout, first = _layout(task, split, path, lines)
-    rows = [_parse(line, number, layout) for number, line in enumerate(lines[first - 1:], first)]
+    rows = [_parse(line, number, layout) for number, line in enumerate(lines[first - 1 :], first)]
     problems = [RowProblem(path, row.line, row.problem) for row in rows if row.problem]
     if split == "test":
         problems += _misnumbered(rows, layout)
@@ -96,7 +96,9 @@ def read_split(task: GlueTask, split: str, data_dir: str, flag: str = "data_dir"
         rows, shared = _without_dev(rows, task, data_dir, path)
         problems += shared
     if not rows:
-        raise ConfigError(f"{path}: no usable row among {len(lines):,} lines{f' ({problems[0]})' if problems else ''}.")
+        raise ConfigError(
+            f"{path}: no usable row among {len(lines):,} lines{f' ({problems[0]})' if problems else ''}."
+        )
     texts = tuple([row.texts[part] for row in rows] for part in range(len(task.text_columns)))
     return GlueRows(path, texts, None if split == "test" else _labels(task, rows, path), problems)
 
@@ -125,11 +127,18 @@ def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[
     missing = [name for name in needed if name not in columns]
     if missing:
         received = ", ".join(columns)
-        raise ConfigError(f"{path}:1: the header has no column {' and no column '.join(missing)}. Received: {received[:200] or 'nothing'}. "
-                          f"The {split} file of {task.name} has {', '.join(needed)} among its columns, with tabs between them.")
-    return _Layout(path, columns, texts=tuple(map(columns.index, task.text_columns)),
-                   label=None if split == "test" else columns.index(task.label_column),
-                   index=columns.index("index") if split == "test" and "index" in columns else None), first
+        raise ConfigError(
+            f"{path}:1: the header has no column {' and no column '.join(missing)}. Received:"
+            f" {received[:200] or 'nothing'}. The {split} file of {task.name} has {', '.join(needed)} among"
+            " its columns, with tabs between them."
+        )
+    return _Layout(
+        path,
+        columns,
+        texts=tuple(map(columns.index, task.text_columns)),
+        label=None if split == "test" else columns.index(task.label_column),
+        index=columns.index("index") if split == "test" and "index" in columns else None,
+    ), first
 
 
 def _parse(line: bytes, number: int, layout: _Layout) -> _Row:
@@ -142,14 +151,21 @@ def _parse(line: bytes, number: int, layout: _Layout) -> _Row:
         problem = f"is not UTF-8 text (byte {error.start + 1})"
     fields = text.split("\t")
     if len(fields) != len(layout.columns):
-        problem = problem or f"has {len(fields)} column{'s' * (len(fields) != 1)}, expected {len(layout.columns)}"
+        problem = (
+            problem or f"has {len(fields)} column{'s' * (len(fields) != 1)}, expected {len(layout.columns)}"
+        )
         fields += [""] * (len(layout.columns) - len(fields))
     texts = tuple(fields[column] for column in layout.texts)
     empty = [layout.columns[column] for column, text in zip(layout.texts, texts) if not text.strip()]
     if empty:
         problem = problem or f"has an empty {' and an empty '.join(empty)}"
-    return _Row(number, texts, None if layout.label is None else fields[layout.label],
-                None if layout.index is None else fields[layout.index], problem)
+    return _Row(
+        number,
+        texts,
+        None if layout.label is None else fields[layout.label],
+        None if layout.index is None else fields[layout.index],
+        problem,
+    )
 
 
 def _misnumbered(rows: list[_Row], layout: _Layout) -> list[RowProblem]:
@@ -158,10 +174,15 @@ def _misnumbered(rows: list[_Row], layout: _Layout) -> list[RowProblem]:
     if layout.index is None:
         return []
     wrong = [(number, row) for number, row in enumerate(rows) if row.index != str(number) and not row.problem]
-    return [RowProblem(layout.path, row.line, f"has index {row.index!r}, but is row {number}") for number, row in wrong[:1]]
+    return [
+        RowProblem(layout.path, row.line, f"has index {row.index!r}, but is row {number}")
+        for number, row in wrong[:1]
+    ]
 
 
-def _without_dev(rows: list[_Row], task: GlueTask, data_dir: str, path: str) -> tuple[list[_Row], list[RowProblem]]:
+def _without_dev(
+    rows: list[_Row], task: GlueTask, data_dir: str, path: str
+) -> tuple[list[_Row], list[RowProblem]]:
     """Takes the dev set's rows out of MRPC's published training file; where there is no dev set, all stay."""
     try:
         dev = set(zip(*read_split(task, "dev", data_dir).texts))
@@ -177,8 +198,10 @@ def _labels(task: GlueTask, rows: list[_Row], path: str) -> np.ndarray:
     numbers = {label: number for number, label in enumerate(task.labels)}
     for row in rows:
         if row.label not in numbers:
-            raise ConfigError(f"{path}:{row.line}: label {row.label[:100]!r}{suggest(row.label, numbers)} is not one of {task.name}'s: "
-                              f"{', '.join(task.labels)}.")
+            raise ConfigError(
+                f"{path}:{row.line}: label {row.label[:100]!r}{suggest(row.label, numbers)} is not one of"
+                f" {task.name}'s: {', '.join(task.labels)}."
+            )
     return np.array([numbers[row.label] for row in rows], np.int32)
 
 
@@ -188,5 +211,7 @@ def _score(row: _Row, path: str) -> float:
     except ValueError:
         score = np.nan
     if not 0 <= score <= MAX_SCORE:  # true for NaN, too
-        raise ConfigError(f"{path}:{row.line}: score {row.label[:100]!r} is not a number from 0 to {MAX_SCORE:g}.")
+        raise ConfigError(
+            f"{path}:{row.line}: score {row.label[:100]!r} is not a number from 0 to {MAX_SCORE:g}."
+        )
     return score

@@ -1,7 +1,7 @@
 """Predictions of a test set -> the file that GLUE's server takes, and back with every row checked.
-
-A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0. Labels are
-words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0 and 5.
+ A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
+Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0
+and 5.
 """
 
 import os
@@ -9,8 +9,8 @@ import os
 import numpy as np
 
 from official.config import ConfigError
-from official.io import writing
 from official.data.glue.tasks import MAX_SCORE, GlueTask
+from official.io import writing
 
 HEADER = "index\tprediction"
 
@@ -40,8 +40,11 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
     if task.is_regression:
         finite = np.isfinite(predictions)
         if not finite.all():
-            raise ConfigError(f"{task.submission_file}: the score of row {np.argmin(finite)} is {predictions[np.argmin(finite)]}. "
-                              "The model's weights are not finite: train it with a lower --learning_rate.")
+            raise ConfigError(
+                f"{task.submission_file}: the score of row {np.argmin(finite)} is"
+                f" {predictions[np.argmin(finite)]}. The model's weights are not finite: train it with a"
+                " lower --learning_rate."
+            )
         return [f"{score:.3f}" for score in np.clip(predictions, 0, MAX_SCORE)]
     words = task.labels if task.words_in_submission else range(len(task.labels))
     return [str(words[number]) for number in predictions]
@@ -83,9 +86,17 @@ def _problem(task: GlueTask, fields: list[str], index: int) -> str | None:
     if fields[0] != str(index):
         return f"index {fields[0][:100]!r}, expected {index}"
     if task.is_regression:
-        return None if _is_score(fields[1]) else f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
+        return (
+            None
+            if _is_score(fields[1])
+            else f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
+        )
     allowed = task.labels if task.words_in_submission else tuple(map(str, range(len(task.labels))))
-    return None if fields[1] in allowed else f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
+    return (
+        None
+        if fields[1] in allowed
+        else f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
+    )
 
 
 def _is_score(text: str) -> bool:

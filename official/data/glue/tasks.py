@@ -1,6 +1,7 @@
-"""The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its predictions are called.
-
-Columns are found by their names in a file's first line, so that the layouts of train, dev and test may differ, as they do.
+"""The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
+predictions are called.
+ Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
+differ, as they do.
 
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.
 """
@@ -54,12 +55,16 @@ class GlueTask:
         for path in candidates:
             if os.path.isfile(path):
                 return path
-        raise ConfigError(f"--{flag}={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected there. "
-                          f"scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it.")
+        raise ConfigError(
+            f"--{flag}={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected there."
+            f" scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
+        )
 
 
 MAX_SCORE = 5.0  # of STS-B, from 0
-MRPC_TRAIN_AND_DEV = "msr_paraphrase_train.txt"  # the corpus as published, before GLUE set rows of it apart as dev set
+MRPC_TRAIN_AND_DEV = (
+    "msr_paraphrase_train.txt"  # the corpus as published, before GLUE set rows of it apart as dev set
+)
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -68,67 +73,153 @@ _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 
 
 def _same_folder(folder: str, *rows: int) -> dict[str, Split]:
-    return {split: Split((f"{folder}/{split}.tsv",), count) for split, count in zip(("train", "dev", "test"), rows, strict=True)}
+    return {
+        split: Split((f"{folder}/{split}.tsv",), count)
+        for split, count in zip(("train", "dev", "test"), rows, strict=True)
+    }
 
 
 _MNLI = GlueTask(
     name="mnli",
-    splits={"train": Split(("MNLI/train.tsv",), 392702), "dev": Split(("MNLI/dev_matched.tsv",), 9815),
-            "test": Split(("MNLI/test_matched.tsv",), 9796)},
-    text_columns=_PAIR, label_column="gold_label", labels=("contradiction", "entailment", "neutral"),
-    metrics=("accuracy",), main_metric="accuracy", submission_file="MNLI-m.tsv", words_in_submission=True)
+    splits={
+        "train": Split(("MNLI/train.tsv",), 392702),
+        "dev": Split(("MNLI/dev_matched.tsv",), 9815),
+        "test": Split(("MNLI/test_matched.tsv",), 9796),
+    },
+    text_columns=_PAIR,
+    label_column="gold_label",
+    labels=("contradiction", "entailment", "neutral"),
+    metrics=("accuracy",),
+    main_metric="accuracy",
+    submission_file="MNLI-m.tsv",
+    words_in_submission=True,
+)
 
 # The best checkpoint is chosen by the measure that BERT's paper reports: F1 for MRPC and QQP, Spearman for
 # STS-B. Source: arXiv 1810.04805, table 1.
-TASKS = {task.name: task for task in (
-    GlueTask(
-        name="cola",
-        splits={"train": Split(("CoLA/train.tsv",), 8551, _COLA_COLUMNS), "dev": Split(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
-                "test": Split(("CoLA/test.tsv",), 1063)},
-        text_columns=("sentence",), label_column="label", labels=_BINARY,
-        metrics=("matthews_correlation",), main_metric="matthews_correlation", submission_file="CoLA.tsv"),
-    _MNLI,
-    dataclasses.replace(
-        _MNLI, name="mnli-mm", submission_file="MNLI-mm.tsv",
-        splits={**_MNLI.splits, "dev": Split(("MNLI/dev_mismatched.tsv",), 9832), "test": Split(("MNLI/test_mismatched.tsv",), 9847)}),
-    dataclasses.replace(  # a diagnostic test set for a model of MNLI: that one's train and dev set
-        _MNLI, name="ax", submission_file="AX.tsv",
-        splits={**_MNLI.splits, "test": Split(("AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv"), 1104)}),
-    GlueTask(
-        name="mrpc",
-        splits={"train": Split(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668), "dev": Split(("MRPC/dev.tsv",), 408),
-                "test": Split(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725)},
-        text_columns=("#1 String", "#2 String"), label_column="Quality", labels=_BINARY,
-        metrics=("accuracy", "f1"), main_metric="f1", submission_file="MRPC.tsv"),
-    GlueTask(
-        name="sst2", splits=_same_folder("SST-2", 67349, 872, 1821),
-        text_columns=("sentence",), label_column="label", labels=_BINARY,
-        metrics=("accuracy",), main_metric="accuracy", submission_file="SST-2.tsv"),
-    GlueTask(
-        name="stsb", splits=_same_folder("STS-B", 5749, 1500, 1379),
-        text_columns=_PAIR, label_column="score", labels=None,
-        metrics=("pearson", "spearman"), main_metric="spearman", submission_file="STS-B.tsv"),
-    GlueTask(
-        name="qqp", splits=_same_folder("QQP", 363846, 40430, 390965),
-        text_columns=("question1", "question2"), label_column="is_duplicate", labels=_BINARY,
-        metrics=("accuracy", "f1"), main_metric="f1", submission_file="QQP.tsv"),
-    GlueTask(
-        name="qnli", splits=_same_folder("QNLI", 104743, 5463, 5463),
-        text_columns=("question", "sentence"), label_column="label", labels=_ENTAILMENT,
-        metrics=("accuracy",), main_metric="accuracy", submission_file="QNLI.tsv", words_in_submission=True),
-    GlueTask(
-        name="rte", splits=_same_folder("RTE", 2490, 277, 3000),
-        text_columns=_PAIR, label_column="label", labels=_ENTAILMENT,
-        metrics=("accuracy",), main_metric="accuracy", submission_file="RTE.tsv", words_in_submission=True),
-    GlueTask(
-        name="wnli", splits=_same_folder("WNLI", 635, 71, 146),
-        text_columns=_PAIR, label_column="label", labels=_BINARY,
-        metrics=("accuracy",), main_metric="accuracy", submission_file="WNLI.tsv"),
-)}
+TASKS = {
+    task.name: task
+    for task in (
+        GlueTask(
+            name="cola",
+            splits={
+                "train": Split(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
+                "dev": Split(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
+                "test": Split(("CoLA/test.tsv",), 1063),
+            },
+            text_columns=("sentence",),
+            label_column="label",
+            labels=_BINARY,
+            metrics=("matthews_correlation",),
+            main_metric="matthews_correlation",
+            submission_file="CoLA.tsv",
+        ),
+        _MNLI,
+        dataclasses.replace(
+            _MNLI,
+            name="mnli-mm",
+            submission_file="MNLI-mm.tsv",
+            splits={
+                **_MNLI.splits,
+                "dev": Split(("MNLI/dev_mismatched.tsv",), 9832),
+                "test": Split(("MNLI/test_mismatched.tsv",), 9847),
+            },
+        ),
+        dataclasses.replace(  # a diagnostic test set for a model of MNLI: that one's train and dev set
+            _MNLI,
+            name="ax",
+            submission_file="AX.tsv",
+            splits={
+                **_MNLI.splits,
+                "test": Split(
+                    ("AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv"), 1104
+                ),
+            },
+        ),
+        GlueTask(
+            name="mrpc",
+            splits={
+                "train": Split(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668),
+                "dev": Split(("MRPC/dev.tsv",), 408),
+                "test": Split(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725),
+            },
+            text_columns=("#1 String", "#2 String"),
+            label_column="Quality",
+            labels=_BINARY,
+            metrics=("accuracy", "f1"),
+            main_metric="f1",
+            submission_file="MRPC.tsv",
+        ),
+        GlueTask(
+            name="sst2",
+            splits=_same_folder("SST-2", 67349, 872, 1821),
+            text_columns=("sentence",),
+            label_column="label",
+            labels=_BINARY,
+            metrics=("accuracy",),
+            main_metric="accuracy",
+            submission_file="SST-2.tsv",
+        ),
+        GlueTask(
+            name="stsb",
+            splits=_same_folder("STS-B", 5749, 1500, 1379),
+            text_columns=_PAIR,
+            label_column="score",
+            labels=None,
+            metrics=("pearson", "spearman"),
+            main_metric="spearman",
+            submission_file="STS-B.tsv",
+        ),
+        GlueTask(
+            name="qqp",
+            splits=_same_folder("QQP", 363846, 40430, 390965),
+            text_columns=("question1", "question2"),
+            label_column="is_duplicate",
+            labels=_BINARY,
+            metrics=("accuracy", "f1"),
+            main_metric="f1",
+            submission_file="QQP.tsv",
+        ),
+        GlueTask(
+            name="qnli",
+            splits=_same_folder("QNLI", 104743, 5463, 5463),
+            text_columns=("question", "sentence"),
+            label_column="label",
+            labels=_ENTAILMENT,
+            metrics=("accuracy",),
+            main_metric="accuracy",
+            submission_file="QNLI.tsv",
+            words_in_submission=True,
+        ),
+        GlueTask(
+            name="rte",
+            splits=_same_folder("RTE", 2490, 277, 3000),
+            text_columns=_PAIR,
+            label_column="label",
+            labels=_ENTAILMENT,
+            metrics=("accuracy",),
+            main_metric="accuracy",
+            submission_file="RTE.tsv",
+            words_in_submission=True,
+        ),
+        GlueTask(
+            name="wnli",
+            splits=_same_folder("WNLI", 635, 71, 146),
+            text_columns=_PAIR,
+            label_column="label",
+            labels=_BINARY,
+            metrics=("accuracy",),
+            main_metric="accuracy",
+            submission_file="WNLI.tsv",
+        ),
+    )
+}
 
 
 def find_task(name: str, flag: str = "glue_task") -> GlueTask:
     """Returns a task by its name. Raises ConfigError for one that there is not."""
     if name not in TASKS:
-        raise ConfigError(f"--{flag}={name} is no GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}.")
+        raise ConfigError(
+            f"--{flag}={name} is no GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."
+        )
     return TASKS[name]

@@ -1,8 +1,7 @@
 """Tokenised documents: in memory, and on disk in blocks from which a pool of documents is read back.
-
-The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of a random
-64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents, found in every block as
-one slice, and small enough to be held in memory however large the whole is.
+ The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of
+a random 64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents,
+found in every block as one slice, and small enough to be held in memory however large the whole is.
 """
 
 import dataclasses
@@ -15,8 +14,14 @@ import numpy as np
 from official.config import ConfigError
 from official.data.rows import ragged
 
-_DOCUMENT = np.dtype([("key", np.uint64), ("token", np.int64), ("sentence", np.int64)])  # where it begins in the block
-_ARRAYS = ("tokens", "sentences", "documents")  # a file each; that of the documents is the last that is written
+_DOCUMENT = np.dtype(
+    [("key", np.uint64), ("token", np.int64), ("sentence", np.int64)]
+)  # where it begins in the block
+_ARRAYS = (
+    "tokens",
+    "sentences",
+    "documents",
+)  # a file each; that of the documents is the last that is written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,11 @@ def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarra
       documents: [S] number of the document of each sentence, ascending.
     """
     documents, lengths = documents[lengths > 0], lengths[lengths > 0]
-    return TokenizedDocuments(tokens, ragged.offsets(lengths), np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)))
+    return TokenizedDocuments(
+        tokens,
+        ragged.offsets(lengths),
+        np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)),
+    )
 
 
 def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
@@ -57,10 +66,14 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
     parts = list(parts)
     lengths = [np.diff(part.sentence_starts) for part in parts]
     sentences = [np.diff(part.document_starts) for part in parts]
-    return TokenizedDocuments(np.concatenate([part.tokens for part in parts]), ragged.offsets(np.concatenate(lengths)), ragged.offsets(np.concatenate(sentences)))
+    return TokenizedDocuments(
+        np.concatenate([part.tokens for part in parts]),
+        ragged.offsets(np.concatenate(lengths)),
+        ragged.offsets(np.concatenate(sentences)),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # On disk
 
 
@@ -92,7 +105,9 @@ def _ranges(starts: np.ndarray, order: np.ndarray) -> np.ndarray:
 def find_blocks(folder: str) -> list[str]:
     """Returns the prefixes of all blocks in a folder, sorted."""
     ending = f".{_ARRAYS[-1]}.npy"
-    return sorted(path.removesuffix(ending) for path in glob.glob(os.path.join(glob.escape(folder), "*" + ending)))
+    return sorted(
+        path.removesuffix(ending) for path in glob.glob(os.path.join(glob.escape(folder), "*" + ending))
+    )
 
 
 def read_pool(blocks: Iterable[str], first_key: int, end_key: int) -> TokenizedDocuments:
@@ -105,7 +120,10 @@ def _load(prefix: str) -> tuple[np.ndarray, ...]:
     try:
         return tuple(np.load(f"{prefix}.{name}.npy", mmap_mode="r") for name in _ARRAYS)
     except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and start again.") from None
+        raise ConfigError(
+            f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and"
+            " start again."
+        ) from None
 
 
 def _slices(blocks: Iterable[str], first_key: int, end_key: int) -> Iterator[TokenizedDocuments]:
@@ -113,7 +131,9 @@ def _slices(blocks: Iterable[str], first_key: int, end_key: int) -> Iterator[Tok
         tokens, lengths, index = _load(prefix)
         first = np.searchsorted(index["key"][:-1], np.uint64(first_key))
         end = len(index) - 1 if end_key == 2**64 else np.searchsorted(index["key"][:-1], np.uint64(end_key))
-        part = index[first:end + 1]
-        yield TokenizedDocuments(tokens=np.array(tokens[part["token"][0]:part["token"][-1]]),
-                                 sentence_starts=ragged.offsets(lengths[part["sentence"][0]:part["sentence"][-1]]),
-                                 document_starts=part["sentence"] - part["sentence"][0])
+        part = index[first : end + 1]
+        yield TokenizedDocuments(
+            tokens=np.array(tokens[part["token"][0] : part["token"][-1]]),
+            sentence_starts=ragged.offsets(lengths[part["sentence"][0] : part["sentence"][-1]]),
+            document_starts=part["sentence"] - part["sentence"][0],
+        )

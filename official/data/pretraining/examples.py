@@ -1,4 +1,5 @@
-"""A batch of pre-training examples in memory: what examples are built as, before they become records of one format or another.
+"""A batch of pre-training examples in memory: what examples are built as, before they become records of one
+format or another.
 
 Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
 """

@@ -43,10 +43,14 @@ class Summary:
         """Returns what tells data sets apart, as numbers from 0 to 1; `median_length` is in tokens."""
         slots = self.records * self.max_seq_length
         return {
-            "padding": 1 - self.tokens / slots, "full_length": float(self.lengths[-1] / self.records),
-            "predictions_of_tokens": self.predictions / self.tokens, "masked": self.masked / self.predictions,
-            "kept": self.kept / self.predictions, "replaced": 1 - (self.masked + self.kept) / self.predictions,
-            "random_next": self.random_next / self.records, "repeated_records": _repeated(self.record_hashes),
+            "padding": 1 - self.tokens / slots,
+            "full_length": float(self.lengths[-1] / self.records),
+            "predictions_of_tokens": self.predictions / self.tokens,
+            "masked": self.masked / self.predictions,
+            "kept": self.kept / self.predictions,
+            "replaced": 1 - (self.masked + self.kept) / self.predictions,
+            "random_next": self.random_next / self.records,
+            "repeated_records": _repeated(self.record_hashes),
             "repeated_texts": _repeated(self.text_hashes),
             "median_length": float(np.searchsorted(np.cumsum(self.lengths), self.records / 2)),
         }
@@ -94,18 +98,29 @@ def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     record = next((batch[0] for batch in reading.read_batches(path, "plain", limit=1)), None)
     kind = records.detect_format(record) if record is not None else None
     if kind is None:
-        raise ConfigError(f"{path}, record 1: {'there is none' if record is None else 'it is no record of pre-training data'}. Expected "
-                          f"the formats {', '.join(records.FORMATS)} of create_pretraining_data.py.")
+        raise ConfigError(
+            f"{path}, record 1:"
+            f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
+            f" formats {', '.join(records.FORMATS)} of create_pretraining_data.py."
+        )
     features = schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
-    return kind, {name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()}  # nothing is cut to 32 bits
+    return kind, {
+        name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()
+    }  # nothing is cut to 32 bits
 
 
 def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
     """Returns the features of a batch. Raises ConfigError for its first bad record."""
     try:
-        values = {name: value.numpy() for name, value in records.parse_batch(tf.constant(batch), features, kind).items()}
+        values = {
+            name: value.numpy()
+            for name, value in records.parse_batch(tf.constant(batch), features, kind).items()
+        }
         suspect = _faults(values, features).any()
-    except (tf.errors.OpError, UnicodeDecodeError):  # TensorFlow cannot hand over a message that quotes a record's bytes
+    except (
+        tf.errors.OpError,
+        UnicodeDecodeError,
+    ):  # TensorFlow cannot hand over a message that quotes a record's bytes
         suspect = True
     if not suspect:
         return values
@@ -117,8 +132,11 @@ def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str)
 
 
 _FAULTS = (
-    "values are out of range", "input_mask is not ones and then zeros", "segment_ids are not zeros, ones, and zeros on the padding",
-    "masked_lm_weights are not ones and then zeros", "masked_lm_positions are not ascending places of tokens",
+    "values are out of range",
+    "input_mask is not ones and then zeros",
+    "segment_ids are not zeros, ones, and zeros on the padding",
+    "masked_lm_weights are not ones and then zeros",
+    "masked_lm_positions are not ascending places of tokens",
 )
 
 
@@ -132,17 +150,24 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
         if feature.dtype.is_integer:
             limit = schema.INTEGER_LIMIT if feature.limit is None else feature.limit
             out_of_range |= ((values[name] < 0) | (values[name] >= limit)).any(axis=1)
-    return np.stack([
-        out_of_range,
-        (mask != (np.arange(mask.shape[1]) < length[:, None])).any(axis=1) | (length < 1),
-        (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1) > 1,
-        (values["masked_lm_weights"] != (np.arange(used.shape[1]) < count[:, None])).any(axis=1),
-        (np.diff(positions, axis=1) <= 0).any(axis=1) | ((positions >= length[:, None]) & used).any(axis=1),
-    ], axis=1)
+    return np.stack(
+        [
+            out_of_range,
+            (mask != (np.arange(mask.shape[1]) < length[:, None])).any(axis=1) | (length < 1),
+            (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1) > 1,
+            (values["masked_lm_weights"] != (np.arange(used.shape[1]) < count[:, None])).any(axis=1),
+            (np.diff(positions, axis=1) <= 0).any(axis=1)
+            | ((positions >= length[:, None]) & used).any(axis=1),
+        ],
+        axis=1,
+    )
 
 
 def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
-    values = {name: value.numpy() for name, value in records.parse_batch(tf.constant([record]), features, kind).items()}
+    values = {
+        name: value.numpy()
+        for name, value in records.parse_batch(tf.constant([record]), features, kind).items()
+    }
     faults = _faults(values, features)
     bad = np.flatnonzero(faults.any(axis=1))
     if not len(bad):
@@ -151,7 +176,9 @@ def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
     return place + _FAULTS[faults[bad[0]].argmax()]
 
 
-def _count(summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabulary | None, weights: np.ndarray) -> None:
+def _count(
+    summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabulary | None, weights: np.ndarray
+) -> None:
     used = values["masked_lm_weights"] > 0
     row, slot = np.nonzero(used)
     column, labels = values["masked_lm_positions"][row, slot], values["masked_lm_ids"][row, slot]
@@ -165,14 +192,17 @@ def _count(summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabula
     original = values["input_ids"].copy()
     original[row, column] = labels
     length = original.shape[1]
-    text = original.astype(np.uint64) @ weights[:length] + values["segment_ids"].sum(axis=1).astype(np.uint64) * weights[-1]
+    text = (
+        original.astype(np.uint64) @ weights[:length]
+        + values["segment_ids"].sum(axis=1).astype(np.uint64) * weights[-1]
+    )
     chosen = np.zeros(original.shape, np.uint64)
     chosen[row, column] = shown + 1
     summary.text_hashes.append(text)
-    summary.record_hashes.append(text + chosen @ weights[length:2 * length])
+    summary.record_hashes.append(text + chosen @ weights[length : 2 * length])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Text
 
 
@@ -180,7 +210,9 @@ def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str
     """Yields the first examples of a file as text; a predicted token is {token>what stands in its place},
     {token} where it is kept."""
     kind, features = _describe(path, vocabulary)
-    for number, record in enumerate(itertools.chain.from_iterable(reading.read_batches(path, kind, limit=count)), 1):
+    for number, record in enumerate(
+        itertools.chain.from_iterable(reading.read_batches(path, kind, limit=count)), 1
+    ):
         values = _parse(path, number, [record], features, kind)
         rows = len(values["input_ids"])
         for row in range(min(rows, count)):
@@ -198,4 +230,6 @@ def _show(title: str, example: dict[str, np.ndarray], vocabulary: Vocabulary) ->
         label = vocabulary.words[label]
         words[position] = f"{{{label}}}" if label == words[position] else f"{{{label}>{words[position]}}}"
     relation = "a random one" if example["next_sentence_labels"][0] else "the next one"
-    return f"{title}: {length} tokens, {count} predicted, the second segment is {relation}\n  {' '.join(words)}"
+    return (
+        f"{title}: {length} tokens, {count} predicted, the second segment is {relation}\n  {' '.join(words)}"
+    )

@@ -1,23 +1,29 @@
 """Pairs of segments -> examples with masked tokens: the second half of making pre-training examples.
 
 Source: the rules of Google's `create_pretraining_data.py`; whole words as its `--do_whole_word_mask`.
-
-Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W words.
+ Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
+words.
 """
 
 import numpy as np
 
-from official.data.rows import ragged
 from official.data.pretraining.corpus import TokenizedDocuments
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, Rules
+from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 
 _SHARE_MASKED = 0.8  # of the predicted tokens; half of the others stay, half become a random word
 _SHARE_NOT_RANDOM = 0.9
 
 
-def build_examples(plan: np.ndarray, documents: TokenizedDocuments, vocabulary: Vocabulary, rules: Rules, rng: np.random.Generator) -> Examples:
+def build_examples(
+    plan: np.ndarray,
+    documents: TokenizedDocuments,
+    vocabulary: Vocabulary,
+    rules: Rules,
+    rng: np.random.Generator,
+) -> Examples:
     """Writes out and masks the examples of a plan.
 
     Args:
@@ -28,7 +34,9 @@ def build_examples(plan: np.ndarray, documents: TokenizedDocuments, vocabulary: 
     a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
     wanted_N = np.minimum(rules.predictions(text_N + 3), text_N)
     if rules.do_whole_word_mask:
-        chosen_NT = _choose_words(_continues(input_ids_NL, a_length_N, text_N, vocabulary), text_N, wanted_N, rng)
+        chosen_NT = _choose_words(
+            _continues(input_ids_NL, a_length_N, text_N, vocabulary), text_N, wanted_N, rng
+        )
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
     # One index for both axes: numpy is twice as fast with it.
@@ -40,8 +48,15 @@ def build_examples(plan: np.ndarray, documents: TokenizedDocuments, vocabulary: 
     labels = input_ids_NL.ravel()[place]
     positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
     input_ids_NL.ravel()[place] = _replace(labels, vocabulary, rng)
-    return Examples(input_ids=input_ids_NL, lengths=text_N + 3, first_lengths=a_length_N + 2, positions=positions_NP, labels=labels_NP,
-                    predictions=predictions_N, is_random=plan[:, IS_RANDOM] != 0)
+    return Examples(
+        input_ids=input_ids_NL,
+        lengths=text_N + 3,
+        first_lengths=a_length_N + 2,
+        positions=positions_NP,
+        labels=labels_NP,
+        predictions=predictions_N,
+        is_random=plan[:, IS_RANDOM] != 0,
+    )
 
 
 def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, length: int) -> np.ndarray:
@@ -49,8 +64,14 @@ def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, leng
     first_sep_N = 1 + plan[:, A_LENGTH]
     second_sep_N = 1 + first_sep_N + plan[:, B_LENGTH]
     column_L = np.arange(length, dtype=np.int32)
-    shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, (plan[:, B_START] - first_sep_N - 1)[:, None])
-    input_ids_NL = np.take(tokens, shift_NL + column_L, mode="clip")  # a separator and the padding take what lies beside the segment
+    shift_NL = np.where(
+        column_L <= first_sep_N[:, None],
+        plan[:, A_START, None] - 1,
+        (plan[:, B_START] - first_sep_N - 1)[:, None],
+    )
+    input_ids_NL = np.take(
+        tokens, shift_NL + column_L, mode="clip"
+    )  # a separator and the padding take what lies beside the segment
     input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.id_of("[PAD]")
     row_N = np.arange(len(plan))
     input_ids_NL[:, 0] = vocabulary.id_of("[CLS]")
@@ -80,7 +101,9 @@ def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Gene
     return chosen[:, :spare]
 
 
-def _continues(input_ids_NL: np.ndarray, a_length_N: np.ndarray, text_N: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+def _continues(
+    input_ids_NL: np.ndarray, a_length_N: np.ndarray, text_N: np.ndarray, vocabulary: Vocabulary
+) -> np.ndarray:
     """Returns bool [N, T]: whether the n-th token of the text goes on with the word of the one before it, in
     the same segment."""
     text_column = np.arange(text_N.max())
@@ -89,7 +112,9 @@ def _continues(input_ids_NL: np.ndarray, a_length_N: np.ndarray, text_N: np.ndar
     return continues_NT & (text_column != a_length_N[:, None]) & (text_column > 0)
 
 
-def _choose_words(continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _choose_words(
+    continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Chooses whole words in random order, leaving out those that would make more than wanted_N tokens.
     Returns bool [N, T]."""
     is_text_NT = np.arange(continues_NT.shape[1]) < text_N[:, None]

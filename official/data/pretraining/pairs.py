@@ -1,7 +1,9 @@
-"""Documents -> pairs of segments: the first half of making pre-training examples. No files here, and no TensorFlow.
+"""Documents -> pairs of segments: the first half of making pre-training examples. No files here, and no
+TensorFlow.
 
-Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all documents, each as
-often as it is duplicated, go forward together, one pair per step, so that a step is a few operations on arrays.
+Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
+documents, each as often as it is duplicated, go forward together, one pair per step, so that a step is a few
+operations on arrays.
 """
 
 import dataclasses
@@ -37,15 +39,23 @@ class Rules:
         _check(self, "masked_lm_prob", 0.0, 1.0)
         _check(self, "short_seq_prob", 0.0, 1.0)
         if self.remask and self.do_whole_word_mask:
-            raise ConfigError("--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop one of the two.")
+            raise ConfigError(
+                "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop"
+                " one of the two."
+            )
         if self.max_tokens < 8:
-            raise ConfigError(f"--remask with --max_seq_length={self.max_seq_length} and --max_predictions_per_seq={self.max_predictions_per_seq} "
-                              "leaves no room for text. Lower --max_predictions_per_seq.")
+            raise ConfigError(
+                f"--remask with --max_seq_length={self.max_seq_length} and"
+                f" --max_predictions_per_seq={self.max_predictions_per_seq} leaves no room for text. Lower"
+                " --max_predictions_per_seq."
+            )
 
     def predictions(self, tokens):
         """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
         Source: Google's rules."""
-        return np.clip(np.rint(tokens * self.masked_lm_prob).astype(np.int64), 1, self.max_predictions_per_seq)
+        return np.clip(
+            np.rint(tokens * self.masked_lm_prob).astype(np.int64), 1, self.max_predictions_per_seq
+        )
 
     @property
     def max_tokens(self) -> int:
@@ -90,14 +100,21 @@ def plan_pairs(documents: TokenizedDocuments, rules: Rules, rng: np.random.Gener
         cuts = lanes.cut(documents.sentence_starts, rng)
         steps.append((lanes, cuts))
         lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
-    plan = _plan(_joined(lanes for lanes, _ in steps), _joined(cuts for _, cuts in steps), documents, rules, rng)
+    plan = _plan(
+        _joined(lanes for lanes, _ in steps), _joined(cuts for _, cuts in steps), documents, rules, rng
+    )
     return plan[rng.permutation(len(plan))]
 
 
 def _joined(parts):
     """Returns one dataclass of arrays for those of many steps."""
     parts = list(parts)
-    return type(parts[0])(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(parts[0])))
+    return type(parts[0])(
+        *(
+            np.concatenate([getattr(part, field.name) for part in parts])
+            for field in dataclasses.fields(parts[0])
+        )
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +132,12 @@ class _Lanes:
         document = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
         is_short = rng.random(len(document)) < rules.short_seq_prob
         short = 2 + _draw(rng, np.full(len(document), rules.max_pair_length - 1))
-        return cls(document, documents.document_starts[document], documents.document_starts[document + 1],
-                   np.where(is_short, short, rules.max_pair_length))
+        return cls(
+            document,
+            documents.document_starts[document],
+            documents.document_starts[document + 1],
+            np.where(is_short, short, rules.max_pair_length),
+        )
 
     def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "_Cuts":
         """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a
@@ -146,15 +167,24 @@ def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
     return (rng.random(len(count)) * count).astype(np.int64)
 
 
-def _plan(lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> np.ndarray:
+def _plan(
+    lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator
+) -> np.ndarray:
     """Makes a pair of each cut. Returns int32 [N, 5]. What is drawn here has no bearing on the next cut, so
     that it waits until all are made."""
     starts = documents.sentence_starts
     a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
-    random_start, random_end = _random_segments(documents, lanes.document, lanes.target - (a_end - a_start), rng)
-    b_start, b_end = np.where(cuts.is_random, random_start, a_end), np.where(cuts.is_random, random_end, starts[cuts.end])
+    random_start, random_end = _random_segments(
+        documents, lanes.document, lanes.target - (a_end - a_start), rng
+    )
+    b_start, b_end = (
+        np.where(cuts.is_random, random_start, a_end),
+        np.where(cuts.is_random, random_end, starts[cuts.end]),
+    )
     a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
-    a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)  # what is cut is cut token by token at the front or the back
+    a_start = a_start + rng.binomial(
+        a_end - a_start - a_length, 0.5
+    )  # what is cut is cut token by token at the front or the back
     b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
     return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
 
@@ -162,10 +192,14 @@ def _plan(lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rule
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more,
     `last` at most."""
-    return np.minimum(np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last)  # a third of np.clip's time
+    return np.minimum(
+        np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last
+    )  # a third of np.clip's time
 
 
-def _random_segments(documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator):
+def _random_segments(
+    documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
+):
     """Returns ranges of at least `target` tokens, where there are so many, from random places of other
     documents than `document`."""
     other = _draw(rng, np.full(len(document), documents.num_documents - 1))
@@ -176,7 +210,9 @@ def _random_segments(documents: TokenizedDocuments, document: np.ndarray, target
     return documents.sentence_starts[start], documents.sentence_starts[end]
 
 
-def kept_lengths(a_length: np.ndarray, b_length: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+def kept_lengths(
+    a_length: np.ndarray, b_length: np.ndarray, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns what is left of two segments when the longer one (of equals: B) loses tokens until they fit
     together."""
     half_a, half_b = (max_length + 1) // 2, max_length // 2

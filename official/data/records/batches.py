@@ -5,13 +5,12 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from absl import logging
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError
-from official.data.records import parallelism
-from official.data.records import record_counts
 from official.data.records import containers as records_lib
+from official.data.records import parallelism, record_counts
 from official.data.records.streams import Streams
 from official.io import files as files_lib
 
@@ -30,7 +29,10 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     found = files_lib.find_files(patterns, flag, in_folders="*.tfrecord")
     records = [path for path in found if os.path.basename(path) != record_counts.MANIFEST]
     if not records:
-        raise ConfigError(f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {record_counts.MANIFEST}. Give TFRecord files.")
+        raise ConfigError(
+            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {record_counts.MANIFEST}. Give"
+            " TFRecord files."
+        )
     return records
 
 
@@ -39,7 +41,10 @@ def detect_format(files: list[str]) -> str:
     says what is wrong."""
     for path in files:
         try:
-            return records_lib.detect_format(next(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator())) or "plain"
+            return (
+                records_lib.detect_format(next(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()))
+                or "plain"
+            )
         except StopIteration:
             continue
         except tf.errors.OpError:
@@ -88,7 +93,11 @@ def read_batches(path: str, record_format: str, limit: int | None = None) -> Ite
     """
     records, number, size = tf.data.TFRecordDataset(path), 0, 0
     try:
-        for batch in records.take(-1 if limit is None else limit).batch(records_lib.records_of(_CHECKED_EXAMPLES, record_format)).as_numpy_iterator():
+        for batch in (
+            records.take(-1 if limit is None else limit)
+            .batch(records_lib.records_of(_CHECKED_EXAMPLES, record_format))
+            .as_numpy_iterator()
+        ):
             number, size = number + len(batch), size + sum(map(len, batch)) + _FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
@@ -102,7 +111,9 @@ def read_batches(path: str, record_format: str, limit: int | None = None) -> Ite
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message}.") from None
     if not is_whole:
-        raise ConfigError(f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read.")
+        raise ConfigError(
+            f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read."
+        )
 
 
 def read_examples(path: str, record_format: str) -> Iterator[bytes]:
@@ -142,11 +153,24 @@ def num_streams(num_files: int, train_batch_size: int) -> int:
     A step takes the same number of examples from every stream, and a host reads whole streams. What a step
     trains on is thus the same however many hosts there are.
     """
-    return max(count for count in range(1, _MOST_STREAMS + 1) if train_batch_size % count == 0 and num_files % count == 0)
+    return max(
+        count
+        for count in range(1, _MOST_STREAMS + 1)
+        if train_batch_size % count == 0 and num_files % count == 0
+    )
 
 
-def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int, samples_done: int = 0,
-                     streams: int = 1, host: int = 0, num_hosts: int = 1, counts_path: str = "") -> tf.data.Dataset:
+def training_dataset(
+    files: list[str],
+    schema: dict,
+    batch_size: int,
+    seed: int,
+    samples_done: int = 0,
+    streams: int = 1,
+    host: int = 0,
+    num_hosts: int = 1,
+    counts_path: str = "",
+) -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size]
     of ones.
 
@@ -170,14 +194,19 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
     if streams % num_hosts:
-        raise ConfigError(f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share evenly. Write a number "
-                          f"of shards that is a multiple of {num_hosts}, with a --train_batch_size that is one too.")
+        raise ConfigError(
+            f"input_files: {len(files)} files make {streams} streams, which {num_hosts} hosts cannot share"
+            f" evenly. Write a number of shards that is a multiple of {num_hosts}, with a --train_batch_size"
+            " that is one too."
+        )
 
     record_format = detect_format(files)
     _check_sizes(files)
 
     def parse(rows):
-        features = records_lib.parse_rows(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]), schema, record_format)
+        features = records_lib.parse_rows(
+            tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]), schema, record_format
+        )
         return {**features, "example_weights": tf.ones([batch_size])}
 
     own = Streams(files, streams, schema, record_format, seed)
@@ -188,7 +217,9 @@ def training_dataset(files: list[str], schema: dict, batch_size: int, seed: int,
 
 def _check_sizes(files: list[str]) -> None:
     for path in files:
-        if tf.io.gfile.stat(path).length < _FRAME_BYTES:  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
+        if (
+            tf.io.gfile.stat(path).length < _FRAME_BYTES
+        ):  # TensorFlow reads such a file as an empty one, and a stream of those would never yield
             raise ConfigError(f"--input_files: {path} has no records.")
 
 
@@ -203,19 +234,24 @@ def evaluation_dataset(files: list[str], schema: dict, batch_size: int, num_samp
     def parse_and_fill(rows):
         features = records_lib.parse_rows(rows, schema, record_format)
         missing = batch_size - tf.shape(rows)[0]
-        features = {name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
-                    for name, value in features.items()}
+        features = {
+            name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
+            for name, value in features.items()
+        }
         features["example_weights"] = tf.cast(tf.range(batch_size) < batch_size - missing, tf.float32)
         return features
 
     records = tf.data.TFRecordDataset(files).batch(records_lib.records_of(batch_size, record_format))
-    rows = _take(records.map(lambda batch: records_lib.unpack(batch, schema, record_format)), num_samples).rebatch(batch_size)
+    rows = _take(
+        records.map(lambda batch: records_lib.unpack(batch, schema, record_format)), num_samples
+    ).rebatch(batch_size)
     batches = rows.map(parse_and_fill, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
     return parallelism.fixed(batches)
 
 
 def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
     """Returns the blocks up to their first `rows` rows."""
+
     def cut(left, block):
         block = block[:left]
         return left - tf.shape(block, tf.int64)[0], block

@@ -12,8 +12,8 @@ import os
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import schema as schema_lib
 from official.data.pretraining.examples import Examples
+from official.data.records import schema as schema_lib
 from official.data.records.formats import compact, plain, remask
 from official.io.json_files import read_json
 
@@ -24,7 +24,11 @@ def lower_case_of(path: str) -> bool | None:
     """Returns whether the text of a file of records was lower-cased, as the manifest beside it says; None
     where it says nothing."""
     try:
-        told = read_json(os.path.join(os.path.dirname(path), "manifest.json")).get("flags", {}).get("do_lower_case")
+        told = (
+            read_json(os.path.join(os.path.dirname(path), "manifest.json"))
+            .get("flags", {})
+            .get("do_lower_case")
+        )
     except (ConfigError, AttributeError):  # none, or somebody else's
         return None
     return told if isinstance(told, bool) else None
@@ -34,8 +38,11 @@ def check_vocabulary(vocabulary, record_format: str) -> None:
     """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
     limit = FORMATS[record_format].VOCABULARY_LIMIT
     if vocabulary.size > limit:
-        raise ConfigError(f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has {vocabulary.size:,}. "
-                          f"Give a smaller --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}.")
+        raise ConfigError(
+            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
+            f" {vocabulary.size:,}. Give a smaller"
+            f" --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
+        )
 
 
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
@@ -58,7 +65,9 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
         return FORMATS[record_format].encode(examples)
     value = examples.input_ids.shape[1] if pad_position_value is None else pad_position_value
     if not 0 <= value < remask.VOCABULARY_LIMIT:
-        raise ConfigError(f"--pad_position_value={value} is out of range. Allowed: 0 to {remask.VOCABULARY_LIMIT - 1}.")
+        raise ConfigError(
+            f"--pad_position_value={value} is out of range. Allowed: 0 to {remask.VOCABULARY_LIMIT - 1}."
+        )
     return remask.encode(examples, value)
 
 

@@ -1,9 +1,9 @@
 """Where an interleaved reading of files stands after some records: found by arithmetic, not by reading.
-
-A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the last block of a
-file is what is left. A place whose file gives nothing more stays empty for that turn and takes the next file at its next one.
-That is how tf.data's interleave works on files that are read in batches of `part`; so a reading that goes on is a new one of
-the files in the order in which their turns come, each without its first records.
+ A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
+last block of a file is what is left. A place whose file gives nothing more stays empty for that turn and
+takes the next file at its next one. That is how tf.data's interleave works on files that are read in batches
+of `part`; so a reading that goes on is a new one of the files in the order in which their turns come, each
+without its first records.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ from typing import NamedTuple
 class Place(NamedTuple):
     """Where a reading stands."""
 
-    files: list[tuple[int, int]]  # (number, records that are passed) of those not read to the end, in the order of their turns
+    files: list[
+        tuple[int, int]
+    ]  # (number, records that are passed) of those not read to the end, in the order of their turns
     cut: int  # records that are passed, too, of the first block that comes
 
 
@@ -46,7 +48,9 @@ def _whole_rounds(places: list, records: Sequence[int], part: int, passed: int) 
     """Takes as many rounds of full blocks from all places as can be taken; returns their records."""
     if None in places:
         return 0
-    rounds = min(passed // (part * len(places)), *((records[number] - read) // part for number, read in places))
+    rounds = min(
+        passed // (part * len(places)), *((records[number] - read) // part for number, read in places)
+    )
     for place in places:
         place[1] += rounds * part
     return rounds * part * len(places)

@@ -1,8 +1,7 @@
 """How many records and examples the files of a job hold: counted once, and kept beside the run.
-
-Records are counted by going from length to length through the file's bytes; only those of formats that hold any number of
-examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its manifest says how many
-examples they have.
+ Records are counted by going from length to length through the file's bytes; only those of formats that hold
+any number of examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
+manifest says how many examples they have.
 """
 
 import functools
@@ -13,9 +12,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.config import ConfigError
 from official.data.records import containers as records_lib
@@ -50,7 +49,9 @@ class FileCounts:
     def examples_before(self, record: int) -> int:
         """Returns the examples in the first `record` records."""
         run = int(np.searchsorted(self._records[1:-1], record, side="right"))
-        return int(self._examples[run]) + (record - int(self._records[run])) * (self.runs[run][0] if self.runs else 0)
+        return int(self._examples[run]) + (record - int(self._records[run])) * (
+            self.runs[run][0] if self.runs else 0
+        )
 
 
 def count(paths: list[str], record_format: str, kept_path: str = "") -> list[FileCounts]:
@@ -66,7 +67,10 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Fil
     """
     versions = [_version(path) for path in paths]
     kept = _read_kept(kept_path)
-    found = [kept[path][1] if path in kept and kept[path][0] == version else None for path, version in zip(paths, versions)]
+    found = [
+        kept[path][1] if path in kept and kept[path][0] == version else None
+        for path, version in zip(paths, versions)
+    ]
     if all(found):
         return found
     if records_lib.examples_per_record(record_format) == 1:
@@ -77,7 +81,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Fil
         logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
         count_file = functools.partial(_count_file, record_format=record_format)
         with ThreadPoolExecutor(_READERS) as readers:
-            for number, counts in zip(missing, readers.map(count_file, [paths[number] for number in missing])):
+            for number, counts in zip(
+                missing, readers.map(count_file, [paths[number] for number in missing])
+            ):
                 found[number] = counts
     _write_kept(kept_path, paths, versions, found)
     return found
@@ -88,7 +94,7 @@ def _version(path: str) -> tuple[int, int]:
         return files.version(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is known already
 
 
@@ -104,23 +110,33 @@ def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], FileCounts]]:
         return {}
 
 
-def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts]) -> None:
+def _write_kept(
+    path: str, paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts]
+) -> None:
     if not path:
         return
-    entries = {name: {"bytes": size, "changed": changed, "runs": counts.runs}
-               for name, (size, changed), counts in zip(paths, versions, found)}
+    entries = {
+        name: {"bytes": size, "changed": changed, "runs": counts.runs}
+        for name, (size, changed), counts in zip(paths, versions, found)
+    }
     try:
         writing.replace_file(path, json.dumps({"files": entries}) + "\n")
     except OSError as error:
-        logging.warning("%s cannot be written (%s): the next process counts again.", path, error.strerror or error)
+        logging.warning(
+            "%s cannot be written (%s): the next process counts again.", path, error.strerror or error
+        )
 
 
-def _by_manifests(paths: list[str], versions: list[tuple[int, int]],
-                  found: list[FileCounts | None]) -> list[FileCounts | None]:
+def _by_manifests(
+    paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts | None]
+) -> list[FileCounts | None]:
     """Fills in what the manifests in the files' folders say, for records of one example. Of a file that has
     another size now they say nothing."""
     folders = list(map(os.path.dirname, paths))
-    manifests = {folder: _manifest_counts(folder) for folder in {folder for folder, counts in zip(folders, found) if not counts}}
+    manifests = {
+        folder: _manifest_counts(folder)
+        for folder in {folder for folder, counts in zip(folders, found) if not counts}
+    }
     for number, (path, (size, _)) in enumerate(zip(paths, versions)):
         examples, sizes = manifests.get(folders[number], ({}, {}))
         name = os.path.basename(path)
@@ -139,7 +155,7 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
     return (examples, sizes) if isinstance(examples, dict) and isinstance(sizes, dict) else ({}, {})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Counting
 
 
@@ -168,5 +184,7 @@ def count_records(path: str) -> int:
             place += _HEAD_BYTES + _LENGTH.unpack_from(chunk, place - start)[0] + _CHECKSUM_BYTES
             number += 1
     if place > size:
-        raise ConfigError(f"{path} is truncated or damaged after record {number - 1}: record {number} cannot be read.")
+        raise ConfigError(
+            f"{path} is truncated or damaged after record {number - 1}: record {number} cannot be read."
+        )
     return number

@@ -1,6 +1,7 @@
 """The schema of a pre-training example: one table from which records are written, parsed and faked.
 
-Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7 reference.
+Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7
+reference.
 """
 
 import dataclasses
@@ -8,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-
 
 INTEGER_LIMIT = 1 << 31  # of integers in memory, which have 32 bits
 
@@ -27,7 +27,9 @@ class Feature:
         return tf.int64 if self.dtype.is_integer else tf.float32
 
 
-def pretraining_schema(max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None) -> dict[str, Feature]:
+def pretraining_schema(
+    max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None
+) -> dict[str, Feature]:
     """Returns the features of a pre-training record, L = max_seq_length, P = max_predictions_per_seq.
 
     `next_sentence_labels` is 1 where the second segment is a random one.
@@ -49,7 +51,9 @@ def parse_batch(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str
 
     Whole batches are parsed at once: about four times the speed of parsing one by one.
     """
-    spec = {name: tf.io.FixedLenFeature([feature.length], feature.disk_dtype) for name, feature in schema.items()}
+    spec = {
+        name: tf.io.FixedLenFeature([feature.length], feature.disk_dtype) for name, feature in schema.items()
+    }
     parsed = in_range(tf.io.parse_example(serialized_B, spec), schema)
     return {name: tf.cast(parsed[name], feature.dtype) for name, feature in schema.items()}
 
@@ -61,7 +65,11 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
     Not every step would fail on such a value: a segment 9 is a row of zeros, and a GPU has zeros for any id
       that it has not.
     """
-    good = [tf.reduce_all(_is_in_range(values[name], feature)) for name, feature in schema.items() if name in values]
+    good = [
+        tf.reduce_all(_is_in_range(values[name], feature))
+        for name, feature in schema.items()
+        if name in values
+    ]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), ["values are out of range"])]):
         return {name: tf.identity(value) for name, value in values.items()}
 

@@ -1,7 +1,7 @@
-"""The order of training examples: files are dealt out to streams, and each is read for ever in an order of its own.
-
-Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and examples of its
-files; what was read before is passed over without being parsed or shuffled.
+"""The order of training examples: files are dealt out to streams, and each is read for ever in an order of
+its own.
+ Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and
+examples of its files; what was read before is passed over without being parsed or shuffled.
 """
 
 import bisect
@@ -13,10 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import interleaving
-from official.data.records import parallelism
-from official.data.records import record_counts
 from official.data.records import containers as records_lib
+from official.data.records import interleaving, parallelism, record_counts
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_EXAMPLES = 8192  # of all streams together
@@ -43,7 +41,9 @@ class Streams(NamedTuple):
     record_format: str
     seed: int
 
-    def rows(self, numbers: Sequence[int], examples_done: int, batch_size: int, counts_path: str) -> tf.data.Dataset:
+    def rows(
+        self, numbers: Sequence[int], examples_done: int, batch_size: int, counts_path: str
+    ) -> tf.data.Dataset:
         """Returns the rows (`records.unpack`) of some streams, as many of one as of the other, `batch_size`
         at a time.
 
@@ -61,7 +61,9 @@ class Streams(NamedTuple):
             return rest.concatenate(self._epochs(number, place.epoch + 1)).rebatch(turn, drop_remainder=True)
 
         streams = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *places))
-        return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(batch_size, drop_remainder=True)
+        return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(
+            batch_size, drop_remainder=True
+        )
 
     def _epochs(self, number: tf.Tensor, first: tf.Tensor | int) -> tf.data.Dataset:
         """Returns windows of shuffled rows of a stream, from the beginning of an epoch on (int64 scalars)."""
@@ -69,31 +71,50 @@ class Streams(NamedTuple):
 
     def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
         blocks = tf.data.Dataset.from_tensor_slices(self._order(number, epoch)).interleave(
-            lambda path: tf.data.TFRecordDataset(path).batch(self._part()), cycle_length=self._cycle(), block_length=1)
+            lambda path: tf.data.TFRecordDataset(path).batch(self._part()),
+            cycle_length=self._cycle(),
+            block_length=1,
+        )
         return self._shuffled(blocks, number, epoch, 0)
 
     def _windows(self, number: tf.Tensor, place: _Place) -> tf.data.Dataset:
         """Returns the windows of an epoch from a place on."""
-        blocks = tf.data.Dataset.from_tensor_slices((place.files, place.passed)).take(place.num_files).interleave(
-            lambda path, passed: tf.data.TFRecordDataset(path).skip(passed).batch(self._part()), cycle_length=self._cycle(), block_length=1)
+        blocks = (
+            tf.data.Dataset.from_tensor_slices((place.files, place.passed))
+            .take(place.num_files)
+            .interleave(
+                lambda path, passed: tf.data.TFRecordDataset(path).skip(passed).batch(self._part()),
+                cycle_length=self._cycle(),
+                block_length=1,
+            )
+        )
         return self._shuffled(_skip(blocks, place.cut_records), number, place.epoch, place.window)
 
-    def _shuffled(self, blocks: tf.data.Dataset, number: tf.Tensor, epoch: tf.Tensor,
-                  first_window: tf.Tensor | int) -> tf.data.Dataset:
+    def _shuffled(
+        self, blocks: tf.data.Dataset, number: tf.Tensor, epoch: tf.Tensor, first_window: tf.Tensor | int
+    ) -> tf.data.Dataset:
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
             rows = records_lib.unpack(records, self.schema, self.record_format)
-            return tf.random.experimental.stateless_shuffle(rows, tf.random.experimental.stateless_fold_in(seed, window_number))
+            return tf.random.experimental.stateless_shuffle(
+                rows, tf.random.experimental.stateless_fold_in(seed, window_number)
+            )
 
-        return blocks.rebatch(self._window()).enumerate(first_window).map(unpack, num_parallel_calls=parallelism.CALLS)
+        return (
+            blocks.rebatch(self._window())
+            .enumerate(first_window)
+            .map(unpack, num_parallel_calls=parallelism.CALLS)
+        )
 
     def _order_seed(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
-        return tf.random.experimental.stateless_fold_in(tf.stack([tf.constant(self.seed, tf.int64), number]), epoch)
+        return tf.random.experimental.stateless_fold_in(
+            tf.stack([tf.constant(self.seed, tf.int64), number]), epoch
+        )
 
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
-        own = tf.constant(self.files)[number::self.count]
+        own = tf.constant(self.files)[number :: self.count]
         return tf.random.experimental.stateless_shuffle(own, seed=self._order_seed(number, epoch))
 
     def _window(self) -> int:
@@ -109,7 +130,7 @@ class Streams(NamedTuple):
 
     def _places(self, numbers: Sequence[int], examples_done: int, counts_path: str) -> tuple[np.ndarray, ...]:
         """Returns the fields of `_Place`, one for each stream."""
-        own = sorted({path for number in numbers for path in self.files[number::self.count]})
+        own = sorted({path for number in numbers for path in self.files[number :: self.count]})
         counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
             places = [self._place(number, examples_done, counts) for number in numbers]
@@ -118,7 +139,7 @@ class Streams(NamedTuple):
 
     def _place(self, number: int, examples_done: int, counts: dict[str, record_counts.FileCounts]) -> _Place:
         """Returns where a stream goes on after its first examples, found by arithmetic."""
-        examples = sum(counts[path].examples for path in self.files[number::self.count])
+        examples = sum(counts[path].examples for path in self.files[number :: self.count])
         if not examples:
             raise ConfigError(f"--input_files: {self.files[number]} has no examples.")
         epoch, rows = divmod(examples_done, examples)
@@ -136,21 +157,29 @@ class Streams(NamedTuple):
         place = find_place(window)
         filling = len(order) - len(place.files)  # all streams' lists have one length
         return _Place(
-            epoch, files=[order[file] for file, _ in place.files] + [""] * filling,
-            passed=[passed for _, passed in place.files] + [0] * filling, num_files=len(place.files),
-            window=window, cut_records=place.cut, cut_rows=rows - rows_before(window))
+            epoch,
+            files=[order[file] for file, _ in place.files] + [""] * filling,
+            passed=[passed for _, passed in place.files] + [0] * filling,
+            num_files=len(place.files),
+            window=window,
+            cut_records=place.cut,
+            cut_rows=rows - rows_before(window),
+        )
 
 
 def _examples_passed(files: list[record_counts.FileCounts], place: interleaving.Place) -> int:
     """Returns the examples that come before a place."""
     first, passed = place.files[0]
-    left = sum(files[number].examples - files[number].examples_before(records) for number, records in place.files)
+    left = sum(
+        files[number].examples - files[number].examples_before(records) for number, records in place.files
+    )
     cut = files[first].examples_before(passed + place.cut) - files[first].examples_before(passed)
     return sum(found.examples for found in files) - left + cut
 
 
 def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:
     """Returns the windows without their first `rows` rows."""
+
     def cut(left, window):
         cut_off = tf.minimum(left, tf.shape(window, tf.int64)[0])
         return left - cut_off, window[cut_off:]

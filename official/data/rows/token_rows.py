@@ -1,7 +1,7 @@
 """Sequences of different lengths in memory -> batches, in an order that is a function of (seed, epoch).
-
-Bucketed batches hold sequences of about one length, so that padding does not dominate; this changes the order only. All is
-done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
+ Bucketed batches hold sequences of about one length, so that padding does not dominate; this changes the
+order only. All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever
+that is.
 """
 
 import dataclasses
@@ -43,8 +43,17 @@ def num_batches(rows: int, batch_size: int) -> int:
     return -(-rows // batch_size)
 
 
-def training_dataset(rows: TokenRows, batch_size: int, part_size: int, max_seq_length: int, bucketed: bool, seed: int,
-                     batches_done: int = 0, host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
+def training_dataset(
+    rows: TokenRows,
+    batch_size: int,
+    part_size: int,
+    max_seq_length: int,
+    bucketed: bool,
+    seed: int,
+    batches_done: int = 0,
+    host: int = 0,
+    num_hosts: int = 1,
+) -> tf.data.Dataset:
     """Returns an endless dataset of parts of batches.
 
     Every epoch visits each sequence once. Its last batch is filled up with sequences of weight 0. A batch is
@@ -76,20 +85,26 @@ def training_dataset(rows: TokenRows, batch_size: int, part_size: int, max_seq_l
     return _features(rows, epochs.skip(skipped), part_size, max_seq_length, bucketed, host, num_hosts)
 
 
-def evaluation_dataset(rows: TokenRows, batch_size: int, max_seq_length: int, bucketed: bool) -> tf.data.Dataset:
+def evaluation_dataset(
+    rows: TokenRows, batch_size: int, max_seq_length: int, bucketed: bool
+) -> tf.data.Dataset:
     """Returns all sequences once, the longest first where `bucketed`; the last batch is filled up with
     sequences of weight 0."""
     order = np.argsort(-np.asarray(rows.lengths), kind="stable") if bucketed else np.arange(len(rows))
     filled = np.full(num_batches(len(rows), batch_size) * batch_size, -1, np.int64)
-    filled[:len(order)] = order
+    filled[: len(order)] = order
     batches = tf.data.Dataset.from_tensor_slices(filled.reshape(-1, batch_size))
     return _features(rows, batches, batch_size, max_seq_length, bucketed)
 
 
-def _training_order(lengths_N: tf.Tensor, batch_size: int, bucketed: bool, seed: int, epoch: tf.Tensor) -> tf.Tensor:
+def _training_order(
+    lengths_N: tf.Tensor, batch_size: int, bucketed: bool, seed: int, epoch: tf.Tensor
+) -> tf.Tensor:
     """Returns int64 [batches, batch_size]: the numbers of the sequences of one epoch's batches; -1 is
     filling."""
-    seeds = tf.random.split(tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch), 2)
+    seeds = tf.random.split(
+        tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch), 2
+    )
     count = tf.size(lengths_N)
     order = tf.random.experimental.stateless_shuffle(tf.range(count, dtype=tf.int64), seeds[0])
     if bucketed:
@@ -100,8 +115,15 @@ def _training_order(lengths_N: tf.Tensor, batch_size: int, bucketed: bool, seed:
     return tf.random.experimental.stateless_shuffle(batches, seeds[1]) if bucketed else batches
 
 
-def _features(rows: TokenRows, batches: tf.data.Dataset, part_size: int, max_seq_length: int, bucketed: bool,
-              host: int = 0, num_hosts: int = 1) -> tf.data.Dataset:
+def _features(
+    rows: TokenRows,
+    batches: tf.data.Dataset,
+    part_size: int,
+    max_seq_length: int,
+    bucketed: bool,
+    host: int = 0,
+    num_hosts: int = 1,
+) -> tf.data.Dataset:
     """Returns this host's parts of batches, given as numbers of sequences."""
     with tf.device("CPU"):
         ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
@@ -110,7 +132,11 @@ def _features(rows: TokenRows, batches: tf.data.Dataset, part_size: int, max_seq
 
     def cut(rows_B):
         longest = tf.reduce_max(tf.gather(lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
-        length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length) if bucketed else tf.constant(max_seq_length)
+        length = (
+            tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length)
+            if bucketed
+            else tf.constant(max_seq_length)
+        )
         parts = tf.reshape(rows_B, [-1, part_size])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 
@@ -118,19 +144,38 @@ def _features(rows: TokenRows, batches: tf.data.Dataset, part_size: int, max_seq
         chosen_B = tf.maximum(rows_B, 0)
         column_L = tf.range(length)
         is_token_BL = column_L < tf.gather(lengths_N, chosen_B)[:, None]
-        places_BL = tf.gather(starts_N, chosen_B)[:, None] + tf.cast(tf.where(is_token_BL, column_L, 0), tf.int64)
+        places_BL = tf.gather(starts_N, chosen_B)[:, None] + tf.cast(
+            tf.where(is_token_BL, column_L, 0), tf.int64
+        )
         is_second_BL = is_token_BL & (column_L >= tf.gather(firsts_N, chosen_B)[:, None])
-        features = {"input_ids": tf.cast(tf.gather(ids_T, places_BL), tf.int32) * tf.cast(is_token_BL, tf.int32),
-                    "input_mask": tf.cast(is_token_BL, tf.int32), "segment_ids": tf.cast(is_second_BL, tf.int32)}
-        features = {name: tf.ensure_shape(value, [part_size, None if bucketed else max_seq_length]) for name, value in features.items()}
+        features = {
+            "input_ids": tf.cast(tf.gather(ids_T, places_BL), tf.int32) * tf.cast(is_token_BL, tf.int32),
+            "input_mask": tf.cast(is_token_BL, tf.int32),
+            "segment_ids": tf.cast(is_second_BL, tf.int32),
+        }
+        features = {
+            name: tf.ensure_shape(value, [part_size, None if bucketed else max_seq_length])
+            for name, value in features.items()
+        }
         features |= {name: tf.gather(values, chosen_B) for name, values in columns.items()}
-        return features | {"example_weights": tf.cast(rows_B >= 0, tf.float32), "rows": tf.cast(rows_B, tf.int32)}
+        return features | {
+            "example_weights": tf.cast(rows_B >= 0, tf.float32),
+            "rows": tf.cast(rows_B, tf.int32),
+        }
 
-    return parallelism.fixed(batches.flat_map(cut).map(gather, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS))
+    return parallelism.fixed(
+        batches.flat_map(cut).map(gather, num_parallel_calls=parallelism.CALLS).prefetch(parallelism.CALLS)
+    )
 
 
-def synthetic_rows(columns: dict[str, np.ndarray], count: int, length: int, vocab_size: int, seed: int) -> TokenRows:
+def synthetic_rows(
+    columns: dict[str, np.ndarray], count: int, length: int, vocab_size: int, seed: int
+) -> TokenRows:
     """Returns `count` sequences of `length` random words each, in two segments, with columns of `count`
     values."""
-    ids = np.random.default_rng(seed).integers(min(5, vocab_size - 1), vocab_size, count * length).astype(np.int32)
+    ids = (
+        np.random.default_rng(seed)
+        .integers(min(5, vocab_size - 1), vocab_size, count * length)
+        .astype(np.int32)
+    )
     return TokenRows(ids, np.full(count, length, np.int32), np.full(count, length // 2, np.int32), columns)

@@ -1,10 +1,13 @@
-"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of predictions.
+"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of
+predictions.
 
-Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of which can only help:
-  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the question, padding and
-    pieces that another window shows better do not take the places of the best.
-  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the words and strips
-    what it can by comparing texts, and gives whole words, with their punctuation, where that fails.
+Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of
+which can only help:
+  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
+    question, padding and pieces that another window shows better do not take the places of the best.
+  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the
+    words and strips what it can by comparing texts, and gives whole words, with their punctuation, where that
+    fails.
   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
 """
 
@@ -16,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.io import writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Features
 from official.data.squad.reading import SquadData
+from official.io import writing
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold
@@ -61,7 +64,9 @@ class Answers:
     null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
 
 
-def answer_questions(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules) -> Answers:
+def answer_questions(
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules
+) -> Answers:
     """Finds the answers to all questions.
 
     Args:
@@ -77,18 +82,27 @@ def answer_questions(start_logits: np.ndarray, end_logits: np.ndarray, features:
     _check_logits(start_logits, end_logits, features)
     candidates = _search(start_logits, end_logits, features, rules)
     starts = np.searchsorted(candidates.questions, np.arange(len(data.questions) + 1)).tolist()
-    nulls = _null_logits(start_logits, end_logits, features, len(data.questions)) if rules.version_2_with_negative else None
+    nulls = (
+        _null_logits(start_logits, end_logits, features, len(data.questions))
+        if rules.version_2_with_negative
+        else None
+    )
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     columns = candidates.lists()
     for number, question in enumerate(data.questions):
-        found = _distinct(columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size)
+        found = _distinct(
+            columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
+        )
         _add(answers, question.id, found, nulls and nulls[number], rules)
     return answers
 
 
 def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
     """Returns the predictions of version 2 with another null_score_diff_threshold."""
-    return {identity: "" if odds > threshold else answers.best_texts[identity] for identity, odds in answers.null_odds.items()}
+    return {
+        identity: "" if odds > threshold else answers.best_texts[identity]
+        for identity, odds in answers.null_odds.items()
+    }
 
 
 def write_answers(answers: Answers, folder: str) -> list[str]:
@@ -116,16 +130,24 @@ def _write(path: str, by_question: dict) -> None:
 def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features) -> None:
     longest = int(features.lengths.max(initial=0))
     for name, logits in (("start", start_logits), ("end", end_logits)):
-        if logits.ndim != 2 or len(logits) != len(features) or not longest <= logits.shape[1] <= features.input_ids.shape[1]:
-            raise ConfigError(f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per feature, of {longest} "
-                              f"to {features.input_ids.shape[1]} columns.")
+        if (
+            logits.ndim != 2
+            or len(logits) != len(features)
+            or not longest <= logits.shape[1] <= features.input_ids.shape[1]
+        ):
+            raise ConfigError(
+                f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per"
+                f" feature, of {longest} to {features.input_ids.shape[1]} columns."
+            )
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
-            raise ConfigError(f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those of "
-                              f"{(~finite).sum() - 1:,} others: the model has diverged.")
+            raise ConfigError(
+                f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those"
+                f" of {(~finite).sum() - 1:,} others: the model has diverged."
+            )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Candidates
 
 
@@ -144,22 +166,34 @@ class _Candidates(NamedTuple):
         return tuple(values.tolist() for values in self[1:])
 
 
-def _search(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules) -> _Candidates:
+def _search(
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules
+) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer."""
     may_start, may_end = features_lib.is_max_context(features), features.is_context()
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)
-        starts, ends = (_best(logits[block], may[block, :logits.shape[1]], rules.n_best_size)
-                        for logits, may in ((start_logits, may_start), (end_logits, may_end)))
+        starts, ends = (
+            _best(logits[block], may[block, : logits.shape[1]], rules.n_best_size)
+            for logits, may in ((start_logits, may_start), (end_logits, may_end))
+        )
         rows, start_tokens, end_tokens = _pairs(starts, ends, rules.max_answer_length)
         blocks.append((rows + first, start_tokens, end_tokens))
     rows, start_tokens, end_tokens = map(np.concatenate, zip(*blocks))
     without = np.flatnonzero(~np.isin(features.question_numbers, features.question_numbers[rows]))
-    single_rows, tokens = _single_pieces(start_logits[without], end_logits[without], may_start[without, :start_logits.shape[1]])
-    return _sort(np.append(rows, without[single_rows]), np.append(start_tokens, tokens), np.append(end_tokens, tokens),
-                 start_logits, end_logits, features)
+    single_rows, tokens = _single_pieces(
+        start_logits[without], end_logits[without], may_start[without, : start_logits.shape[1]]
+    )
+    return _sort(
+        np.append(rows, without[single_rows]),
+        np.append(start_tokens, tokens),
+        np.append(end_tokens, tokens),
+        start_logits,
+        end_logits,
+        features,
+    )
 
 
 def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
@@ -170,15 +204,21 @@ def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
     return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
 
 
-def _pairs(starts: np.ndarray, ends: np.ndarray, max_answer_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pairs(
+    starts: np.ndarray, ends: np.ndarray, max_answer_length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rows, first tokens and last tokens of the pairs that are answers; in each row from the best
     start on."""
     lengths = ends[:, None, :] - starts[:, :, None] + 1
-    rows, start, end = np.nonzero((lengths >= 1) & (lengths <= max_answer_length) & (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0))
+    rows, start, end = np.nonzero(
+        (lengths >= 1) & (lengths <= max_answer_length) & (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
+    )
     return rows, starts[rows, start], ends[rows, end]
 
 
-def _single_pieces(start_logits: np.ndarray, end_logits: np.ndarray, may_start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _single_pieces(
+    start_logits: np.ndarray, end_logits: np.ndarray, may_start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows and tokens: the best answer of one piece in each window that has one, for questions where
     no pair is an answer."""
     rows = np.flatnonzero(may_start.any(axis=1))
@@ -186,27 +226,38 @@ def _single_pieces(start_logits: np.ndarray, end_logits: np.ndarray, may_start: 
     return rows, scores.argmax(axis=1) if rows.size else rows
 
 
-def _sort(rows: np.ndarray, start_tokens: np.ndarray, end_tokens: np.ndarray, start_logits: np.ndarray, end_logits: np.ndarray,
-          features: Features) -> _Candidates:
+def _sort(
+    rows: np.ndarray,
+    start_tokens: np.ndarray,
+    end_tokens: np.ndarray,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    features: Features,
+) -> _Candidates:
     questions = features.question_numbers[rows]
-    starts, stops = start_logits[rows, start_tokens].astype(np.float64), end_logits[rows, end_tokens].astype(np.float64)
+    starts, stops = (
+        start_logits[rows, start_tokens].astype(np.float64),
+        end_logits[rows, end_tokens].astype(np.float64),
+    )
     order = np.lexsort((-(starts + stops), questions))  # stable
     offsets = features.first_pieces[rows] - features.first_lengths[rows]
     begins, ends = features.piece_begins[offsets + start_tokens], features.piece_ends[offsets + end_tokens]
     return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # One question
 
 
-def _distinct(columns: tuple[list, ...], first: int, last: int, context: str, count: int) -> dict[str, tuple[float, float]]:
+def _distinct(
+    columns: tuple[list, ...], first: int, last: int, context: str, count: int
+) -> dict[str, tuple[float, float]]:
     """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different
     texts, at most `count`."""
     begins, ends, starts, stops = columns
     found = {}
     for number in range(first, last):
-        text = context[begins[number]:ends[number]]
+        text = context[begins[number] : ends[number]]
         if text not in found:
             found[text] = (starts[number], stops[number])
             if len(found) == count:
@@ -214,7 +265,13 @@ def _distinct(columns: tuple[list, ...], first: int, last: int, context: str, co
     return found
 
 
-def _add(answers: Answers, identity: str, found: dict[str, tuple[float, float]], null: tuple[float, float] | None, rules: Rules) -> None:
+def _add(
+    answers: Answers,
+    identity: str,
+    found: dict[str, tuple[float, float]],
+    null: tuple[float, float] | None,
+    rules: Rules,
+) -> None:
     """Adds a question's n-best list and prediction."""
     texts = list(found.items())
     answers.best_texts[identity] = answers.predictions[identity] = texts[0][0] if texts else ""
@@ -231,17 +288,22 @@ def _with_null(texts: list, null: tuple[float, float], count: int) -> list:
     """Puts "no answer" behind all that is no worse; it stands in the list, however long the list becomes."""
     rank = sum(sum(logits) >= sum(null) for _, logits in texts)
     ranked = [*texts[:rank], ("", null), *texts[rank:]]
-    return ranked[:max(count, rank + 1)]
+    return ranked[: max(count, rank + 1)]
 
 
 def _with_probabilities(texts: list) -> list[Entry]:
     """Adds the softmax of the scores."""
     scores = np.array([sum(logits) for _, logits in texts])
     powers = np.exp(scores - scores.max())
-    return [Entry(text, probability, *logits) for (text, logits), probability in zip(texts, (powers / powers.sum()).tolist())]
+    return [
+        Entry(text, probability, *logits)
+        for (text, logits), probability in zip(texts, (powers / powers.sum()).tolist())
+    ]
 
 
-def _null_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int) -> list[tuple[float, float]]:
+def _null_logits(
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
+) -> list[tuple[float, float]]:
     """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
     without a window."""
     starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))

@@ -12,20 +12,21 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.io import workers
-from official.io import json_files, writing
 from official.data.squad import features as features_lib
 from official.data.squad.features import Chunk, Features, Rules
 from official.data.squad.reading import SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.io import json_files, workers, writing
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
 _VERSION = 1  # of what the same flags make of the same file
 _FEWEST_QUESTIONS_PER_WORKER = 100_000  # starting a process takes as long as making the features of 60,000
 
 
-def load_or_make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules, cache_dir: str | None, num_workers: int = 1) -> Features:
+def load_or_make_features(
+    data: SquadData, vocabulary: Vocabulary, rules: Rules, cache_dir: str | None, num_workers: int = 1
+) -> Features:
     """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they
     are not there.
 
@@ -62,7 +63,8 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
     """Returns what the features depend on, and what a reader of the folder may want to know of the data."""
     return {
         "version": _VERSION,
-        "flags": dataclasses.asdict(rules) | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
+        "flags": dataclasses.asdict(rules)
+        | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
         "vocabulary_sha256": vocabulary.sha256,
         "do_lower_case": vocabulary.do_lower_case,
         "input_sha256": data.sha256,
@@ -102,7 +104,7 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # In several processes
 
 
@@ -114,7 +116,9 @@ def _make(data: SquadData, vocabulary: Vocabulary, rules: Rules, num_workers: in
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, f"{number}.npz") for number in range(len(chunks))]
         tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(chunks, paths)]
-        workers.run_all(tasks, num_workers, sum(map(_size, chunks)), "Making features", "features", preload=__name__)
+        workers.run_all(
+            tasks, num_workers, sum(map(_size, chunks)), "Making features", "features", preload=__name__
+        )
         return features_lib.concatenate([_read(path) for path in paths])
 
 

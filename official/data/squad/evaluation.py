@@ -1,7 +1,7 @@
 """The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
-
-A prediction and an answer are compared in lower case, without punctuation and articles. A question's score is the best over its
-answers; all results are in percent. Sums are taken in the order of the file, as the published scripts take them.
+ A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
+is the best over its answers; all results are in percent. Sums are taken in the order of the file, as the
+published scripts take them.
 
 Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evaluate-v2.0.py.
 """
@@ -51,7 +51,7 @@ def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[s
     return [identity for identity in gold if identity not in predictions]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 1
 
 
@@ -59,7 +59,10 @@ def score_v1(gold: Answers, predictions: Mapping[str, str]) -> Scores:
     """Scores every question that has a prediction. Raises ConfigError for a question without an answer."""
     without = next((identity for identity, answers in gold.items() if not answers), None)
     if without is not None:
-        raise ConfigError(f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with scripts/evaluate_squad_v2.py.")
+        raise ConfigError(
+            f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with"
+            " scripts/evaluate_squad_v2.py."
+        )
     return _score(gold, predictions, f1_of)
 
 
@@ -68,7 +71,10 @@ def evaluate_v1(gold: Answers, predictions: Mapping[str, str]) -> dict[str, floa
     scores = score_v1(gold, predictions)
     if not gold:
         raise ConfigError("the data hold no question, so there is nothing to evaluate.")
-    return {"exact_match": 100.0 * sum(scores.exact.values()) / len(gold), "f1": 100.0 * sum(scores.f1.values()) / len(gold)}
+    return {
+        "exact_match": 100.0 * sum(scores.exact.values()) / len(gold),
+        "f1": 100.0 * sum(scores.f1.values()) / len(gold),
+    }
 
 
 def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
@@ -81,7 +87,7 @@ def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
     return scores
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Version 2
 
 
@@ -90,12 +96,25 @@ def score_v2(gold: Answers, predictions: Mapping[str, str]) -> Scores:
 
     Answers of nothing but articles and punctuation do not count.
     """
-    kept = {identity: [answer for answer in answers if normalize(answer)] or [""] for identity, answers in gold.items()}
-    return _score(kept, predictions, lambda answer, predicted: f1_of(answer, predicted) if answer and predicted else int(answer == predicted))
+    kept = {
+        identity: [answer for answer in answers if normalize(answer)] or [""]
+        for identity, answers in gold.items()
+    }
+    return _score(
+        kept,
+        predictions,
+        lambda answer, predicted: (
+            f1_of(answer, predicted) if answer and predicted else int(answer == predicted)
+        ),
+    )
 
 
-def evaluate_v2(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float] | None = None,
-                na_prob_thresh: float = 1.0) -> dict[str, float]:
+def evaluate_v2(
+    gold: Answers,
+    predictions: Mapping[str, str],
+    na_probs: Mapping[str, float] | None = None,
+    na_prob_thresh: float = 1.0,
+) -> dict[str, float]:
     """Returns the official measures over the questions that have a prediction.
 
     Args:
@@ -108,7 +127,9 @@ def evaluate_v2(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping
     """
     scores = score_v2(gold, predictions)
     _check(scores, na_probs)
-    counted = _without_answers_above(scores, gold, dict.fromkeys(scores.exact, 0.0) if na_probs is None else na_probs, na_prob_thresh)
+    counted = _without_answers_above(
+        scores, gold, dict.fromkeys(scores.exact, 0.0) if na_probs is None else na_probs, na_prob_thresh
+    )
     result = _means(counted, list(scores.exact))
     for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
         identities = [identity for identity in scores.exact if bool(gold[identity]) == has_answer]
@@ -121,23 +142,43 @@ def evaluate_v2(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping
 
 def _check(scores: Scores, na_probs: Mapping[str, float] | None) -> None:
     if not scores.exact:
-        raise ConfigError("no question of the data has a prediction, so there is nothing to evaluate. Do both files belong together?")
+        raise ConfigError(
+            "no question of the data has a prediction, so there is nothing to evaluate. Do both files belong"
+            " together?"
+        )
     if na_probs is not None and (without := missing_predictions(scores.exact, na_probs)):
-        raise ConfigError(f"{len(without):,} of {len(scores.exact):,} predicted questions have no no-answer probability ({without[0]}, ..).")
+        raise ConfigError(
+            f"{len(without):,} of {len(scores.exact):,} predicted questions have no no-answer probability"
+            f" ({without[0]}, ..)."
+        )
 
 
 def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
     total = len(identities)
-    return {"exact": 100.0 * sum(scores.exact[identity] for identity in identities) / total,
-            "f1": 100.0 * sum(scores.f1[identity] for identity in identities) / total, "total": total}
+    return {
+        "exact": 100.0 * sum(scores.exact[identity] for identity in identities) / total,
+        "f1": 100.0 * sum(scores.f1[identity] for identity in identities) / total,
+        "total": total,
+    }
 
 
-def _without_answers_above(scores: Scores, gold: Answers, na_probs: Mapping[str, float], threshold: float) -> Scores:
-    return Scores(*({identity: float(not gold[identity]) if na_probs[identity] > threshold else score for identity, score in kind.items()}
-                    for kind in scores))
+def _without_answers_above(
+    scores: Scores, gold: Answers, na_probs: Mapping[str, float], threshold: float
+) -> Scores:
+    return Scores(
+        *(
+            {
+                identity: float(not gold[identity]) if na_probs[identity] > threshold else score
+                for identity, score in kind.items()
+            }
+            for kind in scores
+        )
+    )
 
 
-def best_thresholds(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0) -> dict[str, float]:
+def best_thresholds(
+    gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0
+) -> dict[str, float]:
     """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to
     get there.
 
@@ -149,12 +190,19 @@ def best_thresholds(gold: Answers, predictions: Mapping[str, str], na_probs: Map
     """
     result = {}
     for name, scores in score_v2(gold, predictions)._asdict().items():
-        result[f"best_{name}"], result[f"best_{name}_thresh"] = _best_threshold(gold, predictions, na_probs, scores, lowest)
+        result[f"best_{name}"], result[f"best_{name}_thresh"] = _best_threshold(
+            gold, predictions, na_probs, scores, lowest
+        )
     return result
 
 
-def _best_threshold(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], scores: Mapping[str, float],
-                    lowest: float) -> tuple[float, float]:
+def _best_threshold(
+    gold: Answers,
+    predictions: Mapping[str, str],
+    na_probs: Mapping[str, float],
+    scores: Mapping[str, float],
+    lowest: float,
+) -> tuple[float, float]:
     """Answers question by question, the surest first, and returns the best mean on the way and its
     threshold."""
     current = best = sum(not gold[identity] for identity in scores)
@@ -180,7 +228,9 @@ class Curve(NamedTuple):
     average: float
 
 
-def precision_recall(gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float]) -> dict[str, Curve]:
+def precision_recall(
+    gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float]
+) -> dict[str, Curve]:
     """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where
     no question has one."""
     scores = score_v2(gold, predictions)
@@ -188,7 +238,10 @@ def precision_recall(gold: Answers, predictions: Mapping[str, str], na_probs: Ma
     if not any(gold.values()):
         return {}
     oracle = {identity: float(bool(gold[identity])) for identity in scores.exact}
-    return {name: _curve(gold, na_probs, kind) for name, kind in (("pr_exact", scores.exact), ("pr_f1", scores.f1), ("pr_oracle", oracle))}
+    return {
+        name: _curve(gold, na_probs, kind)
+        for name, kind in (("pr_exact", scores.exact), ("pr_f1", scores.f1), ("pr_oracle", oracle))
+    }
 
 
 def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, float]) -> Curve:
@@ -198,14 +251,16 @@ def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, fl
     for number, identity in enumerate(order, 1):
         if gold[identity]:
             found += scores[identity]
-        if number == len(order) or na_probs[identity] != na_probs[order[number]]:  # a threshold can be put behind it
+        if (
+            number == len(order) or na_probs[identity] != na_probs[order[number]]
+        ):  # a threshold can be put behind it
             precisions.append(found / number)
             recalls.append(found / answerable)
             average += precisions[-1] * (recalls[-1] - recalls[-2])
     return Curve(precisions, recalls, 100.0 * average)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # By kind of question
 
 
@@ -216,13 +271,21 @@ def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, 
     Args:
       questions: {question id: text}.
     """
-    return _by_kind({identity: _question_word(questions[identity]) for identity in scores.exact}, scores, (*_QUESTION_WORDS, _OTHER))
+    return _by_kind(
+        {identity: _question_word(questions[identity]) for identity in scores.exact},
+        scores,
+        (*_QUESTION_WORDS, _OTHER),
+    )
 
 
 def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
     without one are left out."""
-    return _by_kind({identity: _length_name(gold[identity]) for identity in scores.exact}, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
+    return _by_kind(
+        {identity: _length_name(gold[identity]) for identity in scores.exact},
+        scores,
+        (*_LENGTHS.values(), _LONGER, _NO_ANSWER),
+    )
 
 
 def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:
@@ -230,7 +293,10 @@ def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dic
     for identity, kind in kinds.items():
         members[kind].append(identity)
     means = {name: _means(scores, identities) for name, identities in members.items() if identities}
-    return {name: {"count": values["total"], "exact": values["exact"], "f1": values["f1"]} for name, values in means.items()}
+    return {
+        name: {"count": values["total"], "exact": values["exact"], "f1": values["f1"]}
+        for name, values in means.items()
+    }
 
 
 def _question_word(question: str) -> str:

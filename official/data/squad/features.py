@@ -35,8 +35,11 @@ class Rules:
                 raise ConfigError(f"--{name}={getattr(self, name)} is out of range. Allowed: 1 or more.")
         least = self.max_query_length + _SPECIAL_TOKENS + 1
         if self.max_seq_length < least:
-            raise ConfigError(f"--max_seq_length={self.max_seq_length} leaves no room for a context beside --max_query_length="
-                              f"{self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed: {least} or more.")
+            raise ConfigError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for a context beside"
+                f" --max_query_length={self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed:"
+                f" {least} or more."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,15 +128,31 @@ def chunks(data: SquadData) -> list[Chunk]:
     contexts_of_questions = [question.context for question in data.questions]
     firsts = range(0, len(data.contexts), _CHUNK_CONTEXTS)
     begins = np.searchsorted(contexts_of_questions, [*firsts, len(data.contexts)]).tolist()
-    return [Chunk(data.contexts[first:first + _CHUNK_CONTEXTS], data.questions[begin:end], first, begin, data.for_training)
-            for first, begin, end in zip(firsts, begins, begins[1:])]
+    return [
+        Chunk(
+            data.contexts[first : first + _CHUNK_CONTEXTS],
+            data.questions[begin:end],
+            first,
+            begin,
+            data.for_training,
+        )
+        for first, begin, end in zip(firsts, begins, begins[1:])
+    ]
 
 
 def concatenate(parts: list[Features]) -> Features:
     """Puts the features of consecutive chunks together."""
     pieces = np.cumsum([0, *(len(part.piece_begins) for part in parts)])
-    shifted = [dataclasses.replace(part, first_pieces=part.first_pieces + shift) for part, shift in zip(parts, pieces)]
-    return Features(**{field.name: np.concatenate([getattr(part, field.name) for part in shifted]) for field in dataclasses.fields(Features)})
+    shifted = [
+        dataclasses.replace(part, first_pieces=part.first_pieces + shift)
+        for part, shift in zip(parts, pieces)
+    ]
+    return Features(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in shifted])
+            for field in dataclasses.fields(Features)
+        }
+    )
 
 
 def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: Rules) -> Features:
@@ -141,18 +160,27 @@ def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules
     questions = chunk.questions
     has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
     answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
-    words, others = words_lib.tokenize(chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary)
-    queries = [ids[:rules.max_query_length] for ids in others[:len(questions)]]
+    words, others = words_lib.tokenize(
+        chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary
+    )
+    queries = [ids[: rules.max_query_length] for ids in others[: len(questions)]]
     contexts = np.array([question.context for question in questions], np.int64) - chunk.first_context
     windows = _Windows.of(questions, contexts, queries, words, rules)
-    starts, ends = windows.positions_of(*_answer_pieces(questions, contexts, has_answer, others[len(questions):], words))
+    starts, ends = windows.positions_of(
+        *_answer_pieces(questions, contexts, has_answer, others[len(questions) :], words)
+    )
     return Features(
         input_ids=_input_ids(windows, queries, words.pieces, vocabulary, rules),
-        lengths=(windows.first_lengths + windows.lengths + 1).astype(np.int32), first_lengths=windows.first_lengths.astype(np.int32),
-        start_positions=starts, end_positions=ends,
+        lengths=(windows.first_lengths + windows.lengths + 1).astype(np.int32),
+        first_lengths=windows.first_lengths.astype(np.int32),
+        start_positions=starts,
+        end_positions=ends,
         is_impossible=np.array([question.is_impossible for question in questions], bool)[windows.questions],
-        question_numbers=(windows.questions + chunk.first_question).astype(np.int32), first_pieces=windows.first_pieces,
-        piece_begins=words.piece_begins, piece_ends=words.piece_ends)
+        question_numbers=(windows.questions + chunk.first_question).astype(np.int32),
+        first_pieces=windows.first_pieces,
+        piece_begins=words.piece_begins,
+        piece_ends=words.piece_ends,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +193,14 @@ class _Windows:
     lengths: np.ndarray  # pieces
 
     @classmethod
-    def of(cls, questions: list[Question], contexts: np.ndarray, queries: list[np.ndarray], words: words_lib.Words, rules: Rules) -> "_Windows":
+    def of(
+        cls,
+        questions: list[Question],
+        contexts: np.ndarray,
+        queries: list[np.ndarray],
+        words: words_lib.Words,
+        rules: Rules,
+    ) -> "_Windows":
         """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
         the one before it."""
         query_lengths = np.array([len(query) for query in queries], np.int64)
@@ -176,8 +211,12 @@ class _Windows:
         counts[(pieces == 0) | np.array([question.is_empty for question in questions], bool)] = 0
         numbers = np.repeat(np.arange(len(questions)), counts)
         shifts = (np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)) * strides[numbers]
-        return cls(questions=numbers, first_lengths=query_lengths[numbers] + 2,
-                   first_pieces=words.text_pieces[contexts[numbers]] + shifts, lengths=np.minimum(room[numbers], pieces[numbers] - shifts))
+        return cls(
+            questions=numbers,
+            first_lengths=query_lengths[numbers] + 2,
+            first_pieces=words.text_pieces[contexts[numbers]] + shifts,
+            lengths=np.minimum(room[numbers], pieces[numbers] - shifts),
+        )
 
     def positions_of(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the tokens, int32 [N], at which a window's answer starts and ends; 0 where it is not all
@@ -188,11 +227,18 @@ class _Windows:
         """
         first, last = (values[self.questions] - self.first_pieces for values in (starts, ends))
         is_inside = (first >= 0) & (first <= last) & (last < self.lengths)
-        return tuple(np.where(is_inside, values + self.first_lengths, 0).astype(np.int32) for values in (first, last))
+        return tuple(
+            np.where(is_inside, values + self.first_lengths, 0).astype(np.int32) for values in (first, last)
+        )
 
 
-def _answer_pieces(questions: list[Question], contexts: np.ndarray, has_answer: np.ndarray, answers: list[np.ndarray],
-                   words: words_lib.Words) -> tuple[np.ndarray, np.ndarray]:
+def _answer_pieces(
+    questions: list[Question],
+    contexts: np.ndarray,
+    has_answer: np.ndarray,
+    answers: list[np.ndarray],
+    words: words_lib.Words,
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without
     one."""
     starts, ends = np.zeros(len(questions), np.int64), np.full(len(questions), -1)
@@ -212,28 +258,35 @@ def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> t
 
     Source: https://github.com/google-research/bert, run_squad.py, _improve_answer_span.
     """
-    span, wanted = pieces[first:last + 1].tolist(), answer.tolist()
+    span, wanted = pieces[first : last + 1].tolist(), answer.tolist()
     for begin in range(len(span) - len(wanted) + 1 if wanted else 0):
-        if span[begin:begin + len(wanted)] == wanted:
+        if span[begin : begin + len(wanted)] == wanted:
             return first + begin, first + begin + len(wanted) - 1
     return first, last
 
 
-def _input_ids(windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray, vocabulary: Vocabulary, rules: Rules) -> np.ndarray:
+def _input_ids(
+    windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray, vocabulary: Vocabulary, rules: Rules
+) -> np.ndarray:
     """Returns [N, L], padded with 0 as published, whatever the id of [PAD]."""
     rows = np.zeros((len(windows.lengths), rules.max_seq_length), pieces.dtype)
     rows[:, 0] = vocabulary.id_of("[CLS]")
     separator = vocabulary.id_of("[SEP]")
     for row, question, begin, first, length in zip(
-            rows, windows.questions.tolist(), windows.first_lengths.tolist(), windows.first_pieces.tolist(), windows.lengths.tolist()):
-        row[1:begin - 1] = queries[question]
+        rows,
+        windows.questions.tolist(),
+        windows.first_lengths.tolist(),
+        windows.first_pieces.tolist(),
+        windows.lengths.tolist(),
+    ):
+        row[1 : begin - 1] = queries[question]
         row[begin - 1] = separator
-        row[begin:begin + length] = pieces[first:first + length]
+        row[begin : begin + length] = pieces[first : first + length]
         row[begin + length] = separator
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Maximum context
 
 
@@ -248,24 +301,32 @@ def is_max_context(features: Features) -> np.ndarray:
     """
     result = features.is_context()
     for distance in range(1, len(features)):
-        earlier = np.flatnonzero(features.question_numbers[distance:] == features.question_numbers[:-distance])
+        earlier = np.flatnonzero(
+            features.question_numbers[distance:] == features.question_numbers[:-distance]
+        )
         window_ends = features.first_pieces[earlier] + features.window_lengths[earlier]
         earlier = earlier[features.first_pieces[earlier + distance] < window_ends]
         if not earlier.size:
             break
         for first in range(0, len(earlier), _BLOCK_ROWS):
-            rows = earlier[first:first + _BLOCK_ROWS]
-            result[rows] &= _context_scores(features, rows, rows) >= _context_scores(features, rows + distance, rows)
-            result[rows + distance] &= _context_scores(features, rows + distance, rows + distance) > _context_scores(
-                features, rows, rows + distance)
+            rows = earlier[first : first + _BLOCK_ROWS]
+            result[rows] &= _context_scores(features, rows, rows) >= _context_scores(
+                features, rows + distance, rows
+            )
+            result[rows + distance] &= _context_scores(
+                features, rows + distance, rows + distance
+            ) > _context_scores(features, rows, rows + distance)
     return result
 
 
 def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf
     where it does not."""
-    places = np.arange(features.input_ids.shape[1]) - features.first_lengths[rows, None] + (
-        features.first_pieces[rows] - features.first_pieces[windows])[:, None]
+    places = (
+        np.arange(features.input_ids.shape[1])
+        - features.first_lengths[rows, None]
+        + (features.first_pieces[rows] - features.first_pieces[windows])[:, None]
+    )
     lengths = features.window_lengths[windows, None]
     scores = np.minimum(places, lengths - 1 - places) + 0.01 * lengths
     return np.where((places >= 0) & (places < lengths), scores, -np.inf)

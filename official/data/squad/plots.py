@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from official.data.squad.evaluation import Answers, Curve
 
 _TITLES = {
-    "pr_exact": "Precision and recall, exact match", "pr_f1": "Precision and recall, F1",
+    "pr_exact": "Precision and recall, exact match",
+    "pr_f1": "Precision and recall, F1",
     "pr_oracle": "Precision and recall, is there an answer",
 }
 _COLOUR = "#0072B2"
@@ -20,9 +21,17 @@ def plot_curves(curves: Mapping[str, Curve]) -> dict[str, bytes]:
 def plot_histograms(gold: Answers, na_probs: Mapping[str, float]) -> dict[str, bytes]:
     """Returns {file name: PNG} of the probabilities, 0 to 1, of questions with and without an answer; one
     without questions is left out."""
-    kinds = {"hasAns": [identity for identity in gold if gold[identity]], "noAns": [identity for identity in gold if not gold[identity]]}
-    values = {name: [na_probs[identity] for identity in identities if identity in na_probs] for name, identities in kinds.items()}
-    return {f"na_prob_hist_{name}.png": _plot_histogram(found, name) for name, found in values.items() if found}
+    kinds = {
+        "hasAns": [identity for identity in gold if gold[identity]],
+        "noAns": [identity for identity in gold if not gold[identity]],
+    }
+    values = {
+        name: [na_probs[identity] for identity in identities if identity in na_probs]
+        for name, identities in kinds.items()
+    }
+    return {
+        f"na_prob_hist_{name}.png": _plot_histogram(found, name) for name, found in values.items() if found
+    }
 
 
 def _plot_curve(curve: Curve, title: str) -> bytes:
@@ -34,7 +43,9 @@ def _plot_curve(curve: Curve, title: str) -> bytes:
 
 
 def _plot_histogram(values: list[float], name: str) -> bytes:
-    figure, axes = _new_figure(f"No-answer probability, {name}", "probability of no answer", "share of the questions")
+    figure, axes = _new_figure(
+        f"No-answer probability, {name}", "probability of no answer", "share of the questions"
+    )
     axes.hist(values, weights=[1 / len(values)] * len(values), bins=20, range=(0, 1), color=_COLOUR)
     return _render(figure)
 

@@ -9,7 +9,9 @@ from official.config import ConfigError
 from official.io import json_files
 from official.io.json_files import expect
 
-SPACES = " \t\r\n\u202f"  # between words; other white space belongs to a word, which the tokenizer splits later
+SPACES = (
+    " \t\r\n\u202f"  # between words; other white space belongs to a word, which the tokenizer splits later
+)
 WORD = re.compile(f"[^{SPACES}]+")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can spell one, UTF-8 cannot
 
@@ -80,14 +82,30 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     for paragraph in _paragraphs(root, f"--{flag}={path}"):
         titles.append(_text(paragraph.article, "title", paragraph.where, default=""))
         contexts.append(_text(paragraph.values, "context", paragraph.where))
-        questions += [_question(values, where, len(contexts) - 1, for_training) for where, values in paragraph.questions()]
+        questions += [
+            _question(values, where, len(contexts) - 1, for_training)
+            for where, values in paragraph.questions()
+        ]
     _check_questions(questions, f"--{flag}={path}", version_2_with_negative)
-    skipped = {question.id: reason for question in questions
-               if for_training and (reason := _reason_to_skip(question, contexts[question.context]))}
-    return SquadData(path=path, sha256=sha256, version=_version(root, path), for_training=for_training,
-                     version_2_with_negative=version_2_with_negative, titles=titles, contexts=contexts,
-                     questions=[question for question in questions if question.id not in skipped], skipped_questions=skipped,
-                     empty_questions=[question.id for question in questions if question.is_empty and question.id not in skipped])
+    skipped = {
+        question.id: reason
+        for question in questions
+        if for_training and (reason := _reason_to_skip(question, contexts[question.context]))
+    }
+    return SquadData(
+        path=path,
+        sha256=sha256,
+        version=_version(root, path),
+        for_training=for_training,
+        version_2_with_negative=version_2_with_negative,
+        titles=titles,
+        contexts=contexts,
+        questions=[question for question in questions if question.id not in skipped],
+        skipped_questions=skipped,
+        empty_questions=[
+            question.id for question in questions if question.is_empty and question.id not in skipped
+        ],
+    )
 
 
 def read_gold_answers(path: str) -> GoldAnswers:
@@ -101,7 +119,9 @@ def read_gold_answers(path: str) -> GoldAnswers:
             if identity in gold.answers:
                 raise ConfigError(f"{where}: question id {identity} stands in the file twice.")
             answers = expect(values, "answers", list, where)
-            gold.answers[identity] = [_text(answer, "text", f"{where}.answers[{number}]") for number, answer in enumerate(answers)]
+            gold.answers[identity] = [
+                _text(answer, "text", f"{where}.answers[{number}]") for number, answer in enumerate(answers)
+            ]
             gold.questions[identity] = _text(values, "question", where, default="")
     return gold
 
@@ -114,14 +134,21 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
     """
     values = json_files.read_json(path, kind=(dict, list))
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected an object from question ids to {expected}, got {json_files.kind_of(values)}.")
-    wrong = next((identity for identity, value in values.items() if not json_files.is_of_kind(value, kinds)), None)
+        raise ConfigError(
+            f"{path}: expected an object from question ids to {expected}, got {json_files.kind_of(values)}."
+        )
+    wrong = next(
+        (identity for identity, value in values.items() if not json_files.is_of_kind(value, kinds)), None
+    )
     if wrong is not None:
-        raise ConfigError(f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from question ids to {expected}.")
+        raise ConfigError(
+            f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from"
+            f" question ids to {expected}."
+        )
     return values
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # JSON
 
 
@@ -162,7 +189,7 @@ def _text(values, key: str, where: str, default: str | None = None) -> str:
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Questions
 
 
@@ -171,10 +198,17 @@ def _question(values, where: str, context: int, for_training: bool) -> Question:
     answers = expect(values, "answers", list, where) if for_training or "answers" in values else []
     places = [f"{where}.answers[{number}]" for number in range(len(answers))]
     return Question(
-        id=identity, text=_text(values, "question", where), context=context,
+        id=identity,
+        text=_text(values, "question", where),
+        context=context,
         answers=tuple(_text(answer, "text", place) for place, answer in zip(places, answers)),
-        answer_starts=tuple(expect(answer, "answer_start", int, place) for place, answer in zip(places, answers)) if for_training else (),
-        is_impossible="is_impossible" in values and expect(values, "is_impossible", bool, where))
+        answer_starts=tuple(
+            expect(answer, "answer_start", int, place) for place, answer in zip(places, answers)
+        )
+        if for_training
+        else (),
+        is_impossible="is_impossible" in values and expect(values, "is_impossible", bool, where),
+    )
 
 
 def _check_questions(questions: list[Question], source: str, version_2_with_negative: bool) -> None:
@@ -185,8 +219,11 @@ def _check_questions(questions: list[Question], source: str, version_2_with_nega
         raise ConfigError(f"{source}: question id {identity} stands in the file {times} times.")
     impossible = [question.id for question in questions if question.is_impossible]
     if impossible and not version_2_with_negative:
-        raise ConfigError(f"{source}: {len(impossible):,} of {len(questions):,} questions are marked impossible to answer ({impossible[0]}, "
-                          "..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file of v1.1.")
+        raise ConfigError(
+            f"{source}: {len(impossible):,} of {len(questions):,} questions are marked impossible to answer"
+            f" ({impossible[0]}, ..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file of"
+            " v1.1."
+        )
 
 
 def _reason_to_skip(question: Question, context: str) -> str | None:
@@ -214,7 +251,11 @@ def _covers_answer(context: str, answer: str, begin: int) -> bool:
         return False
     first_word_begin = _word_begin(context, begin)
     last_word_end = WORD.match(context, _word_begin(context, last))
-    touched = WORD.findall(context, first_word_begin, last_word_end.end()) if first_word_begin >= 0 and last_word_end else []
+    touched = (
+        WORD.findall(context, first_word_begin, last_word_end.end())
+        if first_word_begin >= 0 and last_word_end
+        else []
+    )
     return bool(touched) and " ".join(answer.split()) in " ".join(touched)
 
 

@@ -27,7 +27,9 @@ class Words:
     piece_begins: np.ndarray  # [T] int32: the first character of each piece, counted in its own context
     piece_ends: np.ndarray  # [T] int32: the character behind the last one
 
-    def piece_span(self, contexts: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def piece_span(
+        self, contexts: np.ndarray, begins: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the first and the last piece of the words that stretches of text touch.
 
         White space counts as the end of the word before it.
@@ -37,11 +39,15 @@ class Words:
           begins, lengths: int [A], in characters of the context; a length is at least 1.
         """
         first = np.searchsorted(self.begins, self.text_begins[contexts] + begins, side="right") - 1
-        last = np.searchsorted(self.begins, self.text_begins[contexts] + begins + lengths - 1, side="right") - 1
+        last = (
+            np.searchsorted(self.begins, self.text_begins[contexts] + begins + lengths - 1, side="right") - 1
+        )
         return self.first_pieces[first], self.first_pieces[last + 1] - 1
 
 
-def tokenize(contexts: list[str], others: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[Words, list[np.ndarray]]:
+def tokenize(
+    contexts: list[str], others: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary
+) -> tuple[Words, list[np.ndarray]]:
     """Tokenises contexts word by word, each different word once, and other texts as they are, in one call of
     the tokenizer.
 
@@ -53,8 +59,8 @@ def tokenize(contexts: list[str], others: list[str], tokenizer: Tokenizer, vocab
     table = {word: number for number, word in enumerate(dict.fromkeys(words))}
     numbers = np.fromiter(map(table.__getitem__, words), np.int64, len(words))
     ids, lengths = tokenizer.tokenize([*table, *others])
-    of_words = _Pieces.of(list(table), ids[:lengths[:len(table)].sum()], lengths[:len(table)], vocabulary)
-    of_others = np.split(ids[len(of_words.ids):], np.cumsum(lengths[len(table):])[:-1]) if others else []
+    of_words = _Pieces.of(list(table), ids[: lengths[: len(table)].sum()], lengths[: len(table)], vocabulary)
+    of_others = np.split(ids[len(of_words.ids) :], np.cumsum(lengths[len(table) :])[:-1]) if others else []
     return _lay_out(of_words, numbers, begins, text_begins), of_others
 
 
@@ -77,12 +83,17 @@ def _lay_out(of_words: "_Pieces", numbers: np.ndarray, begins: np.ndarray, text_
     texts = np.searchsorted(text_begins, begins, side="right") - 1
     shifts = np.repeat(begins - text_begins[texts], lengths)
     return Words(
-        begins=begins, text_begins=text_begins, first_pieces=first_pieces, pieces=of_words.ids[source],
+        begins=begins,
+        text_begins=text_begins,
+        first_pieces=first_pieces,
+        pieces=of_words.ids[source],
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
-        piece_begins=(of_words.begins[source] + shifts).astype(np.int32), piece_ends=(of_words.ends[source] + shifts).astype(np.int32))
+        piece_begins=(of_words.begins[source] + shifts).astype(np.int32),
+        piece_ends=(of_words.ends[source] + shifts).astype(np.int32),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # From word pieces back to characters
 
 
@@ -132,7 +143,7 @@ def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[lis
             token, used = token + 1, 0
         characters = tokens[token] if token < len(tokens) else []
         size = len(characters) if piece == "[UNK]" else len(piece.removeprefix(CONTINUATION))
-        stretch = characters[used:used + size]
+        stretch = characters[used : used + size]
         if not stretch or len(stretch) < size:
             return [0] * len(pieces), [len(word)] * len(pieces)
         begins.append(stretch[0][0])
@@ -174,7 +185,11 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
         return "space", 0
     text = character
     if do_lower_case:
-        text = "".join(part for part in unicodedata.normalize("NFD", character.lower()) if unicodedata.category(part) != "Mn")
+        text = "".join(
+            part
+            for part in unicodedata.normalize("NFD", character.lower())
+            if unicodedata.category(part) != "Mn"
+        )
     if not text:
         return "accent", 0
     if _is_ideograph(character) or any(map(_is_punctuation, text)):
@@ -189,6 +204,16 @@ def _is_punctuation(character: str) -> bool:
 def _is_ideograph(character: str) -> bool:
     """Returns whether it is one of the Chinese, Japanese or Korean ideographs that stand alone as words."""
     code = ord(character)
-    return any(first <= code <= last for first, last in (
-        (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
-        (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)))
+    return any(
+        first <= code <= last
+        for first, last in (
+            (0x4E00, 0x9FFF),
+            (0x3400, 0x4DBF),
+            (0x20000, 0x2A6DF),
+            (0x2A700, 0x2B73F),
+            (0x2B740, 0x2B81F),
+            (0x2B820, 0x2CEAF),
+            (0xF900, 0xFAFF),
+            (0x2F800, 0x2FA1F),
+        )
+    )

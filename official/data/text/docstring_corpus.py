@@ -1,8 +1,9 @@
-"""English prose that is on every machine with Python: the language reference and the docstrings of installed packages.
-
-Sources are parsed, never imported. A document is the prose of one module or of one topic of the language reference,
-one sentence per element. Sentences that occur twice are dropped everywhere, before documents are split into training
-and evaluation, and so are evaluation sentences that share a run of words with the training text.
+"""English prose that is on every machine with Python: the language reference and the docstrings of installed
+packages.
+ Sources are parsed, never imported. A document is the prose of one module or of one topic of the language
+reference, one sentence per element. Sentences that occur twice are dropped everywhere, before documents are
+split into training and evaluation, and so are evaluation sentences that share a run of words with the
+training text.
 """
 
 import ast
@@ -24,7 +25,16 @@ STANDARD_LIBRARY = "stdlib"
 LANGUAGE_REFERENCE = "topics"
 SOURCES = (LANGUAGE_REFERENCE, STANDARD_LIBRARY, "numpy", "tensorflow", "keras")
 
-_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "_api", "include", "node_modules"}
+_SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "__pycache__",
+    "_api",
+    "include",
+    "node_modules",
+}
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FEWEST_SENTENCES = 3  # of a document
 _SHORTEST, _LONGEST = 5, 80  # words of a sentence
@@ -45,7 +55,9 @@ class CorpusCounts:
     shared_with_training: int = 0
 
 
-def build_corpus(sources: Iterable[str], eval_share: float, counts: CorpusCounts) -> tuple[list[list[str]], list[list[str]]]:
+def build_corpus(
+    sources: Iterable[str], eval_share: float, counts: CorpusCounts
+) -> tuple[list[list[str]], list[list[str]]]:
     """Collects, cleans, deduplicates and splits the text of sources.
 
     Args:
@@ -66,7 +78,7 @@ def build_corpus(sources: Iterable[str], eval_share: float, counts: CorpusCounts
     return train, _without_shared_runs(evaluation, train, counts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Sources
 
 
@@ -88,7 +100,9 @@ def _topics() -> list[str]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise ConfigError(f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources.") from None
+        raise ConfigError(
+            f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources."
+        ) from None
     return [topics[name] for name in sorted(topics)]
 
 
@@ -97,8 +111,10 @@ def _source_folder(source: str) -> str:
         return sysconfig.get_paths()["stdlib"]
     spec = importlib.util.find_spec(source) if source.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"--sources: no package {source!r} is installed. "
-                          f"Allowed: {LANGUAGE_REFERENCE}, {STANDARD_LIBRARY} and installed packages.")
+        raise ConfigError(
+            f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE},"
+            f" {STANDARD_LIBRARY} and installed packages."
+        )
     return list(spec.submodule_search_locations)[0]
 
 
@@ -113,7 +129,11 @@ def _docstrings_of_modules(folder: str, counts: CorpusCounts) -> Iterator[list[s
 def _module_files(folder: str) -> Iterator[str]:
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
-        yield from (os.path.join(parent, file) for file in sorted(files) if file.endswith(".py") and not file.endswith("_test.py"))
+        yield from (
+            os.path.join(parent, file)
+            for file in sorted(files)
+            if file.endswith(".py") and not file.endswith("_test.py")
+        )
 
 
 def _docstrings(path: str) -> list[str]:
@@ -121,16 +141,21 @@ def _docstrings(path: str) -> list[str]:
     with tokenize.open(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other people's escape sequences
         tree = ast.parse(file.read())
-    nodes = sorted((node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)), key=lambda node: getattr(node, "lineno", 0))
+    nodes = sorted(
+        (node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)),
+        key=lambda node: getattr(node, "lineno", 0),
+    )
     return [text for text in (ast.get_docstring(node) for node in nodes) if text]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Prose
 
 _FENCE = re.compile(r"^\s*```.*?(^\s*```\s*$|\Z)", re.MULTILINE | re.DOTALL)
 _RULE = re.compile(r"^\s*[-=*~^#+|_]{3,}[-=*~^#+| ]*$")
-_ENTRY = re.compile(r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)")  # fields, names: text, bullets, numbers
+_ENTRY = re.compile(
+    r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)"
+)  # fields, names: text, bullets, numbers
 _BOUNDARIES = (  # lines between paragraphs
     re.compile(r"\s*$"),
     re.compile(r"\s*[\w ]+:\s*$"),  # Args:
@@ -154,7 +179,12 @@ def prose_sentences(docstring: str) -> list[str]:
     """Returns the sentences of a docstring that are English prose, without mark-up, code, tables and
     headings."""
     text = _FENCE.sub("\n\n", inspect.cleandoc(docstring))
-    return [sentence for paragraph in _paragraphs(text.split("\n")) for sentence in split_sentences(paragraph) if is_prose(sentence)]
+    return [
+        sentence
+        for paragraph in _paragraphs(text.split("\n"))
+        for sentence in split_sentences(paragraph)
+        if is_prose(sentence)
+    ]
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
@@ -192,12 +222,16 @@ def _finished(paragraph: list[str], heading: bool = False) -> Iterator[str]:
 def is_prose(sentence: str) -> bool:
     """Says whether a sentence starts and ends like one and consists of words for the most part."""
     parts = sentence.split()
-    if not _SHORTEST <= len(parts) <= _LONGEST or not _SENTENCE.match(sentence) or _NOT_PROSE.search(sentence):
+    if (
+        not _SHORTEST <= len(parts) <= _LONGEST
+        or not _SENTENCE.match(sentence)
+        or _NOT_PROSE.search(sentence)
+    ):
         return False
     return sum(1 for part in parts if _WORD.match(part)) >= _FEWEST_WORDS * len(parts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Repetitions
 
 
@@ -235,12 +269,16 @@ def _is_held_out(document: list[str], share: float) -> bool:
 
 def _runs(sentence: str) -> set[int]:
     words = _words(sentence)
-    return {hash(words[start:start + _SHARED_RUN]) for start in range(len(words) - _SHARED_RUN + 1)}
+    return {hash(words[start : start + _SHARED_RUN]) for start in range(len(words) - _SHARED_RUN + 1)}
 
 
-def _without_shared_runs(evaluation: list[list[str]], train: list[list[str]], counts: CorpusCounts) -> list[list[str]]:
+def _without_shared_runs(
+    evaluation: list[list[str]], train: list[list[str]], counts: CorpusCounts
+) -> list[list[str]]:
     """Drops evaluation sentences that have _SHARED_RUN words in a row in common with a training sentence."""
     seen = set().union(*(_runs(sentence) for document in train for sentence in document))
-    kept = [[sentence for sentence in document if seen.isdisjoint(_runs(sentence))] for document in evaluation]
+    kept = [
+        [sentence for sentence in document if seen.isdisjoint(_runs(sentence))] for document in evaluation
+    ]
     counts.shared_with_training = sum(map(len, evaluation)) - sum(map(len, kept))
     return [document for document in kept if len(document) >= _FEWEST_SENTENCES]

@@ -1,4 +1,5 @@
-"""Text files -> documents. A document is a list of sentences; documents are read one after the other, never all at once.
+"""Text files -> documents. A document is a list of sentences; documents are read one after the other, never
+all at once.
 
 The format is found from a file's first line that is not blank:
   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
@@ -7,11 +8,11 @@ The format is found from a file's first line that is not blank:
   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 Compressed files (`official.data.text.text_files`) are read like others.
-
-A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON line, the heading,
-or the blank line before a document of plain text. What is counted goes with it: a split accounts for the lines from the first
-that opens a document in it up to the first in a later split, and the first split for those before any. Documents and counts
-of all splits are therefore those of the file, however it is split.
+ A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
+line, the heading, or the blank line before a document of plain text. What is counted goes with it: a split
+accounts for the lines from the first that opens a document in it up to the first in a later split, and the
+first split for those before any. Documents and counts of all splits are therefore those of the file, however
+it is split.
 """
 
 import dataclasses
@@ -23,10 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from official.config import ConfigError
-from official.data.text import json_array
-from official.data.text import sentences
-from official.data.text import text_files
-from official.data.text import text_kinds
+from official.data.text import json_array, sentences, text_files, text_kinds
 from official.data.text.read_counts import FileCounts, Owners, ReadCounts
 from official.data.text.text_files import Split
 from official.io import json_files
@@ -35,7 +33,9 @@ SENTENCE_SPLITTING = ("auto", "always", "never")
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
 _MOST_CHARACTERS = 1 << 22  # of a document
-_SENTENCES_OF_PARAGRAPHS = 1.5  # per line on average; where sentences lie on lines of their own the splitter finds below 1.1
+_SENTENCES_OF_PARAGRAPHS = (
+    1.5  # per line on average; where sentences lie on lines of their own the splitter finds below 1.1
+)
 
 _BLOCK_START = "<doc "
 _BLOCK_END = "</doc>"
@@ -62,7 +62,9 @@ class _Format:
     items: Callable[[_Lines, ReadCounts], _Items]
 
 
-def read_documents(paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto") -> Iterator[list[str]]:
+def read_documents(
+    paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto"
+) -> Iterator[list[str]]:
     """Yields the documents of whole files in order; see `read_splits`."""
     return read_splits(map(Split, paths), sentence_splitting, counts)
 
@@ -74,7 +76,9 @@ def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCo
         yield from filter(None, lines.documents())
 
 
-def read_lines(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[sentences.Lines]:
+def read_lines(
+    splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts
+) -> Iterator[sentences.Lines]:
     """Yields the documents that begin in each split, in order, some at a time; there may be documents without
     a sentence.
 
@@ -106,7 +110,9 @@ def read_lines(splits: Iterable[Split], sentence_splitting: str, counts: ReadCou
         yield lines
 
 
-def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) -> Iterator[tuple[list[str], bool]]:
+def _read_paragraphs(
+    split: Split, sentence_splitting: str, counts: ReadCounts
+) -> Iterator[tuple[list[str], bool]]:
     """Yields the paragraphs of each document and whether they are to be split into sentences."""
     with text_files.open_text(split.path) as file:
         head = _head_lines(file.head)
@@ -127,7 +133,7 @@ def _read_paragraphs(split: Split, sentence_splitting: str, counts: ReadCounts) 
         counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Lines
 
 
@@ -135,7 +141,9 @@ def _lines_of_split(text, split: Split, layout: _Format, counts: ReadCounts) -> 
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
     inside, before, opens_document = split.start == 0, 0, layout.opens
-    for offset, line in text_files.read_lines(text, split, _MOST_JSON_BYTES if layout is _JSON else _MOST_LINE_BYTES):
+    for offset, line in text_files.read_lines(
+        text, split, _MOST_JSON_BYTES if layout is _JSON else _MOST_LINE_BYTES
+    ):
         try:
             content, undecodable = _strip(line.decode()), 0
         except UnicodeDecodeError:
@@ -167,7 +175,7 @@ def _strip(text: str) -> str:
     return text.strip().removeprefix(_BYTE_ORDER_MARK)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is found from the beginning of a file
 
 
@@ -199,7 +207,7 @@ def _has_paragraphs(head: list[str], layout: _Format, sentence_splitting: str) -
     return sum(map(len, sentences.split_paragraphs(head))) > _SENTENCES_OF_PARAGRAPHS * len(head)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Formats
 
 
@@ -272,7 +280,9 @@ def _page_of(value) -> tuple[str, str] | None:
 
 def _paragraphs_of(page: tuple[str, str], counts: ReadCounts) -> list[str]:
     title, text = page
-    paragraphs = [paragraph for paragraph in map(_strip, _drop_surrogates(text, counts).split("\n")) if paragraph]
+    paragraphs = [
+        paragraph for paragraph in map(_strip, _drop_surrogates(text, counts).split("\n")) if paragraph
+    ]
     return paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
 
 

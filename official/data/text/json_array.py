@@ -57,7 +57,7 @@ class _Text:
         while True:
             self.place = _SPACE.match(self._text, self.place).end()
             if self.place < len(self._text) or not self._grow():
-                return self._text[self.place:self.place + 1]
+                return self._text[self.place : self.place + 1]
 
     def read_value(self, number: int):
         """Returns element `number`, which begins here, and goes behind it."""
@@ -65,14 +65,20 @@ class _Text:
         while True:
             try:
                 value, end = self._json.raw_decode(self._text, self.place)
-                if end < len(self._text) or not self._grow():  # a number that ends with what is in memory may go on
+                if (
+                    end < len(self._text) or not self._grow()
+                ):  # a number that ends with what is in memory may go on
                     self.place = end
                     return value
             except json.JSONDecodeError as error:
                 if not self._grow():
                     raise _broken(self._path, number, error.msg) from None
             except (ValueError, RecursionError) as error:
-                raise _broken(self._path, number, "nested too deep" if isinstance(error, RecursionError) else "a number is too long") from None
+                raise _broken(
+                    self._path,
+                    number,
+                    "nested too deep" if isinstance(error, RecursionError) else "a number is too long",
+                ) from None
             if len(self._text) - self.place > _MOST_ELEMENT_CHARACTERS:
                 raise _broken(self._path, number, f"it has more than {_MOST_ELEMENT_CHARACTERS:,} characters")
 
@@ -84,11 +90,14 @@ class _Text:
         self._is_whole = not data
         text_kinds.refuse_zeros(self._path, data)
         more, undecodable = _UNDECODABLE.subn("", self._decoder.decode(data, final=self._is_whole))
-        self._text, self.place = self._text[self.place:] + more, 0
+        self._text, self.place = self._text[self.place :] + more, 0
         self._counts.text_bytes += len(data)
         self._counts.undecodable_bytes += undecodable
         return bool(data or more)
 
 
 def _broken(path: str, number: int, what: str) -> ConfigError:
-    return ConfigError(f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of --input_files.")
+    return ConfigError(
+        f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of"
+        " --input_files."
+    )

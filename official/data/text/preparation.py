@@ -1,4 +1,6 @@
-"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training and evaluation documents."""
+"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training
+and evaluation documents.
+"""
 
 import collections
 import contextlib
@@ -9,19 +11,16 @@ import os
 import re
 
 from official.config import ConfigError
-from official.data.text import documents
-from official.io import finished_jobs
-from official.data.text import read_counts
-from official.data.text import text_files
-from official.io import unfinished
-from official.io import workers
-from official.io import files, writing
+from official.data.text import documents, read_counts, text_files
+from official.io import files, finished_jobs, unfinished, workers, writing
 
 SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
 # took something out.
-_LEFTOVERS = re.compile(r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?")
+_LEFTOVERS = re.compile(
+    r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?"
+)
 _EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
 _SPACE = re.compile(r"\s+")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
@@ -73,12 +72,16 @@ def prepare(job: Job) -> dict:
         return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
     try:
-        with unfinished.folder_of(job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite) as folder:
+        with unfinished.folder_of(
+            job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite
+        ) as folder:
             manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
             return finished_jobs.write_manifest(job.output_dir, identity, manifest)
     except OSError as error:
-        raise ConfigError(f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command goes on with "
-                          "what is not done.") from None
+        raise ConfigError(
+            f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
+        ) from None
 
 
 def is_finished(job: Job) -> bool:
@@ -92,11 +95,19 @@ def is_finished(job: Job) -> bool:
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
     """Runs the tasks and returns the manifest."""
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))  # what it speaks of is about to be replaced
+        os.remove(
+            os.path.join(job.output_dir, finished_jobs.MANIFEST)
+        )  # what it speaks of is about to be replaced
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
-    workers.run_all([(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)], job.num_workers,
-                    num_bytes, "Cleaning", "documents", __name__)
+    workers.run_all(
+        [(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)],
+        job.num_workers,
+        num_bytes,
+        "Cleaning",
+        "documents",
+        __name__,
+    )
     made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
     for side in SIDES:
         for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
@@ -113,7 +124,11 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
 
 def _flags(job: Job) -> dict:
     """Returns the flags on which the files depend."""
-    return {name: value for name, value in dataclasses.asdict(job).items() if name not in ("output_dir", "num_workers", "overwrite")}
+    return {
+        name: value
+        for name, value in dataclasses.asdict(job).items()
+        if name not in ("output_dir", "num_workers", "overwrite")
+    }
 
 
 def _identity(job: Job, paths: list[str]) -> dict:
@@ -145,7 +160,10 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
-        outputs = {side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace")) for side, path in temporary.items()}
+        outputs = {
+            side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace"))
+            for side, path in temporary.items()
+        }
         for document in documents.read_splits(splits, job.sentence_splitting, counts):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
@@ -157,4 +175,6 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
     by_file = read_counts.to_json(counts.by_file)
-    unfinished.write_done(_counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file})
+    unfinished.write_done(
+        _counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file}
+    )

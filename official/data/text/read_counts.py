@@ -72,9 +72,11 @@ class Owners:
         done = 0
         while done < len(sentences_of):
             path, waiting = self._waiting[0]
-            own = sentences_of[done:done + waiting]
+            own = sentences_of[done : done + waiting]
             done += len(own)
-            self._counts.of(path).add(FileCounts(documents=int(np.count_nonzero(own)), sentences=int(own.sum())))
+            self._counts.of(path).add(
+                FileCounts(documents=int(np.count_nonzero(own)), sentences=int(own.sum()))
+            )
             self._waiting[0][1] -= len(own)
             if done < len(sentences_of):
                 self._waiting.popleft()
@@ -98,5 +100,15 @@ def from_json(values: dict[str, list[int]]) -> dict[str, FileCounts]:
 def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:
     """Returns which of the files that a manifest lists have the most undecodable bytes: 'a.txt 12, b.txt
     3'."""
-    found = sorted(((counts["undecodable_bytes"], path) for path, counts in inputs.items() if counts["undecodable_bytes"]), reverse=True)
-    return ", ".join([f"{path} {count:,}" for count, path in found[:3]] + [f"{len(found) - 3:,} more files"] * (len(found) > 3))
+    found = sorted(
+        (
+            (counts["undecodable_bytes"], path)
+            for path, counts in inputs.items()
+            if counts["undecodable_bytes"]
+        ),
+        reverse=True,
+    )
+    return ", ".join(
+        [f"{path} {count:,}" for count, path in found[:3]]
+        + [f"{len(found) - 3:,} more files"] * (len(found) > 3)
+    )

@@ -1,4 +1,6 @@
-"""Text files -> lines: decompression, the parts of a file that are read in parallel, and lines of any length in bounded memory."""
+"""Text files -> lines: decompression, the parts of a file that are read in parallel, and lines of any length
+in bounded memory.
+"""
 
 import bz2
 import contextlib
@@ -104,7 +106,11 @@ def _identity(path: str) -> str:
             if _find_compression(path, head) is None:
                 text_kinds.refuse_binary(path, head)
             digest = hashlib.blake2b(head, digest_size=16)
-            for start in (size // 2, size - _SAMPLE_BYTES) if size > 3 * _SAMPLE_BYTES else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES):
+            for start in (
+                (size // 2, size - _SAMPLE_BYTES)
+                if size > 3 * _SAMPLE_BYTES
+                else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES)
+            ):
                 file.seek(start)
                 digest.update(file.read(_SAMPLE_BYTES))
     return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if size > 3 * _SAMPLE_BYTES else "")
@@ -125,7 +131,10 @@ def open_text(path: str) -> Iterator[TextFile]:
         try:
             yield _text_file(path, unpack(file) if unpack else file, file if unpack else None)
         except (_DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ConfigError(f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or leave it out.") from None
+            raise ConfigError(
+                f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or"
+                " leave it out."
+            ) from None
 
 
 def _text_file(path: str, text: BinaryIO, packed: BinaryIO | None) -> TextFile:
@@ -134,7 +143,9 @@ def _text_file(path: str, text: BinaryIO, packed: BinaryIO | None) -> TextFile:
     text_kinds.refuse_binary(path, head)
     if not text_kinds.ends_lines_with_returns(head):
         return TextFile(text, packed, head)
-    return TextFile(io.BufferedReader(_LineFeeds(text), _BUFFER_BYTES), packed, head.translate(_TO_LINE_FEEDS))
+    return TextFile(
+        io.BufferedReader(_LineFeeds(text), _BUFFER_BYTES), packed, head.translate(_TO_LINE_FEEDS)
+    )
 
 
 class _LineFeeds(io.RawIOBase):
@@ -158,7 +169,7 @@ class _LineFeeds(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         data = self._text.read(len(buffer)).translate(_TO_LINE_FEEDS)
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         return len(data)
 
 
@@ -203,12 +214,14 @@ def _find_cut(piece: bytes) -> int:
     if space >= 0:
         return space + 1
     start = len(piece) - 1
-    while start > len(piece) - 4 and piece[start] & 0xC0 == 0x80:  # the second byte of a character or a later one
+    while (
+        start > len(piece) - 4 and piece[start] & 0xC0 == 0x80
+    ):  # the second byte of a character or a later one
         start -= 1
     return max(start, 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Compression
 
 
@@ -257,7 +270,7 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         data = self._read(len(buffer))
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
 

@@ -1,4 +1,5 @@
-"""What a file's bytes say about it: whether it is text in UTF-8, how its lines end, whether it is one JSON array.
+"""What a file's bytes say about it: whether it is text in UTF-8, how its lines end, whether it is one JSON
+array.
 
 Whatever is not text is refused by name, with what it is and what to do; nothing is guessed into words.
 """
@@ -12,12 +13,31 @@ from official.config import ConfigError
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
 MOST_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
 _BINARY = {
-    b"\x89PNG": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF8": "a GIF picture", b"%PDF-": "a PDF file",
-    b"\x93NUMPY": "a NumPy array", b"\x89HDF": "an HDF5 file", b"\x7fELF": "a program", b"PAR1": "a Parquet file",
-    b"SQLite format 3\0": "an SQLite database", b"Rar!": "a RAR archive", b"\x80\x04\x95": "a Python pickle", b"\xd0\xcf\x11\xe0": "an Office file",
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"%PDF-": "a PDF file",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF": "an HDF5 file",
+    b"\x7fELF": "a program",
+    b"PAR1": "a Parquet file",
+    b"SQLite format 3\0": "an SQLite database",
+    b"Rar!": "a RAR archive",
+    b"\x80\x04\x95": "a Python pickle",
+    b"\xd0\xcf\x11\xe0": "an Office file",
 }
-_ARCHIVES = {b"PK\x03\x04": "zip archive", b"PK\x05\x06": "zip archive", b"7z\xbc\xaf": "7z archive", b"\x28\xb5\x2f\xfd": "zstd file"}
-_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_ARCHIVES = {
+    b"PK\x03\x04": "zip archive",
+    b"PK\x05\x06": "zip archive",
+    b"7z\xbc\xaf": "7z archive",
+    b"\x28\xb5\x2f\xfd": "zstd file",
+}
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 _TAR_PLACE, _TAR = 257, b"ustar"
 _WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
 _ARRAY_START = re.compile(r'\[\s*(?:\{\s*["}]|\]\s*$)')
@@ -28,7 +48,9 @@ def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
     for start, name in _ARCHIVES.items():
         if head.startswith(start):
-            raise ConfigError(f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2 or xz.")
+            raise ConfigError(
+                f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2 or xz."
+            )
 
 
 def refuse_binary(path: str, head: bytes) -> None:
@@ -48,7 +70,10 @@ def refuse_binary(path: str, head: bytes) -> None:
 def refuse_zeros(path: str, line: bytes) -> None:
     """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
     if b"\0" in line:
-        raise ConfigError(f"{path} holds NUL bytes behind its beginning: it is damaged, or not text. Repair it, or leave it out of --input_files.")
+        raise ConfigError(
+            f"{path} holds NUL bytes behind its beginning: it is damaged, or not text. Repair it, or leave it"
+            " out of --input_files."
+        )
 
 
 def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
@@ -67,7 +92,10 @@ def _with_zeros(path: str, head: bytes) -> ConfigError:
 
 
 def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
-    return ConfigError(f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of --input_files.")
+    return ConfigError(
+        f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of"
+        " --input_files."
+    )
 
 
 def ends_lines_with_returns(head: bytes) -> bool:

@@ -1,14 +1,15 @@
-"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a compiled tokenizer.
-
-The published rules: control and format characters are dropped, Chinese characters stand alone, the text is split at white
-space, lower-cased, loses its accents (neither for a cased vocabulary), is split at punctuation, and each word becomes the longest
-pieces that the vocabulary has, from left to right; a word that cannot be covered, or has more than 200 characters, is [UNK].
+"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a
+compiled tokenizer.
+ The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
+split at white space, lower-cased, loses its accents (neither for a cased vocabulary), is split at
+punctuation, and each word becomes the longest pieces that the vocabulary has, from left to right; a word that
+cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
-
-A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has every word and
-every punctuation mark. Most of these are one piece: they are looked up in a table, all of a batch at once. The others are looked
-up in a second table, which grows, and what has no place in it in a dictionary. Those that are new go to tensorflow-text's compiled
-tokenizer together; chunks that are not ASCII, where its classes of characters are not the published ones, go to plain Python.
+ A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
+every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
+batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
+dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII,
+where its classes of characters are not the published ones, go to plain Python.
 """
 
 import itertools
@@ -32,18 +33,27 @@ _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
 _NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
 
-_NEVER = "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
-_ASCII_WORDS = {lower: re.compile(rf"[{letters}0-9]{{1,{words.LONGEST}}}|[{re.escape(string.punctuation)}]")
-                for lower, letters in ((True, "a-z"), (False, "A-Za-z"))}  # that text can hold which was lower-cased, or was not
+_NEVER = (
+    "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
+)
+_ASCII_WORDS = {
+    lower: re.compile(rf"[{letters}0-9]{{1,{words.LONGEST}}}|[{re.escape(string.punctuation)}]")
+    for lower, letters in ((True, "a-z"), (False, "A-Za-z"))
+}  # that text can hold which was lower-cased, or was not
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
-_ASCII = {True: bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  "),
-          False: bytes.maketrans(b"\t\r", b"  ")}
+_ASCII = {
+    True: bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  "),
+    False: bytes.maketrans(b"\t\r", b"  "),
+}
 _BLANKS = re.compile(b"  +")
 
 # Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is
 # one, too.
 _WHITE, _PART, _ALONE = range(3)
-_CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in string.punctuation.encode() + b"\n" else _PART for code in range(256))
+_CLASSES = bytes(
+    _WHITE if code in b" " else _ALONE if code in string.punctuation.encode() + b"\n" else _PART
+    for code in range(256)
+)
 
 
 class Tokenizer:
@@ -54,19 +64,38 @@ class Tokenizer:
         import tensorflow_text as tf_text  # late: pre-training, which needs none of it, would wait for it
 
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
-        self._end, self._none = vocabulary.size, vocabulary.size + 1  # ids of no piece: what ends a sentence, and for what is not in the table
+        self._end, self._none = (
+            vocabulary.size,
+            vocabulary.size + 1,
+        )  # ids of no piece: what ends a sentence, and for what is not in the table
         self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
         self._ascii, ascii_word = _ASCII[vocabulary.do_lower_case], _ASCII_WORDS[vocabulary.do_lower_case]
         # Other words cannot occur in ASCII text. Some of them the compiled tokenizer does not accept.
-        known = [_UNKNOWN, *(word for word in vocabulary.words if ascii_word.fullmatch(word.removeprefix(CONTINUATION)))]
+        known = [
+            _UNKNOWN,
+            *(word for word in vocabulary.words if ascii_word.fullmatch(word.removeprefix(CONTINUATION))),
+        ]
         self._ids = np.array(list(map(vocabulary.id_of, known)), self._wide)  # by the compiled tokenizer's
         with tf.device("CPU"):
-            self._compiled = tf_text.FastWordpieceTokenizer([*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32)
+            self._compiled = tf_text.FastWordpieceTokenizer(
+                [*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32
+            )
         self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
-        self._add_whole_words({"\n": self._end, **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)}})
+        self._add_whole_words(
+            {
+                "\n": self._end,
+                **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)},
+            }
+        )
         self._pieces = _Table()
-        self._piece_ids, self._piece_counts = np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide), np.zeros(2**_Table.BITS, np.intp)
-        self._rules = _Rules({word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()}, vocabulary.do_lower_case)
+        self._piece_ids, self._piece_counts = (
+            np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide),
+            np.zeros(2**_Table.BITS, np.intp),
+        )
+        self._rules = _Rules(
+            {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
+            vocabulary.do_lower_case,
+        )
         self._remembered = {}
 
     def _add_whole_words(self, ids: dict[str, int]) -> None:
@@ -87,7 +116,9 @@ class Tokenizer:
         """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
         if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
-        ids = np.concatenate([self._tokenize_batch(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)])
+        ids = np.concatenate(
+            [self._tokenize_batch(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)]
+        )
         is_end = ids == self._end
         return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
@@ -101,7 +132,9 @@ class Tokenizer:
         others = np.flatnonzero(~is_there)
         return _put_in(ids, others, *self._look_up(text, starts[others], ends[others], keys[:, others]))
 
-    def _look_up(self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _look_up(
+        self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of words and chunks text[starts[n]:ends[n]], one after the other, and how many each
         has."""
         places, is_there = self._pieces.find(keys)
@@ -122,7 +155,7 @@ class Tokenizer:
         places, added = self._pieces.add(keys[:, few])
         self._piece_counts[places] = counts[few[added]]
         for place, index in zip(places.tolist(), few[added].tolist()):
-            self._piece_ids[place, :counts[index]] = np.frombuffer(ids[index], self._wide)
+            self._piece_ids[place, : counts[index]] = np.frombuffer(ids[index], self._wide)
 
     def _remember(self, chunks: list[bytes]) -> list[bytes]:
         """Returns the ids of chunks, and keeps those that are likely to come again."""
@@ -141,7 +174,10 @@ class Tokenizer:
         if not chunks:
             return {}
         is_ascii = list(map(bytes.isascii, chunks))
-        found = {chunk: self._rules.ids_of(chunk) for chunk in itertools.compress(chunks, map(operator.not_, is_ascii))}
+        found = {
+            chunk: self._rules.ids_of(chunk)
+            for chunk in itertools.compress(chunks, map(operator.not_, is_ascii))
+        }
         plain = list(itertools.compress(chunks, is_ascii))
         with tf.device("CPU"):
             pieces = self._compiled.tokenize(tf.constant(plain, tf.string))
@@ -192,7 +228,9 @@ def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
 def _chunks_around(places: np.ndarray, text: bytes) -> np.ndarray:
     """Returns the places of all bytes of the chunks in which some of the `places`, ascending, lie."""
     text = _NEAR * b" " + text + _NEAR * b" "
-    whites_before, whites_behind = (_ends_chunk(ragged.windows(text, starts, _NEAR)) for starts in (places, places + _NEAR))
+    whites_before, whites_behind = (
+        _ends_chunk(ragged.windows(text, starts, _NEAR)) for starts in (places, places + _NEAR)
+    )
     if whites_before.any(axis=1).all() and whites_behind.any(axis=1).all():
         starts, ends = places - whites_before[:, ::-1].argmax(axis=1), places + whites_behind.argmax(axis=1)
     else:  # as where words are not divided by white space
@@ -207,7 +245,9 @@ def _ends_chunk(codes: np.ndarray) -> np.ndarray:
     return (codes == ord(" ")) | (codes == ord("\n"))
 
 
-def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray) -> np.ndarray:
+def _put_in(
+    ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_counts: np.ndarray
+) -> np.ndarray:
     """Puts `other_ids`, so many of them as is said for each, in the places `others`."""
     counts = np.ones(len(ids), np.intp)
     counts[others] = other_counts
@@ -218,12 +258,14 @@ def _put_in(ids: np.ndarray, others: np.ndarray, other_ids: np.ndarray, other_co
     return ids
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Tables of words
 
 
 _KEY_BYTES = 16
-_FIRST_BYTES = np.array([256**count - 1 for count in range(9)], np.uint64)  # masks of the first bytes of eight
+_FIRST_BYTES = np.array(
+    [256**count - 1 for count in range(9)], np.uint64
+)  # masks of the first bytes of eight
 
 
 def _keys(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -246,7 +288,9 @@ class _Table:
     """Places of words, found by the words' keys. A word whose place is taken by another has none."""
 
     BITS = 17  # of the number of places
-    _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, and their bits look random
+    _FACTORS = np.array(
+        [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64
+    )  # odd, and their bits look random
 
     def __init__(self):
         self._keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
@@ -269,7 +313,7 @@ class _Table:
         return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # What is not ASCII
 
 
@@ -280,13 +324,25 @@ class _Rules:
         """Takes the id of each word of the vocabulary, as bytes."""
         self._do_lower_case = do_lower_case
         self._starts = codes
-        self._continuations = {word.removeprefix(CONTINUATION): code for word, code in codes.items() if word.startswith(CONTINUATION)}
-        self._longest_start, self._longest_continuation = _longest(self._starts), _longest(self._continuations)
+        self._continuations = {
+            word.removeprefix(CONTINUATION): code
+            for word, code in codes.items()
+            if word.startswith(CONTINUATION)
+        }
+        self._longest_start, self._longest_continuation = (
+            _longest(self._starts),
+            _longest(self._continuations),
+        )
         self._unknown = codes[_UNKNOWN]
 
     def ids_of(self, chunk: bytes) -> bytes:
         """Returns the ids of a chunk in which there may be other white space than blanks."""
-        return b"".join(map(self._find_pieces, words.find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case)))
+        return b"".join(
+            map(
+                self._find_pieces,
+                words.find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case),
+            )
+        )
 
     def _find_pieces(self, word: str) -> bytes:
         if len(word) > words.LONGEST:

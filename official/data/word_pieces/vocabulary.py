@@ -58,7 +58,9 @@ def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
     return _checked(file, path, flag, file.do_lower_case is not False)
 
 
-def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file") -> Vocabulary:
+def load_for_text(
+    path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file"
+) -> Vocabulary:
     """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
     Args:
@@ -70,7 +72,9 @@ def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str 
       ConfigError: also where text would be lower-cased and the vocabulary is cased.
     """
     file = vocabulary_files.read(path, flag)
-    return _checked(file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag))
+    return _checked(
+        file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag)
+    )
 
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:

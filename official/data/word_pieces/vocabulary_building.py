@@ -1,7 +1,7 @@
 """Text -> a new vocabulary of word pieces, the same for the same text on any machine.
-
-Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is decided by the trainer of Hugging Face's
-package `tokenizers`. All characters are given to it in a fixed order: left to itself it would number them by chance, and ties with them.
+ Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
+decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
+order: left to itself it would number them by chance, and ties with them.
 """
 
 import collections
@@ -31,7 +31,9 @@ class BuiltVocabulary:
     covered: float  # share of the text's words all of whose characters it has
 
 
-def build_vocabulary(sentences: Iterable[str], vocab_size: int, do_lower_case: bool = True, show_progress: bool = False) -> BuiltVocabulary:
+def build_vocabulary(
+    sentences: Iterable[str], vocab_size: int, do_lower_case: bool = True, show_progress: bool = False
+) -> BuiltVocabulary:
     """Learns a vocabulary of exactly `vocab_size` word pieces; where the text does not hold so many,
     [unusedN] entries fill it up.
 
@@ -51,13 +53,21 @@ def build_vocabulary(sentences: Iterable[str], vocab_size: int, do_lower_case: b
     characters = _frequent_characters(counts, max(_FEWEST_CHARACTERS, vocab_size // 8))
     known = {word: count for word, count in counts.items() if characters.issuperset(word)}
     inside = {character for word in known for character in word[1:]}
-    fixed = [*SPECIAL_TOKENS, *sorted(characters), *(CONTINUATION + character for character in sorted(inside))]
+    fixed = [
+        *SPECIAL_TOKENS,
+        *sorted(characters),
+        *(CONTINUATION + character for character in sorted(inside)),
+    ]
     if len(fixed) > vocab_size:
-        raise ConfigError(f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the characters of the "
-                          f"text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more.")
+        raise ConfigError(
+            f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the"
+            f" characters of the text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more."
+        )
     learned = _learn(known, fixed, vocab_size, show_progress)
     unused = [f"[unused{number}]" for number in range(vocab_size - len(learned))]
-    return BuiltVocabulary(learned + unused, len(learned), len(unused), sum(known.values()) / sum(counts.values()))
+    return BuiltVocabulary(
+        learned + unused, len(learned), len(unused), sum(known.values()) / sum(counts.values())
+    )
 
 
 def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
@@ -87,8 +97,13 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
     """Returns the fixed entries, and pieces from frequent to rare, `vocab_size` in all or fewer."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=SPECIAL_TOKENS[1]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=_RAREST_PIECE, special_tokens=fixed,
-                                                   continuing_subword_prefix=CONTINUATION, show_progress=show_progress)
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_RAREST_PIECE,
+        special_tokens=fixed,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=show_progress,
+    )
     tokenizer.train_from_iterator(_text_of(counts), trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.get)

@@ -1,7 +1,6 @@
 """Text -> words, by the published rules of Google's BERT, character by character.
-
-Control and format characters are dropped, Chinese characters stand alone, the text is split at white space, lower-cased and stripped of
-its accents (neither for a cased vocabulary), and split at punctuation.
+ Control and format characters are dropped, Chinese characters stand alone, the text is split at white space,
+lower-cased and stripped of its accents (neither for a cased vocabulary), and split at punctuation.
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
 
@@ -12,7 +11,9 @@ import unicodedata
 from collections.abc import Callable
 
 LONGEST = 200  # characters of a word; a longer one is unknown
-_CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
+_CHINESE = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
+)
 _CHINESE_OR_OTHERS = re.compile(f"[{_CHINESE}]|[^{_CHINESE}]+")
 
 
@@ -33,7 +34,11 @@ def _drop_invisible(character: str) -> str:
 
 
 def _split(character: str) -> str:
-    return f" {character} " if character in string.punctuation or unicodedata.category(character).startswith("P") else character
+    return (
+        f" {character} "
+        if character in string.punctuation or unicodedata.category(character).startswith("P")
+        else character
+    )
 
 
 def _drop_accent_and_split(character: str) -> str:
@@ -54,7 +59,11 @@ def find_words(chunk: str, do_lower_case: bool) -> list[str]:
 
 def _lower_case_words(part: str) -> list[str]:
     """Returns the words of a part of the text that has no Chinese character unless it is one."""
-    return unicodedata.normalize("NFD", part.translate(_VISIBLE).lower()).translate(_WITHOUT_ACCENT_AND_SPLIT).split()
+    return (
+        unicodedata.normalize("NFD", part.translate(_VISIBLE).lower())
+        .translate(_WITHOUT_ACCENT_AND_SPLIT)
+        .split()
+    )
 
 
 def _cased_words(part: str) -> list[str]:

@@ -30,7 +30,7 @@ def call(module, monkeypatch, *arguments):
     module.main()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The submission
 
 
@@ -70,33 +70,64 @@ def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, 
     assert output.read_bytes() == first
 
 
-def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, small_qqp, tmp_path, monkeypatch, capsys):
+def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(
+    runs, small_qqp, tmp_path, monkeypatch, capsys
+):
     output = tmp_path / "submission.zip"
     (runs[-1] / "WNLI.tsv").unlink()
     text = (runs[0] / "CoLA.tsv").read_text()
-    (runs[0] / "CoLA.tsv").write_text(text[:text.rindex("1062")])
-    with pytest.raises(ConfigError, match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
-                                          "WNLI.tsv is missing.$"):
+    (runs[0] / "CoLA.tsv").write_text(text[: text.rindex("1062")])
+    with pytest.raises(
+        ConfigError,
+        match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
+        "WNLI.tsv is missing.$",
+    ):
         call(make_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063." and lines[-1] == "WNLI.tsv     missing"
+    assert (
+        lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
+        and lines[-1] == "WNLI.tsv     missing"
+    )
     assert len(lines) == 11 and not output.exists()
 
 
 def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, monkeypatch):
     output = tmp_path / "submission.zip"
-    call(make_glue_submission, monkeypatch, "--predictions", runs[0], runs[-1], f"--output={output}", "--allow_missing")
+    call(
+        make_glue_submission,
+        monkeypatch,
+        "--predictions",
+        runs[0],
+        runs[-1],
+        f"--output={output}",
+        "--allow_missing",
+    )
     assert zipfile.ZipFile(output).namelist() == ["CoLA.tsv", "WNLI.tsv"]
     with pytest.raises(ConfigError, match="has no file of predictions"):
-        call(make_glue_submission, monkeypatch, "--predictions", tmp_path, f"--output={tmp_path}/none.zip", "--allow_missing")
+        call(
+            make_glue_submission,
+            monkeypatch,
+            "--predictions",
+            tmp_path,
+            f"--output={tmp_path}/none.zip",
+            "--allow_missing",
+        )
 
 
 def test_predictions_are_counted_against_the_test_files(runs, tmp_path, monkeypatch):
     data = tmp_path / "data"
     for rows, match in ((3, None), (4, "QQP.tsv: 3 predictions, expected 4")):
         (data / "QQP").mkdir(parents=True, exist_ok=True)
-        (data / "QQP" / "test.tsv").write_text("id\tquestion1\tquestion2\n" + "".join(f"{row}\ta\tb\n" for row in range(rows)))
-        arguments = ("--predictions", runs[7], f"--data_dir={data}", f"--output={tmp_path}/{rows}.zip", "--allow_missing")
+        (data / "QQP" / "test.tsv").write_text(
+            "id\tquestion1\tquestion2\n" + "".join(f"{row}\ta\tb\n" for row in range(rows))
+        )
+        arguments = (
+            "--predictions",
+            runs[7],
+            f"--data_dir={data}",
+            f"--output={tmp_path}/{rows}.zip",
+            "--allow_missing",
+        )
         if match is None:
             call(make_glue_submission, monkeypatch, *arguments)
         else:
@@ -114,10 +145,18 @@ def test_a_task_in_two_folders_is_an_error(runs, tmp_path, monkeypatch):
 
 
 def test_the_same_folder_named_twice_is_one_folder(runs, tmp_path, monkeypatch):
-    call(make_glue_submission, monkeypatch, "--predictions", runs[0], f"{runs[0]}/", f"--output={tmp_path}/a.zip", "--allow_missing")
+    call(
+        make_glue_submission,
+        monkeypatch,
+        "--predictions",
+        runs[0],
+        f"{runs[0]}/",
+        f"--output={tmp_path}/a.zip",
+        "--allow_missing",
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The download
 
 _MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -163,9 +202,15 @@ def mirror_files() -> dict:
     """Returns {source of the script: content}: the published files in small."""
     module = download_glue_data
     mrpc = [f"{number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}" for number in range(6)]
-    files = {folder: {name: f"{name} {row}\n" * 3 for row, name in enumerate(module.files_of(folder))} for folder in module.ARCHIVES}
+    files = {
+        folder: {name: f"{name} {row}\n" * 3 for row, name in enumerate(module.files_of(folder))}
+        for folder in module.ARCHIVES
+    }
     return {
-        **{source: zip_of({**files[folder], f"{folder}/original/raw.tsv": "not wanted"}) for folder, source in module.ARCHIVES.items()},
+        **{
+            source: zip_of({**files[folder], f"{folder}/original/raw.tsv": "not wanted"})
+            for folder, source in module.ARCHIVES.items()
+        },
         module.AX: b"index\tsentence1\tsentence2\n0\ta\tb\n",
         module.MRPC_TRAIN: ("\ufeff" + "\r\n".join([_MRPC_HEADER, *mrpc[:4]]) + "\r\n").encode(),
         module.MRPC_TEST: ("\ufeff" + "\r\n".join([_MRPC_HEADER, *mrpc[4:]]) + "\r\n").encode(),
@@ -193,7 +238,9 @@ def mirror(tmp_path, monkeypatch):
 def server(mirror):
     """Serves the mirror on this machine; yields (base URL, state)."""
     state = {"requests": [], "cut": 0, "ranges": True}
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, state=state, directory=str(mirror))) as running:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, state=state, directory=str(mirror))
+    ) as running:
         threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}", state
         running.shutdown()
@@ -220,12 +267,20 @@ def test_all_tasks_are_downloaded_once(server, tmp_path, monkeypatch, capsys):
 def test_mrpc_is_split_as_glue_does(mirror, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data"
     call(download_glue_data, monkeypatch, f"--data_dir={data}", f"--base_url=file://{mirror}", "--tasks=mrpc")
-    assert (data / "MRPC" / "train.tsv").read_text() == f"{_MRPC_HEADER}\n0\t0\t50\ta 0\tb 0\n0\t2\t52\ta 2\tb 2\n"
-    assert (data / "MRPC" / "dev.tsv").read_text() == f"{_MRPC_HEADER}\n1\t1\t51\ta 1\tb 1\n1\t3\t53\ta 3\tb 3\n"
-    assert (data / "MRPC" / "test.tsv").read_text() == f"index{_MRPC_HEADER[7:]}\n0\t4\t54\ta 4\tb 4\n1\t5\t55\ta 5\tb 5\n"
+    assert (
+        data / "MRPC" / "train.tsv"
+    ).read_text() == f"{_MRPC_HEADER}\n0\t0\t50\ta 0\tb 0\n0\t2\t52\ta 2\tb 2\n"
+    assert (
+        data / "MRPC" / "dev.tsv"
+    ).read_text() == f"{_MRPC_HEADER}\n1\t1\t51\ta 1\tb 1\n1\t3\t53\ta 3\tb 3\n"
+    assert (
+        data / "MRPC" / "test.tsv"
+    ).read_text() == f"index{_MRPC_HEADER[7:]}\n0\t4\t54\ta 4\tb 4\n1\t5\t55\ta 5\tb 5\n"
     rows = {split: reading.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")}
     assert all(len(part) == 2 and not part.problems for part in rows.values())
-    assert capsys.readouterr().out.startswith("MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), ")
+    assert capsys.readouterr().out.startswith(
+        "MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), "
+    )
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -234,7 +289,10 @@ def test_a_transfer_that_broke_off_is_resumed(server, tmp_path, monkeypatch, ran
     state.update(cut=1, ranges=ranges)
     size = download_glue_data.ARCHIVES["CoLA"].size
     arguments = (f"--data_dir={tmp_path}/data", f"--base_url={url}", "--tasks=cola")
-    with pytest.raises(ConfigError, match=rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again",
+    ):
         call(download_glue_data, monkeypatch, *arguments)
     assert files_in(tmp_path / "data") == ["CoLA.zip.part"]
     call(download_glue_data, monkeypatch, *arguments)
@@ -260,14 +318,35 @@ def test_files_that_are_there_are_kept(mirror, tmp_path, monkeypatch):
     own = tmp_path / "data" / "QNLI" / "dev.tsv"
     own.parent.mkdir(parents=True)
     own.write_text("my own\n")
-    call(download_glue_data, monkeypatch, f"--data_dir={tmp_path}/data", f"--base_url=file://{mirror}", "--tasks=qnli")
-    assert own.read_text() == "my own\n" and files_in(tmp_path / "data") == ["QNLI/dev.tsv", "QNLI/test.tsv", "QNLI/train.tsv"]
+    call(
+        download_glue_data,
+        monkeypatch,
+        f"--data_dir={tmp_path}/data",
+        f"--base_url=file://{mirror}",
+        "--tasks=qnli",
+    )
+    assert own.read_text() == "my own\n" and files_in(tmp_path / "data") == [
+        "QNLI/dev.tsv",
+        "QNLI/test.tsv",
+        "QNLI/train.tsv",
+    ]
 
 
 def test_ax_needs_the_data_of_mnli():
     assert download_glue_data.folders_of("ax") == ["MNLI", "AX"]
     assert download_glue_data.folders_of("mnli, mnli-mm,cola") == ["MNLI", "CoLA"]
-    assert download_glue_data.folders_of("all") == ["CoLA", "MNLI", "AX", "MRPC", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"]
+    assert download_glue_data.folders_of("all") == [
+        "CoLA",
+        "MNLI",
+        "AX",
+        "MRPC",
+        "SST-2",
+        "STS-B",
+        "QQP",
+        "QNLI",
+        "RTE",
+        "WNLI",
+    ]
 
 
 def test_every_file_of_the_table_has_a_source():
@@ -276,9 +355,17 @@ def test_every_file_of_the_table_has_a_source():
     assert sum(len(download_glue_data.files_of(folder)) for folder in folders) == 30
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"), (["--base_url=ftp://x"], "--base_url=ftp://x does not start"),
-    (["--base_url=file:///nowhere"], "file:///nowhere/glue/data/CoLA.zip cannot be reached: .*No such file")])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
+        (["--base_url=ftp://x"], "--base_url=ftp://x does not start"),
+        (
+            ["--base_url=file:///nowhere"],
+            "file:///nowhere/glue/data/CoLA.zip cannot be reached: .*No such file",
+        ),
+    ],
+)
 def test_bad_flags_are_errors(tmp_path, monkeypatch, arguments, message):
     with pytest.raises(ConfigError, match=message):
         call(download_glue_data, monkeypatch, f"--data_dir={tmp_path}/data", *arguments)
@@ -287,17 +374,39 @@ def test_bad_flags_are_errors(tmp_path, monkeypatch, arguments, message):
 def test_a_file_that_the_server_has_not_is_an_error(server, mirror, tmp_path, monkeypatch):
     (mirror / "glue" / "data" / "CoLA.zip").unlink()
     with pytest.raises(ConfigError, match="CoLA.zip: the server answers 404 Not Found"):
-        call(download_glue_data, monkeypatch, f"--data_dir={tmp_path}/data", f"--base_url={server[0]}", "--tasks=cola")
+        call(
+            download_glue_data,
+            monkeypatch,
+            f"--data_dir={tmp_path}/data",
+            f"--base_url={server[0]}",
+            "--tasks=cola",
+        )
 
 
-@pytest.mark.parametrize("script, arguments", [
-    ("download_glue_data.py", ["--tasks=cola", "--data_dir={folder}/data", "--base_url=http://127.0.0.1:{port}"]),
-    ("make_glue_submission.py", ["--predictions", "{folder}", "--output={folder}/a.zip"])])
+@pytest.mark.parametrize(
+    "script, arguments",
+    [
+        (
+            "download_glue_data.py",
+            ["--tasks=cola", "--data_dir={folder}/data", "--base_url=http://127.0.0.1:{port}"],
+        ),
+        ("make_glue_submission.py", ["--predictions", "{folder}", "--output={folder}/a.zip"]),
+    ],
+)
 def test_a_failure_is_one_line_and_exit_code_2(tmp_path, script, arguments):
     with socket.socket() as unused:  # bound, but nobody listens
         unused.bind(("127.0.0.1", 0))
         arguments = [argument.format(folder=tmp_path, port=unused.getsockname()[1]) for argument in arguments]
-        done = subprocess.run([sys.executable, ROOT / "scripts" / script, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, ROOT / "scripts" / script, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2 and re.fullmatch(rf"{script}: [^\n]+\n", done.stderr), done.stderr
-    expected = "cannot be reached: [Errno 111] Connection refused" if "download" in script else "nothing is written, 11 of 11 files"
+    expected = (
+        "cannot be reached: [Errno 111] Connection refused"
+        if "download" in script
+        else "nothing is written, 11 of 11 files"
+    )
     assert expected in done.stderr and files_in(tmp_path) == []

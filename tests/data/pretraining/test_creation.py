@@ -1,4 +1,6 @@
-"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command line."""
+"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command
+line.
+"""
 
 import hashlib
 import json
@@ -13,16 +15,29 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.pretraining import creation
-from official.data.pretraining import pairs
-from official.data.text import read_counts
+from official.data.pretraining import creation, pairs
 from official.data.records import containers as records
 from official.data.records import schema
+from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = list(dict.fromkeys([*vocabulary.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "cat", "sat", ".", "##s", "word"]))
+WORDS = list(
+    dict.fromkeys(
+        [
+            *vocabulary.SPECIAL_TOKENS,
+            *LETTERS,
+            *(f"##{letter}" for letter in LETTERS),
+            "the",
+            "cat",
+            "sat",
+            ".",
+            "##s",
+            "word",
+        ]
+    )
+)
 LONG, MOST = 32, 5
 
 
@@ -44,27 +59,50 @@ def write(path, text: str) -> str:
 def make_text(path, documents: int, seed: int = 0) -> str:
     rng = np.random.default_rng(seed)
     words = ["the", "cat", "cats", "sat", "word", "x\u00e9z"]
-    sentences = [[" ".join(rng.choice(words, rng.integers(3, 12))) + "." for _ in range(12)] for _ in range(documents)]
+    sentences = [
+        [" ".join(rng.choice(words, rng.integers(3, 12))) + "." for _ in range(12)] for _ in range(documents)
+    ]
     return write(path, "\n\n".join("\n".join(document) for document in sentences) + "\n\n\x01\n")
 
 
 def make_job(text, vocab, folder, **changes) -> creation.Job:
-    rules = pairs.Rules(max_seq_length=LONG, max_predictions_per_seq=MOST, dupe_factor=3, remask=changes.get("record_format") == "remask")
-    return creation.Job(**{"input_files": str(text), "vocab_file": vocab, "output_dir": str(folder), "rules": rules, "num_shards": 3, **changes})
+    rules = pairs.Rules(
+        max_seq_length=LONG,
+        max_predictions_per_seq=MOST,
+        dupe_factor=3,
+        remask=changes.get("record_format") == "remask",
+    )
+    return creation.Job(
+        **{
+            "input_files": str(text),
+            "vocab_file": vocab,
+            "output_dir": str(folder),
+            "rules": rules,
+            "num_shards": 3,
+            **changes,
+        }
+    )
 
 
 def contents(folder) -> dict[str, str]:
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in sorted(os.listdir(folder))}
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in sorted(os.listdir(folder))
+    }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Files
 
 
-@pytest.mark.parametrize("changes", [{}, {"record_format": "compact"}, {"record_format": "remask", "pad_position_value": 384}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"record_format": "compact"}, {"record_format": "remask", "pad_position_value": 384}]
+)
 def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_path, changes):
     manifest = creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
-    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", *(f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3))]
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        "manifest.json",
+        *(f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3)),
+    ]
     features, kind = schema.pretraining_schema(LONG, MOST, len(WORDS)), changes.get("record_format", "plain")
     lengths, counts = np.zeros(LONG + 1, int), {}
     for name in manifest["files"]:
@@ -76,7 +114,12 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
     assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["files"] == counts and manifest["instances"] == sum(counts.values()) > 100
     assert manifest["lengths"] == {str(length): int(count) for length, count in enumerate(lengths) if count}
-    assert (manifest["documents"], manifest["sentences"], manifest["skipped_sentences"], manifest["skipped_lines"]) == (10, 120, 1, 0)
+    assert (
+        manifest["documents"],
+        manifest["sentences"],
+        manifest["skipped_sentences"],
+        manifest["skipped_lines"],
+    ) == (10, 120, 1, 0)
     with open(vocab_file, "rb") as file:
         assert manifest["vocabulary_sha256"] == hashlib.sha256(file.read()).hexdigest()
     assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
@@ -84,25 +127,39 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
 
 def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     words = (*vocabulary.SPECIAL_TOKENS, "Paris", "is", "in", "France", ".")
-    text = write(tmp_path / "text.txt", "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n")
+    text = write(
+        tmp_path / "text.txt", "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n"
+    )
     path = write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
     with pytest.raises(ConfigError, match="is cased: 2 of 4 words"):
         creation.create_pretraining_data(make_job(text, path, tmp_path / "out"))
-    manifest = creation.create_pretraining_data(make_job(text, path, tmp_path / "out", do_lower_case=False, num_shards=1))
+    manifest = creation.create_pretraining_data(
+        make_job(text, path, tmp_path / "out", do_lower_case=False, num_shards=1)
+    )
     assert manifest["flags"]["do_lower_case"] is False
     shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
     assert records.lower_case_of(shard) is False and records.lower_case_of(text) is None
     found = list(tf.data.TFRecordDataset(shard).as_numpy_iterator())
-    ids = records.parse_batch(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")["input_ids"].numpy()
-    assert (ids == words.index("Paris")).mean() > 5 * (ids == words.index("[UNK]")).mean()  # a few random replacements
+    ids = records.parse_batch(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")[
+        "input_ids"
+    ].numpy()
+    assert (ids == words.index("Paris")).mean() > 5 * (
+        ids == words.index("[UNK]")
+    ).mean()  # a few random replacements
 
 
 def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
     features, parsed = schema.pretraining_schema(LONG, MOST), []
     for kind in ("plain", "compact"):  # of a static mask there are other ones: its rows are shorter
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / kind, record_format=kind, num_shards=1))
-        found = list(tf.data.TFRecordDataset(str(tmp_path / kind / "part-00000-of-00001.tfrecord")).as_numpy_iterator())
-        parsed.append({name: values.numpy() for name, values in records.parse_batch(found, features, kind).items()})
+        creation.create_pretraining_data(
+            make_job(text_file, vocab_file, tmp_path / kind, record_format=kind, num_shards=1)
+        )
+        found = list(
+            tf.data.TFRecordDataset(str(tmp_path / kind / "part-00000-of-00001.tfrecord")).as_numpy_iterator()
+        )
+        parsed.append(
+            {name: values.numpy() for name, values in records.parse_batch(found, features, kind).items()}
+        )
     for other in parsed[1:]:
         assert all(np.array_equal(other[name], values) for name, values in parsed[0].items())
 
@@ -113,11 +170,17 @@ def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, t
     with pytest.raises(ConfigError, match="--output_dir=.* holds the files of an earlier run .* --overwrite"):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", num_shards=2))
     assert contents(tmp_path / "out") == before
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", num_shards=2, overwrite=True))
-    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", "part-00000-of-00002.tfrecord", "part-00001-of-00002.tfrecord"]
+    creation.create_pretraining_data(
+        make_job(text_file, vocab_file, tmp_path / "out", num_shards=2, overwrite=True)
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        "manifest.json",
+        "part-00000-of-00002.tfrecord",
+        "part-00001-of-00002.tfrecord",
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Pools
 
 
@@ -125,12 +188,23 @@ def test_pools_are_dealt_out_to_shards():
     for num_pools, num_shards in ((1, 3), (3, 3), (2, 6), (6, 2)):
         layout = creation.Layout(num_pools, num_shards)
         parts = [part for shard in range(num_shards) for part in layout.parts(shard)]
-        assert sorted(parts) == [(pool, part) for pool in range(num_pools) for part in range(layout.shards_per_pool)]
+        assert sorted(parts) == [
+            (pool, part) for pool in range(num_pools) for part in range(layout.shards_per_pool)
+        ]
 
 
-@pytest.mark.parametrize("tokens, documents, shards, expected", [
-    (10, 2, None, (1, 8)), (10, 2, 3, (1, 3)), (10 * creation._POOL_TOKENS, 10**6, None, (10, 10)), (3 * creation._POOL_TOKENS, 10**6, 8, (4, 8)),
-    (3 * creation._POOL_TOKENS, 10**6, 2, (4, 2)), (3 * creation._POOL_TOKENS, 64, 2, (2, 2)), (50 * creation._POOL_TOKENS, 10**6, 7, (56, 7))])
+@pytest.mark.parametrize(
+    "tokens, documents, shards, expected",
+    [
+        (10, 2, None, (1, 8)),
+        (10, 2, 3, (1, 3)),
+        (10 * creation._POOL_TOKENS, 10**6, None, (10, 10)),
+        (3 * creation._POOL_TOKENS, 10**6, 8, (4, 8)),
+        (3 * creation._POOL_TOKENS, 10**6, 2, (4, 2)),
+        (3 * creation._POOL_TOKENS, 64, 2, (2, 2)),
+        (50 * creation._POOL_TOKENS, 10**6, 7, (56, 7)),
+    ],
+)
 def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
     job = make_job("", "", "", num_shards=shards, rules=pairs.Rules(dupe_factor=10))
     layout = creation._plan_layout(job, {"tokens": tokens, "kept_documents": documents})
@@ -138,20 +212,26 @@ def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, e
 
 
 @pytest.mark.parametrize("num_shards", [2, 16])
-def test_every_document_is_in_one_pool_and_random_segments_come_from_it(vocab_file, tmp_path, num_shards, monkeypatch):
+def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
+    vocab_file, tmp_path, num_shards, monkeypatch
+):
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
     seen = []
     plan_pairs = pairs.plan_pairs
-    monkeypatch.setattr(pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest))
-    manifest = creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards))
+    monkeypatch.setattr(
+        pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest)
+    )
+    manifest = creation.create_pretraining_data(
+        make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards)
+    )
     assert manifest["pools"] == len(seen) == 8 and sum(seen) == 300 and min(seen) > 15
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Processes and interruptions
 
 
@@ -159,15 +239,25 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
     monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
-    for name, changes in {"one": {"num_workers": 1}, "two": {"num_workers": 2}, "seed": {"random_seed": 1}}.items():
-        creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes))
+    for name, changes in {
+        "one": {"num_workers": 1},
+        "two": {"num_workers": 2},
+        "seed": {"random_seed": 1},
+    }.items():
+        creation.create_pretraining_data(
+            make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes)
+        )
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert not set(contents(tmp_path / "one").values()) & set(contents(tmp_path / "seed").values())
 
 
 def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(text_file, vocab_file, tmp_path):
     seen = set()
-    for change in (lambda: None, lambda: make_text(tmp_path / "text.txt", 10, seed=1), lambda: write(tmp_path / "vocab.txt", "\n".join(WORDS[:-1]))):
+    for change in (
+        lambda: None,
+        lambda: make_text(tmp_path / "text.txt", 10, seed=1),
+        lambda: write(tmp_path / "vocab.txt", "\n".join(WORDS[:-1])),
+    ):
         change()
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True))
         found = set(contents(tmp_path / "out").values())
@@ -196,17 +286,38 @@ creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module, name, call", [
-    ("corpus", "write_block", 2), ("creation", "_tokenize_text", 3), ("records", "encode", 2), ("unfinished", "write_json", 7)])
-def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(vocab_file, tmp_path, module, name, call, monkeypatch):
+@pytest.mark.parametrize(
+    "module, name, call",
+    [
+        ("corpus", "write_block", 2),
+        ("creation", "_tokenize_text", 3),
+        ("records", "encode", 2),
+        ("unfinished", "write_json", 7),
+    ],
+)
+def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
+    vocab_file, tmp_path, module, name, call, monkeypatch
+):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
     monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
     job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
     creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
-    command = [sys.executable, "-c", KILLED, module, name, str(call), job.input_files, job.vocab_file, job.output_dir]
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        module,
+        name,
+        str(call),
+        job.input_files,
+        job.vocab_file,
+        job.output_dir,
+    ]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
-    done = list((tmp_path / "out" / ".unfinished").glob("shard-*.json"))  # a shard is done when what was counted of it is there
+    done = list(
+        (tmp_path / "out" / ".unfinished").glob("shard-*.json")
+    )  # a shard is done when what was counted of it is there
     made = []
     write_shard = creation._write_shard_records
     monkeypatch.setattr(creation, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
@@ -219,9 +330,21 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(vocab_fil
 def test_a_killed_job_takes_its_processes_with_it(vocab_file, tmp_path):
     for number in range(4):
         make_text(tmp_path / f"text{number}.txt", 1000, seed=number)
-    arguments = {"input_files": tmp_path / "text*.txt", "output_dir": tmp_path / "out", "vocab_file": vocab_file, "max_seq_length": LONG,
-                 "max_predictions_per_seq": MOST, "dupe_factor": 20, "num_shards": 8, "num_workers": 2}
-    command = [sys.executable, str(ROOT / "scripts" / "create_pretraining_data.py"), *(f"--{name}={value}" for name, value in arguments.items())]
+    arguments = {
+        "input_files": tmp_path / "text*.txt",
+        "output_dir": tmp_path / "out",
+        "vocab_file": vocab_file,
+        "max_seq_length": LONG,
+        "max_predictions_per_seq": MOST,
+        "dupe_factor": 20,
+        "num_shards": 8,
+        "num_workers": 2,
+    }
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "create_pretraining_data.py"),
+        *(f"--{name}={value}" for name, value in arguments.items()),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not list((tmp_path / "out").glob("part-*-of-00008.tfrecord")):
         assert process.poll() is None
@@ -233,9 +356,18 @@ def test_a_killed_job_takes_its_processes_with_it(vocab_file, tmp_path):
         time.sleep(0.2)
     assert not processes_with(str(tmp_path))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    whole = subprocess.run([part.replace(f"{tmp_path}/out", f"{tmp_path}/whole").replace("workers=2", "workers=1") for part in command],
-                           check=True, capture_output=True, text=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and "examples in 8 files" in whole.stdout
+    whole = subprocess.run(
+        [
+            part.replace(f"{tmp_path}/out", f"{tmp_path}/whole").replace("workers=2", "workers=1")
+            for part in command
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        contents(tmp_path / "out") == contents(tmp_path / "whole") and "examples in 8 files" in whole.stdout
+    )
 
 
 def processes_with(word: str) -> list[str]:
@@ -243,7 +375,9 @@ def processes_with(word: str) -> list[str]:
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            files = [os.readlink(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
+            files = [
+                os.readlink(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")
+            ]
         except OSError:
             continue
         if int(process) != os.getpid() and any(word in file for file in files):
@@ -259,9 +393,12 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
         if len(calls) == 3:  # two shards are written at a time: one is done when the third begins
             raise OSError(28, "No space left on device")
         return encode(*arguments, **named)
+
     monkeypatch.setattr(records, "encode", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
-    with pytest.raises(ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"):
+    with pytest.raises(
+        ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
+    ):
         creation.create_pretraining_data(job)
     done, tried = [name for name in os.listdir(tmp_path / "out") if name[0] != "."], len(calls)
     assert done and all(name.endswith("-of-00003.tfrecord") for name in done)
@@ -272,7 +409,9 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 
 
 @pytest.mark.parametrize("change", ["random_seed", "text", "text of the same size", "vocab_file"])
-def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file, vocab_file, tmp_path, change, monkeypatch):
+def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
+    text_file, vocab_file, tmp_path, change, monkeypatch
+):
     monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
@@ -290,9 +429,13 @@ def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(text_file,
     name = {"text": "text", "vocab_file": "vocabulary_sha256"}.get(change, change)
     if change == "text":
         name = rf"text \({text_file}\)"
-    with pytest.raises(ConfigError, match=f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"):
+    with pytest.raises(
+        ConfigError, match=f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"
+    ):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True, **changes))
+    creation.create_pretraining_data(
+        make_job(text_file, vocab_file, tmp_path / "out", overwrite=True, **changes)
+    )
     creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole", **changes))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
@@ -305,19 +448,24 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
     assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match="holds the files of an earlier run with other flags or input, or not all of them"):
+    with pytest.raises(
+        ConfigError, match="holds the files of an earlier run with other flags or input, or not all of them"
+    ):
         creation.is_finished(job)
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\0", b"[]", b'{"done": {"totals": 3}}', b"", b"[" * 100_000])
 @pytest.mark.parametrize("name", ["job.json", "text-00000.json", "shard-00000.json"])
-def test_damaged_files_of_an_unfinished_job_are_made_anew(text_file, vocab_file, tmp_path, name, garbage, monkeypatch):
+def test_damaged_files_of_an_unfinished_job_are_made_anew(
+    text_file, vocab_file, tmp_path, name, garbage, monkeypatch
+):
     job, write_json = make_job(text_file, vocab_file, tmp_path / "out"), creation.unfinished.write_json
 
     def fail(path, values):
         if path.endswith("manifest.json"):
             raise OSError(28, "No space left on device")
         write_json(path, values)
+
     monkeypatch.setattr(creation.unfinished, "write_json", fail)
     with pytest.raises(ConfigError, match="No space left"):
         creation.create_pretraining_data(job)
@@ -337,13 +485,16 @@ def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
     size = len(text.encode())
     assert manifest["inputs"] == {
         paths[0]: {"bytes": size, "documents": 21, "sentences": 60, "undecodable_bytes": 0},
-        paths[1]: {"bytes": 2 * size + 2, "documents": 41, "sentences": 120, "undecodable_bytes": 1}}
+        paths[1]: {"bytes": 2 * size + 2, "documents": 41, "sentences": 120, "undecodable_bytes": 1},
+    }
     assert manifest["undecodable_bytes"] == 1
     assert manifest["unknown_share"] == 60 / manifest["tokens"]
 
 
 def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
-    by_file = {f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)}
+    by_file = {
+        f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)
+    }
     listed = read_counts.listed(by_file)
     assert len(listed) == 1000 and list(listed)[-2:] == ["19998", "19999"] and "00900" not in listed
     assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
@@ -357,20 +508,26 @@ def test_a_damaged_manifest_is_one_line(text_file, vocab_file, tmp_path, content
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Bad input
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
-    ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
-    ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
-    ({"input_files": os.path.join(ROOT, "results", "quickstart.png")}, "quickstart.png is a PNG picture, not text"),
-    ({"num_workers": 0}, "--num_workers=0 is out of range"),
-    ({"random_seed": -1}, "--random_seed=-1 is out of range"),
-    ({"output_dir": "gs://bucket/x"}, "--output_dir=gs://bucket/x is not a folder of this machine"),
-    ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
+        ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
+        ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
+        (
+            {"input_files": os.path.join(ROOT, "results", "quickstart.png")},
+            "quickstart.png is a PNG picture, not text",
+        ),
+        ({"num_workers": 0}, "--num_workers=0 is out of range"),
+        ({"random_seed": -1}, "--random_seed=-1 is out of range"),
+        ({"output_dir": "gs://bucket/x"}, "--output_dir=gs://bucket/x is not a folder of this machine"),
+        ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
+    ],
+)
 def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
@@ -378,21 +535,42 @@ def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path,
 
 def test_one_document_is_an_error(vocab_file, tmp_path):
     with pytest.raises(ConfigError, match="hold 1 documents with text, expected at least 2"):
-        creation.create_pretraining_data(make_job(write(tmp_path / "a.txt", "The cat.\n\n\x01\n"), vocab_file, tmp_path / "out"))
+        creation.create_pretraining_data(
+            make_job(write(tmp_path / "a.txt", "The cat.\n\n\x01\n"), vocab_file, tmp_path / "out")
+        )
 
 
-@pytest.mark.parametrize("script, arguments, message", [
-    ("create_pretraining_data.py", ["--input_files=/nowhere"],
-     "the following arguments are required: --output_dir, --vocab_file. See --help."),
-    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--dupe_facto=3"],
-     "unknown flag --dupe_facto (did you mean --dupe_factor?). See --help."),
-    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--pad-position-value=3"],
-     "pad_position_value=3 needs --remask."),
-    ("create_pretraining_data.py", ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--remask", "--record_format=compact"],
-     "--remask and --record_format=compact exclude each other."),
-    ("build_vocab.py", ["--input_files=/nowhere", "--output_file=v"], "--input_files=/nowhere"),
-    ("build_corpus.py", ["--output_dir=c", "--sources=no_such_package"], "--sources: no package 'no_such_package' is installed."),
-])
+@pytest.mark.parametrize(
+    "script, arguments, message",
+    [
+        (
+            "create_pretraining_data.py",
+            ["--input_files=/nowhere"],
+            "the following arguments are required: --output_dir, --vocab_file. See --help.",
+        ),
+        (
+            "create_pretraining_data.py",
+            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--dupe_facto=3"],
+            "unknown flag --dupe_facto (did you mean --dupe_factor?). See --help.",
+        ),
+        (
+            "create_pretraining_data.py",
+            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--pad-position-value=3"],
+            "pad_position_value=3 needs --remask.",
+        ),
+        (
+            "create_pretraining_data.py",
+            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--remask", "--record_format=compact"],
+            "--remask and --record_format=compact exclude each other.",
+        ),
+        ("build_vocab.py", ["--input_files=/nowhere", "--output_file=v"], "--input_files=/nowhere"),
+        (
+            "build_corpus.py",
+            ["--output_dir=c", "--sources=no_such_package"],
+            "--sources: no package 'no_such_package' is installed.",
+        ),
+    ],
+)
 def test_a_wrong_command_line_ends_in_one_line_and_exit_code_2(tmp_path, script, arguments, message):
     command = [sys.executable, os.path.join(ROOT, "scripts", script), *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,4 +1,6 @@
-"""The evaluation set: which examples are picked, that they are copied as they are, and what goes wrong in one line."""
+"""The evaluation set: which examples are picked, that they are copied as they are, and what goes wrong in one
+line.
+"""
 
 import os
 import pathlib
@@ -14,7 +16,7 @@ from official.data.records import batches as reading
 from official.data.records import containers as records
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, write_records
-from tests.test_records import make_examples
+from tests.data.records.test_records import make_examples
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_eval_set  # pylint: disable=wrong-import-position
@@ -24,7 +26,10 @@ import make_eval_set  # pylint: disable=wrong-import-position
 def files(tmp_path):
     """Returns the glob of three files of 7, 0 and 30 records, which are bytes of any kind."""
     for name, numbers in (("b", range(7, 37)), ("a", range(7)), ("aa", ())):
-        write_records(tmp_path / f"{name}.tfrecord", [b"record %d \xff\x00" % number * (number % 3) for number in numbers])
+        write_records(
+            tmp_path / f"{name}.tfrecord",
+            [b"record %d \xff\x00" % number * (number % 3) for number in numbers],
+        )
     return str(tmp_path / "*.tfrecord")
 
 
@@ -37,9 +42,13 @@ def records_of(*paths):
     return list(tf.data.TFRecordDataset(list(map(str, paths))).as_numpy_iterator())
 
 
-@pytest.mark.parametrize("records, num_samples", [(37, 10), (37, 37), (37, 1), (1_234_567, 10_000), (10_001, 10_000)])
+@pytest.mark.parametrize(
+    "records, num_samples", [(37, 10), (37, 37), (37, 1), (1_234_567, 10_000), (10_001, 10_000)]
+)
 def test_positions_are_those_of_the_rule(records, num_samples):
-    assert make_eval_set.picked_positions(records, num_samples) == [int(i * records / num_samples) for i in range(num_samples)]
+    assert make_eval_set.picked_positions(records, num_samples) == [
+        int(i * records / num_samples) for i in range(num_samples)
+    ]
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 10, 36, 37])
@@ -59,15 +68,29 @@ def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monk
     made = {name: make_examples(count, seed=count) for name, count in (("a", 300), ("b", 150))}
     for name, examples in made.items():
         write_records(tmp_path / f"{name}.tfrecord", records.encode(examples, "compact"))
-    run(monkeypatch, f"--input_files={tmp_path}/*.tfrecord", f"--output_file={tmp_path}/out", "--num_samples=200")
+    run(
+        monkeypatch,
+        f"--input_files={tmp_path}/*.tfrecord",
+        f"--output_file={tmp_path}/out",
+        "--num_samples=200",
+    )
     found = records.parse_batch(records_of(tmp_path / "out"), features, "compact")
     everything = {name: [*made["a"].features()[name], *made["b"].features()[name]] for name in features}
     for name in features:
-        assert found[name].numpy().tolist() == [everything[name][int(i * 450 / 200)].tolist() for i in range(200)]
+        assert found[name].numpy().tolist() == [
+            everything[name][int(i * 450 / 200)].tolist() for i in range(200)
+        ]
     assert len(records_of(tmp_path / "out")) == 2
     write_records(tmp_path / "c.tfrecord", [*records.encode(make_examples(3), "compact"), b"foreign"])
-    with pytest.raises(ConfigError, match="--input_files: .*c.tfrecord, record 2: it is not a compact record"):
-        run(monkeypatch, f"--input_files={tmp_path}/*.tfrecord", f"--output_file={tmp_path}/out2", "--num_samples=200")
+    with pytest.raises(
+        ConfigError, match="--input_files: .*c.tfrecord, record 2: it is not a compact record"
+    ):
+        run(
+            monkeypatch,
+            f"--input_files={tmp_path}/*.tfrecord",
+            f"--output_file={tmp_path}/out2",
+            "--num_samples=200",
+        )
 
 
 def test_a_manifest_among_the_records_is_left_out(files, tmp_path, monkeypatch, capsys):
@@ -88,8 +111,10 @@ def test_fewer_examples_than_asked_for_name_both(files, tmp_path, monkeypatch):
 def test_a_damaged_file_is_named_and_nothing_is_written(files, tmp_path, monkeypatch, cut, whole):
     damaged = tmp_path / "b.tfrecord"
     data = damaged.read_bytes()
-    damaged.write_bytes(data[:len(data) - cut])
-    with pytest.raises(ConfigError, match=re.escape(f"{damaged} is truncated or damaged after record {whole}:")):
+    damaged.write_bytes(data[: len(data) - cut])
+    with pytest.raises(
+        ConfigError, match=re.escape(f"{damaged} is truncated or damaged after record {whole}:")
+    ):
         run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'out'}", "--num_samples=3")
     assert not list(tmp_path.glob("out*"))
 
@@ -97,10 +122,14 @@ def test_a_damaged_file_is_named_and_nothing_is_written(files, tmp_path, monkeyp
 def test_the_record_before_a_damage_is_counted_over_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_CHECKED_EXAMPLES", 4)
     path = tmp_path / "data"
-    data = bytearray(pathlib.Path(write_records(path, [b"%02d" % number for number in range(20)])).read_bytes())
+    data = bytearray(
+        pathlib.Path(write_records(path, [b"%02d" % number for number in range(20)])).read_bytes()
+    )
     data[10 * 18 + 13] ^= 1  # in the eleventh record
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match="data is truncated or damaged after record 10: record 11 cannot be read."):
+    with pytest.raises(
+        ConfigError, match="data is truncated or damaged after record 10: record 11 cannot be read."
+    ):
         make_eval_set.count_examples([str(path)], "plain")
 
 
@@ -108,7 +137,12 @@ def test_the_record_before_a_damage_is_counted_over_batches(tmp_path, monkeypatc
 def test_a_file_of_another_kind_is_named(tmp_path, monkeypatch, data):
     (tmp_path / "words.txt").write_bytes(data)
     with pytest.raises(ConfigError, match="words.txt is truncated or damaged after record 0"):
-        run(monkeypatch, f"--input_files={tmp_path}/*.txt", f"--output_file={tmp_path / 'out'}", "--num_samples=1")
+        run(
+            monkeypatch,
+            f"--input_files={tmp_path}/*.txt",
+            f"--output_file={tmp_path / 'out'}",
+            "--num_samples=1",
+        )
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path):
@@ -128,7 +162,9 @@ def test_files_are_not_overwritten_unasked(files, tmp_path, monkeypatch):
     output = tmp_path / "out"
     output.write_bytes(b"old")
     arguments = [f"--input_files={files}", f"--output_file={output}", "--num_samples=2"]
-    with pytest.raises(ConfigError, match="exists. Give another --output_file, or replace it with --overwrite"):
+    with pytest.raises(
+        ConfigError, match="exists. Give another --output_file, or replace it with --overwrite"
+    ):
         run(monkeypatch, *arguments)
     assert output.read_bytes() == b"old"
     run(monkeypatch, *arguments, "--overwrite")
@@ -137,12 +173,24 @@ def test_files_are_not_overwritten_unasked(files, tmp_path, monkeypatch):
 
 def test_the_output_is_not_one_of_the_inputs(files, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="is one of --input_files"):
-        run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'a.tfrecord'}", "--num_samples=2", "--overwrite")
+        run(
+            monkeypatch,
+            f"--input_files={files}",
+            f"--output_file={tmp_path / 'a.tfrecord'}",
+            "--num_samples=2",
+            "--overwrite",
+        )
 
 
-@pytest.mark.parametrize("flags, message", [
-    (["--num_samples=0"], "--num_samples=0 is below the minimum of 1"), (["--num_samples=x"], "is not a whole number of 64 bits"),
-    (["--samples=3"], "unknown flag --samples"), (["--input_files=/nowhere/*"], "matches no file")])
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--num_samples=0"], "--num_samples=0 is below the minimum of 1"),
+        (["--num_samples=x"], "is not a whole number of 64 bits"),
+        (["--samples=3"], "unknown flag --samples"),
+        (["--input_files=/nowhere/*"], "matches no file"),
+    ],
+)
 def test_bad_flags(files, tmp_path, monkeypatch, flags, message):
     with pytest.raises(ConfigError, match=message):
         run(monkeypatch, f"--input_files={files}", f"--output_file={tmp_path / 'out'}", *flags)
@@ -150,7 +198,11 @@ def test_bad_flags(files, tmp_path, monkeypatch, flags, message):
 
 def test_the_command_ends_in_one_line(tmp_path):
     flags = [f"--input_files={tmp_path}/*", f"--output_file={tmp_path}/out"]
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "make_eval_set.py", *flags], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "make_eval_set.py", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == f"make_eval_set.py: --input_files={tmp_path}/* matches no file."

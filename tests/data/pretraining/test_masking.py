@@ -5,20 +5,21 @@ import random
 import numpy as np
 import pytest
 
-from official.data.pretraining import corpus
-from official.data.pretraining import masking
-from official.data.pretraining import pairs
+from official.data.pretraining import corpus, masking, pairs
 from official.data.records import schema
 from official.data.word_pieces import vocabulary
 from tests import reference_pretraining
-from tests.test_pairs import make_documents
+from tests.data.pretraining.test_pairs import make_documents
 
 SIZE = 30522
 
 
 @pytest.fixture(scope="module")
 def words():
-    pieces = (f"##{number}" if number % 3 == 0 else f"{number}" for number in range(SIZE - len(vocabulary.SPECIAL_TOKENS)))
+    pieces = (
+        f"##{number}" if number % 3 == 0 else f"{number}"
+        for number in range(SIZE - len(vocabulary.SPECIAL_TOKENS))
+    )
     return vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, *pieces), "")
 
 
@@ -30,15 +31,19 @@ def make(words):
         lengths = make_documents()
         tokens = np.random.default_rng(0).integers(5, SIZE, len(lengths.tokens)).astype(dtype)
         documents = corpus.TokenizedDocuments(tokens, lengths.sentence_starts, lengths.document_starts)
-        rules = pairs.Rules(**{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes})
+        rules = pairs.Rules(
+            **{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes}
+        )
         plan = pairs.plan_pairs(documents, rules, np.random.default_rng(1))
         examples = masking.build_examples(plan, documents, words, rules, np.random.default_rng(1))
         original = examples.input_ids.copy()
         row, slot = np.nonzero(examples.features()["masked_lm_weights"])
         original[row, examples.positions[row, slot]] = examples.labels[row, slot]
         for ids, (a_start, a_length, b_start, b_length, _) in zip(original, plan):
-            assert np.array_equal(ids[1:1 + a_length], tokens[a_start:a_start + a_length])
-            assert np.array_equal(ids[2 + a_length:2 + a_length + b_length], tokens[b_start:b_start + b_length])
+            assert np.array_equal(ids[1 : 1 + a_length], tokens[a_start : a_start + a_length])
+            assert np.array_equal(
+                ids[2 + a_length : 2 + a_length + b_length], tokens[b_start : b_start + b_length]
+            )
         return examples, original
 
     return build
@@ -49,29 +54,38 @@ def test_the_layout_of_an_example(make, words, dtype):
     examples, original = make(dtype)
     pad, cls, sep = map(words.id_of, ("[PAD]", "[CLS]", "[SEP]"))
     features = examples.features()
-    for ids, mask, segments, length in zip(original, features["input_mask"], features["segment_ids"], examples.lengths):
+    for ids, mask, segments, length in zip(
+        original, features["input_mask"], features["segment_ids"], examples.lengths
+    ):
         separators = np.flatnonzero(ids == sep)
         assert ids[0] == cls and len(separators) == 2 and separators[1] == length - 1
         assert mask[:length].all() and not mask[length:].any() and (ids[length:] == pad).all()
-        assert segments[:separators[0] + 1].sum() == 0 and segments.sum() == length - separators[0] - 1
+        assert segments[: separators[0] + 1].sum() == 0 and segments.sum() == length - separators[0] - 1
     assert examples.input_ids.dtype == dtype
     assert {name: values.shape[1] for name, values in features.items()} == {
-        name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()}
+        name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()
+    }
 
 
 def test_masks_follow_the_rules(make, words):
     examples, original = make()
     used = examples.features()["masked_lm_weights"] > 0
-    assert np.array_equal(used.sum(axis=1), [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths])
+    assert np.array_equal(
+        used.sum(axis=1), [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths]
+    )
     assert (np.diff(used.astype(int), axis=1) <= 0).all()  # the unused slots come last
-    assert (np.diff(np.where(used, examples.positions, 10**6), axis=1)[used[:, 1:]] > 0).all()  # ascending, hence each once
+    assert (
+        np.diff(np.where(used, examples.positions, 10**6), axis=1)[used[:, 1:]] > 0
+    ).all()  # ascending, hence each once
     assert not examples.positions[~used].any() and not examples.labels[~used].any()
     labels = examples.labels[used]
     assert not np.isin(labels, [words.id_of(token) for token in vocabulary.SPECIAL_TOKENS]).any()
     shown = np.take_along_axis(examples.input_ids, examples.positions, axis=1)[used]
     masked, kept = shown == words.id_of("[MASK]"), shown == labels
     assert abs(masked.mean() - 0.8) < 0.015 and abs(kept.mean() - 0.1) < 0.012, used.sum()
-    assert len(np.unique(shown[~masked & ~kept])) > 0.95 * (~masked & ~kept).sum()  # random words are drawn from the whole vocabulary
+    assert (
+        len(np.unique(shown[~masked & ~kept])) > 0.95 * (~masked & ~kept).sum()
+    )  # random words are drawn from the whole vocabulary
     assert (examples.input_ids != original).sum() == (~kept).sum()
 
 

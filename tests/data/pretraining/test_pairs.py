@@ -1,4 +1,6 @@
-"""Documents -> pairs of segments: the vectorised rules against the sequential ones, and the documents on disk."""
+"""Documents -> pairs of segments: the vectorised rules against the sequential ones, and the documents on
+disk.
+"""
 
 import random
 
@@ -8,28 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.config import ConfigError
-from official.data.pretraining import corpus
-from official.data.pretraining import pairs
+from official.data.pretraining import corpus, pairs
 from tests import reference_pretraining
 
 
 def make_documents(num_documents=40, sentences=30, seed=0) -> corpus.TokenizedDocuments:
     """Returns documents whose token number d * 1000 + n says: document d, n-th token."""
     lengths = np.random.default_rng(seed).integers(1, 25, size=(num_documents, sentences))
-    tokens = np.concatenate([1000 * document + np.arange(total) for document, total in enumerate(lengths.sum(axis=1))])
-    return corpus.from_sentences(tokens.astype(np.int32), lengths.ravel(), np.repeat(np.arange(num_documents), sentences))
+    tokens = np.concatenate(
+        [1000 * document + np.arange(total) for document, total in enumerate(lengths.sum(axis=1))]
+    )
+    return corpus.from_sentences(
+        tokens.astype(np.int32), lengths.ravel(), np.repeat(np.arange(num_documents), sentences)
+    )
 
 
 def as_lists(documents: corpus.TokenizedDocuments) -> list[list[list[int]]]:
     sentences = [part.tolist() for part in np.split(documents.tokens, documents.sentence_starts[1:-1])]
-    return [sentences[first:end] for first, end in zip(documents.document_starts, documents.document_starts[1:])]
+    return [
+        sentences[first:end] for first, end in zip(documents.document_starts, documents.document_starts[1:])
+    ]
 
 
 def make_plan(documents, seed=1, **rules):
     return pairs.plan_pairs(documents, pairs.Rules(**rules), np.random.default_rng(seed))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Pairs
 
 
@@ -43,7 +50,9 @@ def test_truncation_equals_removing_token_by_token(a, b, most):
 
 def test_the_second_segment_follows_the_first_or_comes_from_another_document():
     documents = make_documents()
-    a_start, a_length, b_start, b_length, is_random = make_plan(documents, max_seq_length=64, dupe_factor=5, short_seq_prob=0.2).T
+    a_start, a_length, b_start, b_length, is_random = make_plan(
+        documents, max_seq_length=64, dupe_factor=5, short_seq_prob=0.2
+    ).T
     assert (a_length >= 1).all() and (b_length >= 1).all() and (a_length + b_length <= 61).all()
     a_document, b_document = documents.tokens[a_start] // 1000, documents.tokens[b_start] // 1000
     assert (documents.tokens[a_start + a_length - 1] // 1000 == a_document).all()
@@ -58,52 +67,82 @@ def test_the_second_segment_follows_the_first_or_comes_from_another_document():
 def test_pairs_are_distributed_as_those_of_the_sequential_rules(length, short_seq_prob):
     documents = make_documents(num_documents=60, sentences=40)
     plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
-    expected = reference_pretraining.make_pairs(as_lists(documents), length, 40, short_seq_prob, random.Random(0))
+    expected = reference_pretraining.make_pairs(
+        as_lists(documents), length, 40, short_seq_prob, random.Random(0)
+    )
     a_length, b_length, is_random = plan[:, pairs.A_LENGTH], plan[:, pairs.B_LENGTH], plan[:, pairs.IS_RANDOM]
     reference = np.array([(len(a), len(b), r) for a, b, r in expected])
     assert abs(len(plan) / len(expected) - 1) < 0.02
     assert abs(is_random.mean() - reference[:, 2].mean()) < 4 * np.sqrt(0.5 / len(plan))
-    for ours, theirs in ((a_length, reference[:, 0]), (b_length, reference[:, 1]), (a_length + b_length, reference[:, 0] + reference[:, 1])):
-        assert largest_gap(ours, theirs) < 1.63 * np.sqrt(2 / len(plan)) + 0.005  # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent
-    used = [np.bincount(documents.tokens[plan[:, pairs.B_START]] // 1000), np.bincount([b[0] // 1000 for _, b, _ in expected])]
-    assert np.corrcoef(used)[0, 1] > 0.5 or np.ptp(used[0]) < used[0].mean()  # every document gives its share of second segments
+    for ours, theirs in (
+        (a_length, reference[:, 0]),
+        (b_length, reference[:, 1]),
+        (a_length + b_length, reference[:, 0] + reference[:, 1]),
+    ):
+        assert (
+            largest_gap(ours, theirs) < 1.63 * np.sqrt(2 / len(plan)) + 0.005
+        )  # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent
+    used = [
+        np.bincount(documents.tokens[plan[:, pairs.B_START]] // 1000),
+        np.bincount([b[0] // 1000 for _, b, _ in expected]),
+    ]
+    assert (
+        np.corrcoef(used)[0, 1] > 0.5 or np.ptp(used[0]) < used[0].mean()
+    )  # every document gives its share of second segments
 
 
 def largest_gap(a, b) -> float:
     values = np.arange(max(a.max(), b.max()) + 1)
-    return np.abs(np.searchsorted(np.sort(a), values, "right") / len(a) - np.searchsorted(np.sort(b), values, "right") / len(b)).max()
+    return np.abs(
+        np.searchsorted(np.sort(a), values, "right") / len(a)
+        - np.searchsorted(np.sort(b), values, "right") / len(b)
+    ).max()
 
 
 def test_every_token_is_used_and_unused_segments_are_put_back():
-    plan = make_plan(make_documents(num_documents=2, sentences=200), max_seq_length=512, dupe_factor=1, short_seq_prob=0.0)
+    plan = make_plan(
+        make_documents(num_documents=2, sentences=200), max_seq_length=512, dupe_factor=1, short_seq_prob=0.0
+    )
     plan = plan[np.argsort(plan[:, pairs.A_START])]
     position = 0
     for a_start, a_length, b_start, b_length, is_random in plan:
         assert position <= a_start <= position + 24 + 12 * is_random or a_start // 1000 != position // 1000
-        position = a_start + a_length if is_random else b_start + b_length  # nothing but what truncation cuts off is lost
+        position = (
+            a_start + a_length if is_random else b_start + b_length
+        )  # nothing but what truncation cuts off is lost
 
 
 def test_duplicates_differ_and_the_seed_decides():
     documents = make_documents()
     once, twice = make_plan(documents, dupe_factor=1), make_plan(documents, dupe_factor=2)
     assert len(twice) > 1.8 * len(once) and len(np.unique(twice, axis=0)) > 1.8 * len(once)
-    assert np.array_equal(once, make_plan(documents, dupe_factor=1)) and not np.array_equal(once[:50], make_plan(documents, 2, dupe_factor=1)[:50])
+    assert np.array_equal(once, make_plan(documents, dupe_factor=1)) and not np.array_equal(
+        once[:50], make_plan(documents, 2, dupe_factor=1)[:50]
+    )
 
 
-@pytest.mark.parametrize("name, value", [
-    ("max_seq_length", 4), ("max_predictions_per_seq", 129), ("dupe_factor", 0), ("masked_lm_prob", 1.5)])
+@pytest.mark.parametrize(
+    "name, value",
+    [("max_seq_length", 4), ("max_predictions_per_seq", 129), ("dupe_factor", 0), ("masked_lm_prob", 1.5)],
+)
 def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
     with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
         pairs.Rules(**{name: value})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Documents
 
 
 def test_what_has_no_token_is_left_out():
-    documents = corpus.from_sentences(np.arange(7, dtype=np.uint16), np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2]))
-    assert documents.sentence_starts.tolist() == [0, 4, 5, 7] and documents.document_starts.tolist() == [0, 2, 3]
+    documents = corpus.from_sentences(
+        np.arange(7, dtype=np.uint16), np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2])
+    )
+    assert documents.sentence_starts.tolist() == [0, 4, 5, 7] and documents.document_starts.tolist() == [
+        0,
+        2,
+        3,
+    ]
 
 
 def same(a: corpus.TokenizedDocuments, b: corpus.TokenizedDocuments) -> bool:
@@ -118,9 +157,17 @@ def test_the_pools_of_all_blocks_hold_every_document_once(tmp_path_factory, keys
     half = len(keys) // 2
     for number, part in enumerate((as_lists(documents)[:half], as_lists(documents)[half:])):
         sentences = [sentence for document in part for sentence in document]
-        block = corpus.from_sentences(np.array(sum(sentences, []), np.uint16), np.array(list(map(len, sentences))), np.repeat(np.arange(len(part)), 4))
-        corpus.write_block(str(folder / f"{number}"), block, np.array(keys[:half] if number == 0 else keys[half:], np.uint64))
+        block = corpus.from_sentences(
+            np.array(sum(sentences, []), np.uint16),
+            np.array(list(map(len, sentences))),
+            np.repeat(np.arange(len(part)), 4),
+        )
+        corpus.write_block(
+            str(folder / f"{number}"), block, np.array(keys[:half] if number == 0 else keys[half:], np.uint64)
+        )
     bounds = [number * 2**64 // num_pools for number in range(num_pools + 1)]
     pools = [corpus.read_pool(corpus.find_blocks(str(folder)), *bound) for bound in zip(bounds, bounds[1:])]
-    assert [pool.num_documents for pool in pools] == [sum(a <= key < b for key in keys) for a, b in zip(bounds, bounds[1:])]
+    assert [pool.num_documents for pool in pools] == [
+        sum(a <= key < b for key in keys) for a, b in zip(bounds, bounds[1:])
+    ]
     assert same(corpus.concatenate(pools), documents) and pools[0].tokens.dtype == np.uint16

@@ -1,4 +1,6 @@
-"""Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors that name the file."""
+"""Reading TFRecords: order, resume position, sharding by host, exact evaluation sets, remote paths, errors
+that name the file.
+"""
 
 import json
 import math
@@ -10,16 +12,15 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import interleaving
-from official.data.records import batches as reading
-from official.data.records import record_counts
-from official.data.records import containers as records
 from official.data import synthetic
+from official.data.records import batches as reading
+from official.data.records import containers as records
+from official.data.records import interleaving, record_counts
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import compact
 from tests.conftest import make_records, write_records
-from tests.test_records import make_examples
+from tests.data.records.test_records import make_examples
 
 
 def ids(batches) -> list[bytes]:
@@ -40,8 +41,13 @@ def files(request, record_files, tmp_path, monkeypatch):
     if request.param == "plain":
         return reading.find_files(record_files(files=3, records=12), "input_files")
     monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 5)
-    return [write_records(tmp_path / f"part-{number}", records.encode(make_examples(12, number, length=16, most=3), "compact"))
-            for number in range(3)]
+    return [
+        write_records(
+            tmp_path / f"part-{number}",
+            records.encode(make_examples(12, number, length=16, most=3), "compact"),
+        )
+        for number in range(3)
+    ]
 
 
 @pytest.fixture
@@ -52,9 +58,15 @@ def plain_files(record_files):
 def test_written_records_read_back(schema, tmp_path):
     record = make_records(1, 0, schema)[0]
     assert schema_lib.describe_mismatch(record, schema) is None
-    batch = next(reading.training_dataset([write_records(tmp_path / "x", [record])], schema, 1, seed=0).as_numpy_iterator())
+    batch = next(
+        reading.training_dataset(
+            [write_records(tmp_path / "x", [record])], schema, 1, seed=0
+        ).as_numpy_iterator()
+    )
     assert {name: value.shape for name, value in batch.items()} == {
-        **{name: (1, feature.length) for name, feature in schema.items()}, "example_weights": (1,)}
+        **{name: (1, feature.length) for name, feature in schema.items()},
+        "example_weights": (1,),
+    }
     assert schema_lib.serialize_example({name: batch[name][0] for name in schema}, schema) == record
 
 
@@ -75,7 +87,10 @@ def test_going_on_gives_the_records_that_come_next(files, schema, done, streams)
     whole = training_ids(files, schema, 21, batch_size=4 - streams % 2, streams=streams)
     size = len(whole) // 21
     done -= done % (size * streams)
-    assert training_ids(files, schema, 21 - done // size, batch_size=size, samples_done=done, streams=streams) == whole[done:]
+    assert (
+        training_ids(files, schema, 21 - done // size, batch_size=size, samples_done=done, streams=streams)
+        == whole[done:]
+    )
 
 
 @pytest.fixture(params=["plain", "compact"])
@@ -86,9 +101,17 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 3)
     sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     if request.param == "plain":
-        return [write_records(tmp_path / f"{number:02}", make_records(size, number, schema)) for number, size in enumerate(sizes)]
-    return [write_records(tmp_path / f"{number:02}", records.encode(make_examples(size, number, length=16, most=3), "compact"))
-            for number, size in enumerate(sizes)]
+        return [
+            write_records(tmp_path / f"{number:02}", make_records(size, number, schema))
+            for number, size in enumerate(sizes)
+        ]
+    return [
+        write_records(
+            tmp_path / f"{number:02}",
+            records.encode(make_examples(size, number, length=16, most=3), "compact"),
+        )
+        for number, size in enumerate(sizes)
+    ]
 
 
 @pytest.mark.parametrize("streams", [1, 11])
@@ -96,26 +119,46 @@ def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams):
     step = 11 if streams == 11 else 5
     whole = training_ids(uneven_files, schema, 46, batch_size=step, streams=streams)
     for done in {1: (5, 105, 205), 11: (33, 363)}[streams]:
-        assert training_ids(uneven_files, schema, 4, batch_size=step, samples_done=done, streams=streams) == whole[done:done + 4 * step]
+        assert (
+            training_ids(uneven_files, schema, 4, batch_size=step, samples_done=done, streams=streams)
+            == whole[done : done + 4 * step]
+        )
 
 
-@pytest.mark.parametrize("records_of, cycle, part", [
-    ([5, 1, 9, 3, 4, 0, 6], 3, 2), ([5, 5, 5], 8, 2), ([100, 3, 50], 2, 7), ([1], 1, 1), ([30, 40, 50, 60], 4, 3), ([0, 0, 4, 0, 2], 2, 3)])
+@pytest.mark.parametrize(
+    "records_of, cycle, part",
+    [
+        ([5, 1, 9, 3, 4, 0, 6], 3, 2),
+        ([5, 5, 5], 8, 2),
+        ([100, 3, 50], 2, 7),
+        ([1], 1, 1),
+        ([30, 40, 50, 60], 4, 3),
+        ([0, 0, 4, 0, 2], 2, 3),
+    ],
+)
 def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, part):
     def read(order, passed):
-        values = [[100 * number + record for record in range(skipped, records_of[number])] for number, skipped in zip(order, passed)]
+        values = [
+            [100 * number + record for record in range(skipped, records_of[number])]
+            for number, skipped in zip(order, passed)
+        ]
         flat, ends = sum(values, []), np.cumsum([0, *map(len, values)])
         data = tf.constant(flat, tf.int64)
         ranges = tf.data.Dataset.from_tensor_slices((ends[:-1], ends[1:]))
-        blocks = ranges.interleave(lambda first, end: tf.data.Dataset.from_tensor_slices(data[first:end]).batch(part), cycle, 1)
+        blocks = ranges.interleave(
+            lambda first, end: tf.data.Dataset.from_tensor_slices(data[first:end]).batch(part), cycle, 1
+        )
         return [record for block in blocks.as_numpy_iterator() for record in block.tolist()]
 
     whole = read(range(len(records_of)), [0] * len(records_of))
     for passed in range(sum(records_of)):
         place = interleaving.find_place(records_of, cycle, part, passed)
         if passed % 5 == 0:
-            assert read(*zip(*place.files))[place.cut:] == whole[passed:]
-        assert sum(records_of[number] - skipped for number, skipped in place.files) - place.cut == len(whole) - passed
+            assert read(*zip(*place.files))[place.cut :] == whole[passed:]
+        assert (
+            sum(records_of[number] - skipped for number, skipped in place.files) - place.cut
+            == len(whole) - passed
+        )
 
 
 def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schema, monkeypatch):
@@ -127,27 +170,47 @@ def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schem
         def note(batch):
             seen.extend(batch)
             return np.int32(0)
+
         with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
             return original(tf.identity(serialized), *rest)
+
     original = records.unpack
     monkeypatch.setattr(records, "unpack", unpack)
     assert training_ids(uneven_files, schema, 1, batch_size=5, samples_done=95) == whole[95:]
-    assert len(seen) < (75 if kind == "plain" else 30) and parse_rows is records.parse_rows  # of 105 examples; what comes next is read ahead
+    assert (
+        len(seen) < (75 if kind == "plain" else 30) and parse_rows is records.parse_rows
+    )  # of 105 examples; what comes next is read ahead
 
 
 def test_records_are_counted_once_and_files_that_changed_again(uneven_files, schema, tmp_path, monkeypatch):
     kept, counted = str(tmp_path / "record_counts.json"), []
     count_file = record_counts._count_file
-    monkeypatch.setattr(record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named))
+    monkeypatch.setattr(
+        record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
+    )
     kind = reading.detect_format(uneven_files)
     expected = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     for _ in range(2):
         assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == expected
     assert sorted(counted) == uneven_files
-    write_records(uneven_files[1], make_records(2, 99, schema) if kind == "plain" else records.encode(make_examples(2, 9, length=16, most=3), kind))
-    assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == [7, 2, *expected[2:]]
+    write_records(
+        uneven_files[1],
+        make_records(2, 99, schema)
+        if kind == "plain"
+        else records.encode(make_examples(2, 9, length=16, most=3), kind),
+    )
+    assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == [
+        7,
+        2,
+        *expected[2:],
+    ]
     assert counted[11:] == [uneven_files[1]]
-    for garbage in (b"\xff", b"[]", b'{"files": {"a": 3}}', b'{"files": {"a": {"bytes": 1, "changed": 2, "runs": [3]}}}'):
+    for garbage in (
+        b"\xff",
+        b"[]",
+        b'{"files": {"a": 3}}',
+        b'{"files": {"a": {"bytes": 1, "changed": 2, "runs": [3]}}}',
+    ):
         (tmp_path / "record_counts.json").write_bytes(garbage)
         del counted[:]
         record_counts.count(uneven_files, kind, kept)
@@ -156,18 +219,25 @@ def test_records_are_counted_once_and_files_that_changed_again(uneven_files, sch
 
 def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monkeypatch):
     files = reading.find_files(record_files(files=2, records=12), "input_files")
-    manifest = {"files": {"part-00000": 12, "part-00001": 99}, "file_bytes": {"part-00000": os.path.getsize(files[0]), "part-00001": 1}}
+    manifest = {
+        "files": {"part-00000": 12, "part-00001": 99},
+        "file_bytes": {"part-00000": os.path.getsize(files[0]), "part-00001": 1},
+    }
     pathlib.Path(files[0]).with_name("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     counted, count_file = [], record_counts._count_file
-    monkeypatch.setattr(record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named))
-    assert [found.examples for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[1:]
+    monkeypatch.setattr(
+        record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
+    )
+    assert [found.examples for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[
+        1:
+    ]
 
 
 @pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
 def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
     monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
     path = pathlib.Path(reading.find_files(record_files(files=1, records=12), "input_files")[0])
-    path.write_bytes(path.read_bytes()[:path.stat().st_size - cut])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
     if message is None:
         assert record_counts.count_records(str(path)) == 12
     else:
@@ -189,15 +259,24 @@ def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files
     streams = reading.num_streams(len(files), train_batch_size=8)
     assert streams == 4
     one = training_ids(files, schema, 6, batch_size=8, streams=streams)
-    two = [training_ids(files, schema, 6, batch_size=4, streams=streams, host=host, num_hosts=2) for host in (0, 1)]
+    two = [
+        training_ids(files, schema, 6, batch_size=4, streams=streams, host=host, num_hosts=2)
+        for host in (0, 1)
+    ]
     assert not set(two[0]) & set(two[1])
     for step in range(6):
-        assert set(one[8 * step:8 * step + 8]) == {*two[0][4 * step:4 * step + 4], *two[1][4 * step:4 * step + 4]}
+        assert set(one[8 * step : 8 * step + 8]) == {
+            *two[0][4 * step : 4 * step + 4],
+            *two[1][4 * step : 4 * step + 4],
+        }
     with pytest.raises(ConfigError, match="4 files make 4 streams, which 3 hosts"):
         reading.training_dataset(files, schema, 4, seed=1, streams=streams, num_hosts=3)
 
 
-@pytest.mark.parametrize("files,batch,streams", [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)])
+@pytest.mark.parametrize(
+    "files,batch,streams",
+    [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)],
+)
 def test_streams(files, batch, streams):
     assert reading.num_streams(files, batch) == streams
 
@@ -206,7 +285,9 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     batches = list(reading.evaluation_dataset(files, schema, 8, num_samples=21).as_numpy_iterator())
     assert [batch["example_weights"].sum() for batch in batches] == [8, 8, 5]
     assert all(batch["input_ids"].shape == (8, 16) for batch in batches)
-    expected = ids([batch for batch in reading.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()])[:21]
+    expected = ids(
+        [batch for batch in reading.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()]
+    )[:21]
     assert ids(batches)[:21] == expected
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
@@ -215,21 +296,28 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
 def test_batches_may_be_of_any_size(files, schema, done):
     one = training_ids(files, schema, 12, batch_size=6, streams=3, samples_done=done)
     for batch_size in (1, 4, 18):
-        other = training_ids(files, schema, 72 // batch_size, batch_size=batch_size, streams=3, samples_done=done)
+        other = training_ids(
+            files, schema, 72 // batch_size, batch_size=batch_size, streams=3, samples_done=done
+        )
         common = math.lcm(6, batch_size)
         for first in range(0, 72, common):
-            assert set(other[first:first + common]) == set(one[first:first + common])
+            assert set(other[first : first + common]) == set(one[first : first + common])
 
 
 def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
     window = {"plain": 8, "compact": 5}[reading.detect_format(files)]  # of eight examples, in whole records
     found = training_ids(files, schema, 12, batch_size=3, streams=3)
     for number, path in enumerate(files):
-        rows, own = ids(reading.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator()), found[number::3]
+        rows, own = (
+            ids(reading.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator()),
+            found[number::3],
+        )
         assert set(own[:window]) == set(rows[:window]) and own[:window] != rows[:window]
         assert set(own) == set(rows)
         if 2 * window <= len(rows):  # the next window has an order of its own
-            assert [rows.index(row) for row in own[:window]] != [rows.index(row) - window for row in own[window:2 * window]]
+            assert [rows.index(row) for row in own[:window]] != [
+                rows.index(row) - window for row in own[window : 2 * window]
+            ]
 
 
 def test_remote_paths(schema):
@@ -246,7 +334,10 @@ def test_a_glob_without_match_is_named(plain_files):
 
 
 def test_a_record_of_another_length_is_named(plain_files, schema):
-    with pytest.raises(ConfigError, match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32",
+    ):
         reading.check_first_record(plain_files, schema_lib.pretraining_schema(32, 3), "input_files")
     with pytest.raises(ConfigError, match="masked_lm_positions has 3 values, expected 5"):
         reading.check_first_record(plain_files, schema_lib.pretraining_schema(16, 5), "input_files")
@@ -255,8 +346,11 @@ def test_a_record_of_another_length_is_named(plain_files, schema):
 def test_a_block_of_another_length_is_named(tmp_path):
     path = write_records(tmp_path / "part", records.encode(make_examples(3), "compact"))
     reading.check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
-    for shape, message in (((32, 4), "max_seq_length 24, expected 32"), ((24, 5), "max_predictions_per_seq 4, expected 5"),
-                           ((24, 4, 20), "example 1: feature input_ids has values from 5 to 4., expected 0 to 19")):
+    for shape, message in (
+        ((32, 4), "max_seq_length 24, expected 32"),
+        ((24, 5), "max_predictions_per_seq 4, expected 5"),
+        ((24, 4, 20), "example 1: feature input_ids has values from 5 to 4., expected 0 to 19"),
+    ):
         with pytest.raises(ConfigError, match=f"--input_files: .*part, record 1: .*{message}"):
             reading.check_first_record([path], schema_lib.pretraining_schema(*shape), "input_files")
 
@@ -269,15 +363,23 @@ def test_an_id_outside_of_the_vocabulary_is_named(files):
 def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
-    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record([*plain_files, bad], schema)
+    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record(
+        [*plain_files, bad], schema
+    )
     assert reading.find_bad_record(plain_files, schema) is None
 
 
 def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
-    single = [block for record in records.encode(make_examples(9, length=16, most=3), "compact") for block in records.split(record, "compact")]
+    single = [
+        block
+        for record in records.encode(make_examples(9, length=16, most=3), "compact")
+        for block in records.split(record, "compact")
+    ]
     single[5] = records.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
     bad = write_records(tmp_path / "bad", records.join(single, "compact"))
-    assert "bad, record 1: example 6: feature input_ids has" in reading.find_bad_record([bad], schema_lib.pretraining_schema(16, 3, 50))
+    assert "bad, record 1: example 6: feature input_ids has" in reading.find_bad_record(
+        [bad], schema_lib.pretraining_schema(16, 3, 50)
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])
@@ -287,7 +389,10 @@ def test_a_file_without_records_is_named(files, schema, tmp_path, content):
         reading.training_dataset([*files, str(tmp_path / "empty")], schema, 4, seed=1)
 
 
-@pytest.mark.parametrize("content,message", [(b"", "has no records"), (b"not a record at all, just text", "truncated or damaged after record 0")])
+@pytest.mark.parametrize(
+    "content,message",
+    [(b"", "has no records"), (b"not a record at all, just text", "truncated or damaged after record 0")],
+)
 def test_a_file_that_is_no_tfrecord(content, message, schema, tmp_path):
     path = tmp_path / "x"
     path.write_bytes(content)
@@ -309,14 +414,20 @@ def test_synthetic_records_fit_the_schema(schema):
     assert batch["input_ids"].max() < 50 and batch["masked_lm_positions"].max() < 16
     assert (np.diff(batch["masked_lm_positions"], axis=1) > 0).all()
     assert {name: value.dtype for name, value in batch.items() if name in schema} == {
-        name: feature.dtype.as_numpy_dtype for name, feature in schema.items()}
+        name: feature.dtype.as_numpy_dtype for name, feature in schema.items()
+    }
 
 
-@pytest.mark.parametrize("name,value,message", [
-    ("segment_ids", 9, "segment_ids has values from 0 to 9, expected 0 to 1"), ("input_mask", -1, "input_mask has values from -1 to 1"),
-    ("input_ids", 2**32 + 5, "input_ids has values from"), ("masked_lm_weights", float("nan"), "masked_lm_weights has the value nan"),
-    ("masked_lm_weights", -1.0, "masked_lm_weights has the value -1.0"),
-])
+@pytest.mark.parametrize(
+    "name,value,message",
+    [
+        ("segment_ids", 9, "segment_ids has values from 0 to 9, expected 0 to 1"),
+        ("input_mask", -1, "input_mask has values from -1 to 1"),
+        ("input_ids", 2**32 + 5, "input_ids has values from"),
+        ("masked_lm_weights", float("nan"), "masked_lm_weights has the value nan"),
+        ("masked_lm_weights", -1.0, "masked_lm_weights has the value -1.0"),
+    ],
+)
 def test_values_out_of_range_are_no_records(schema, name, value, message):
     """On any device: one of them would be trained on where nothing but the model's own operations looked at
     it."""

@@ -5,15 +5,23 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data.pretraining.examples import Examples
 from official.data.records import containers as records
 from official.data.records import schema as schema_lib
-from official.data.pretraining.examples import Examples
 from official.data.word_pieces.vocabulary import Vocabulary
 
 LENGTH, MOST = 24, 4
 
 
-def make_examples(count: int, seed: int = 0, length: int = LENGTH, most: int = MOST, words: int = 50, pad: int = 0, shortest: int = 9) -> Examples:
+def make_examples(
+    count: int,
+    seed: int = 0,
+    length: int = LENGTH,
+    most: int = MOST,
+    words: int = 50,
+    pad: int = 0,
+    shortest: int = 9,
+) -> Examples:
     """Returns examples of random lengths from `shortest` to `length`, of which the first has the latter."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(shortest, length + 1, count)
@@ -21,17 +29,31 @@ def make_examples(count: int, seed: int = 0, length: int = LENGTH, most: int = M
     predictions = rng.integers(1, most + 1, count)
     column, used = np.arange(length), np.arange(most) < predictions[:, None]
     ids = np.where(column < lengths[:, None], rng.integers(5, words, (count, length)), pad)
-    positions = np.sort(rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most], axis=1)
-    return Examples(ids.astype(np.uint16 if words <= 1 << 16 else np.int32), lengths, lengths // 2, np.where(used, positions, 0),
-                    np.where(used, rng.integers(5, words, (count, most)), 0), predictions, rng.random(count) < 0.5)
+    positions = np.sort(
+        rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most], axis=1
+    )
+    return Examples(
+        ids.astype(np.uint16 if words <= 1 << 16 else np.int32),
+        lengths,
+        lengths // 2,
+        np.where(used, positions, 0),
+        np.where(used, rng.integers(5, words, (count, most)), 0),
+        predictions,
+        rng.random(count) < 0.5,
+    )
 
 
 def static_mask_examples(count: int) -> Examples:
     """Returns examples whose rows have room for the slots of masks that they do not use."""
     examples = make_examples(count, length=LENGTH - MOST)
     pad = np.zeros((count, MOST), np.uint16)
-    return Examples(np.concatenate([examples.input_ids, pad], axis=1), *[getattr(examples, name) for name in (
-        "lengths", "first_lengths", "positions", "labels", "predictions", "is_random")])
+    return Examples(
+        np.concatenate([examples.input_ids, pad], axis=1),
+        *[
+            getattr(examples, name)
+            for name in ("lengths", "first_lengths", "positions", "labels", "predictions", "is_random")
+        ],
+    )
 
 
 def features_of(length: int = LENGTH, most: int = MOST, words: int | None = None) -> dict:
@@ -39,7 +61,10 @@ def features_of(length: int = LENGTH, most: int = MOST, words: int | None = None
 
 
 def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in records.parse_batch(tf.constant(encoded), features, kind).items()}
+    return {
+        name: value.numpy()
+        for name, value in records.parse_batch(tf.constant(encoded), features, kind).items()
+    }
 
 
 @pytest.mark.parametrize("words", [100, 30000, 70000])
@@ -47,10 +72,14 @@ def test_plain_records_are_the_bytes_of_protobuf(words):
     examples, features = make_examples(40, words=words, pad=0), features_of()
     values = examples.features()
     assert records.encode(examples, "plain") == [
-        schema_lib.serialize_example({name: values[name][row] for name in features}, features) for row in range(40)]
+        schema_lib.serialize_example({name: values[name][row] for name in features}, features)
+        for row in range(40)
+    ]
 
 
-@pytest.mark.parametrize("kind, pad", [("plain", 0), ("plain", 3), ("compact", 0), ("compact", 3), ("remask", 0)])
+@pytest.mark.parametrize(
+    "kind, pad", [("plain", 0), ("plain", 3), ("compact", 0), ("compact", 3), ("remask", 0)]
+)
 @pytest.mark.parametrize("count", [1, 128, 129, 300])
 def test_examples_are_read_back(kind, pad, count):
     examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
@@ -65,12 +94,21 @@ def test_examples_are_read_back(kind, pad, count):
 
 
 def test_the_words_of_a_compact_example():
-    examples = Examples(np.array([[2, 9, 3, 300, 3, 7]]), np.array([5]), np.array([3]), np.array([[1, 0]]), np.array([[259, 0]]),
-                        np.array([1]), np.array([True]))
+    examples = Examples(
+        np.array([[2, 9, 3, 300, 3, 7]]),
+        np.array([5]),
+        np.array([3]),
+        np.array([[1, 0]]),
+        np.array([[259, 0]]),
+        np.array([1]),
+        np.array([True]),
+    )
     block = tf.train.Example.FromString(records.encode(examples, "compact")[0]).features.feature
     assert list(block["compact_shape"].int64_list.value) == [6, 2]
     words = [5, 3, 1, 1, 7, 1, 0, 259, 0, 2, 9, 3, 300, 3]
-    assert list(block["compact_examples"].bytes_list.value) == [b"".join(word.to_bytes(2, "little") for word in words)]
+    assert list(block["compact_examples"].bytes_list.value) == [
+        b"".join(word.to_bytes(2, "little") for word in words)
+    ]
 
 
 @pytest.mark.parametrize("length, most", [(512, 76), (128, 20)])
@@ -109,12 +147,21 @@ BAD_BLOCKS = [
     (block_of([example_of()], (32, MOST)), "it is of max_seq_length 32, expected 24"),
     (block_of([example_of()], (LENGTH, 5)), "it is of max_predictions_per_seq 5, expected 4"),
     (block_of([example_of()], (LENGTH,)), "it is not a compact record"),
-    (block_of([example_of(), example_of()[:-1]]), "example 2: it has 49 bytes, expected 26 and two for each token"),
+    (
+        block_of([example_of(), example_of()[:-1]]),
+        "example 2: it has 49 bytes, expected 26 and two for each token",
+    ),
     (block_of([example_of(), example_of(ids=11)]), "example 2: it has 48 bytes, expected 50"),
     (block_of([example_of(), example_of(ids=13)]), "example 2: it has 52 bytes, expected 50"),
     (block_of([example_of(), b""]), "example 2: it has 0 bytes, expected 26 and two for each token"),
-    (block_of([example_of(tokens=25, ids=25)]), "example 1: it has 25 tokens, 6 of them in the first segment, and 2 predicted ones"),
-    (block_of([example_of(predicted=5)]), "example 1: it has 12 tokens, 6 of them in the first segment, and 5 predicted ones"),
+    (
+        block_of([example_of(tokens=25, ids=25)]),
+        "example 1: it has 25 tokens, 6 of them in the first segment, and 2 predicted ones",
+    ),
+    (
+        block_of([example_of(predicted=5)]),
+        "example 1: it has 12 tokens, 6 of them in the first segment, and 5 predicted ones",
+    ),
     (b"\xff\xff\xff", "it is not a compact record"),
     (records.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
 ]
@@ -124,14 +171,18 @@ BAD_BLOCKS = [
 def test_a_bad_block_is_described_and_not_read(record, problem):
     assert records.describe_mismatch(record, features_of(), "compact") == problem
     good = records.encode(make_examples(2), "compact")[0]
-    with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):  # the second where the message quotes the record
+    with pytest.raises(
+        (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+    ):  # the second where the message quotes the record
         records.parse_batch(tf.constant([good, record]), features_of(), "compact")
 
 
 def test_what_reading_cannot_tell_is_described():
     assert records.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
     wrong = records.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
-    assert records.describe_mismatch(wrong, features_of(words=50), "compact").startswith("example 1: feature input_ids has values from")
+    assert records.describe_mismatch(wrong, features_of(words=50), "compact").startswith(
+        "example 1: feature input_ids has values from"
+    )
     swapped = records.describe_mismatch(block_of([example_of(first=13)]), features_of(), "compact")
     assert swapped == "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
 
@@ -139,8 +190,14 @@ def test_what_reading_cannot_tell_is_described():
 def test_records_of_other_formats_are_told_apart():
     blocks, plain = records.encode(make_examples(1), "compact"), records.encode(make_examples(1), "plain")
     remask = records.encode(static_mask_examples(1), "remask")
-    assert records.describe_mismatch(blocks[0], features_of(), "plain") == "it is a compact record among plain ones"
-    assert records.describe_mismatch(plain[0], features_of(), "remask") == "it is a plain record among remask ones"
+    assert (
+        records.describe_mismatch(blocks[0], features_of(), "plain")
+        == "it is a compact record among plain ones"
+    )
+    assert (
+        records.describe_mismatch(plain[0], features_of(), "remask")
+        == "it is a plain record among remask ones"
+    )
     assert records.describe_mismatch(remask[0], features_of(most=3), "remask").startswith("feature mask")
     assert [records.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
 
@@ -149,5 +206,7 @@ def test_ids_that_do_not_fit_are_refused():
     big = make_examples(3, words=1 << 17)
     with pytest.raises(ValueError, match="do not fit into 16 bits"):
         records.encode(big, "compact")
-    with pytest.raises(ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"):
+    with pytest.raises(
+        ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"
+    ):
         records.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")

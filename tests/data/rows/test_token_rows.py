@@ -1,4 +1,6 @@
-"""Batches of rows in memory: every row once an epoch, the order a function of the seed, padding only where it must be."""
+"""Batches of rows in memory: every row once an epoch, the order a function of the seed, padding only where it
+must be.
+"""
 
 import numpy as np
 import pytest
@@ -12,19 +14,28 @@ ROWS, BATCH, LONGEST = 203, 16, 64
 def _rows():
     generator = np.random.default_rng(0)
     lengths = generator.integers(3, 40, ROWS)
-    return token_rows.TokenRows(generator.integers(1, 50, lengths.sum()).astype(np.uint16), lengths, lengths // 2, {"label": np.arange(ROWS, dtype=np.int32)})
+    return token_rows.TokenRows(
+        generator.integers(1, 50, lengths.sum()).astype(np.uint16),
+        lengths,
+        lengths // 2,
+        {"label": np.arange(ROWS, dtype=np.int32)},
+    )
 
 
 def training(rows, bucketed=True, part=BATCH, count=None, **position):
     batches = token_rows.training_dataset(rows, BATCH, part, LONGEST, bucketed, seed=3, **position)
-    return list(batches.take(count or token_rows.num_batches(ROWS, BATCH) * BATCH // part).as_numpy_iterator())
+    return list(
+        batches.take(count or token_rows.num_batches(ROWS, BATCH) * BATCH // part).as_numpy_iterator()
+    )
 
 
 @pytest.mark.parametrize("bucketed", [True, False])
 def test_every_epoch_has_each_row_once(rows, bucketed):
     steps = token_rows.num_batches(ROWS, BATCH)
     batches = training(rows, bucketed, count=2 * steps)
-    epochs = [np.concatenate([batch["rows"] for batch in part]) for part in (batches[:steps], batches[steps:])]
+    epochs = [
+        np.concatenate([batch["rows"] for batch in part]) for part in (batches[:steps], batches[steps:])
+    ]
     for epoch in epochs:
         assert sorted(epoch[epoch >= 0]) == list(range(ROWS)) and (epoch < 0).sum() == steps * BATCH - ROWS
     assert epochs[0].tolist() != epochs[1].tolist()
@@ -39,14 +50,22 @@ def test_features_are_those_of_the_row(rows, bucketed):
                 continue
             length = rows.lengths[row]
             expected = np.zeros(batch["input_ids"].shape[1], int)
-            expected[:length] = rows.ids[rows.starts[row]:][:length]
-            assert batch["input_ids"][index].tolist() == expected.tolist() and batch["input_mask"][index].sum() == length
-            assert batch["segment_ids"][index].tolist() == [int(rows.first_lengths[row] <= place < length) for place in range(len(expected))]
+            expected[:length] = rows.ids[rows.starts[row] :][:length]
+            assert (
+                batch["input_ids"][index].tolist() == expected.tolist()
+                and batch["input_mask"][index].sum() == length
+            )
+            assert batch["segment_ids"][index].tolist() == [
+                int(rows.first_lengths[row] <= place < length) for place in range(len(expected))
+            ]
             assert batch["label"][index] == row
 
 
 def test_buckets_leave_little_padding(rows):
-    share = {bucketed: np.mean([1 - batch["input_mask"].mean() for batch in training(rows, bucketed)]) for bucketed in (True, False)}
+    share = {
+        bucketed: np.mean([1 - batch["input_mask"].mean() for batch in training(rows, bucketed)])
+        for bucketed in (True, False)
+    }
     assert share[True] < 0.3 < share[False]
 
 
@@ -63,7 +82,7 @@ def test_batches_do_not_depend_on_replicas_and_hosts(rows, hosts):
     parts = [training(rows, part=4, count=40 // hosts, host=host, num_hosts=hosts) for host in range(hosts)]
     dealt = [parts[number % hosts][number // hosts] for number in range(40)]
     for number, batch in enumerate(whole):
-        own = dealt[4 * number:4 * number + 4]
+        own = dealt[4 * number : 4 * number + 4]
         assert np.concatenate([part["rows"] for part in own]).tolist() == batch["rows"].tolist()
         assert {part["input_ids"].shape[1] for part in own} == {batch["input_ids"].shape[1]}
 
@@ -72,6 +91,8 @@ def test_batches_do_not_depend_on_replicas_and_hosts(rows, hosts):
 def test_evaluation_has_each_row_once(rows, bucketed):
     batches = list(token_rows.evaluation_dataset(rows, BATCH, LONGEST, bucketed).as_numpy_iterator())
     seen = np.concatenate([batch["rows"] for batch in batches])
-    assert sorted(seen[seen >= 0]) == list(range(ROWS)) and {len(batch["rows"]) for batch in batches} == {BATCH}
+    assert sorted(seen[seen >= 0]) == list(range(ROWS)) and {len(batch["rows"]) for batch in batches} == {
+        BATCH
+    }
     lengths = [batch["input_ids"].shape[1] for batch in batches]
     assert lengths == sorted(lengths, reverse=True) and (bucketed or set(lengths) == {LONGEST})

@@ -1,4 +1,6 @@
-"""SQuAD: from logits to answers, compared with a plain implementation of the published rules, and the files of predictions."""
+"""SQuAD: from logits to answers, compared with a plain implementation of the published rules, and the files
+of predictions.
+"""
 
 import dataclasses
 import functools
@@ -11,14 +13,24 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.squad import answers, evaluation, features, reading
+from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad
 
 LETTERS = string.ascii_lowercase
 VOCABULARY = vocabulary_lib.Vocabulary(
-    (*vocabulary_lib.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "cat", "steve", "smith", *"'(),.?"), sha256="of no file")
+    (
+        *vocabulary_lib.SPECIAL_TOKENS,
+        *LETTERS,
+        *(f"##{letter}" for letter in LETTERS),
+        "cat",
+        "steve",
+        "smith",
+        *"'(),.?",
+    ),
+    sha256="of no file",
+)
 RULES = answers.Rules()
 CONTEXT = "Steve Smith's cat, (Tom), is a cat."
 LONG_CONTEXT = "one two three four (five), six seven eight nine ten eleven twelve. " * 3
@@ -29,18 +41,25 @@ def tokenizer():
     return Tokenizer(VOCABULARY)
 
 
-def make(*asked, for_training=False, rules=features.Rules(max_seq_length=30, doc_stride=7, max_query_length=6)):
+def make(
+    *asked, for_training=False, rules=features.Rules(max_seq_length=30, doc_stride=7, max_query_length=6)
+):
     """Returns data and features of (context, question) pairs."""
     contexts = list(dict.fromkeys(context for context, _ in asked))
     asked = sorted(asked, key=lambda pair: contexts.index(pair[0]))
-    questions = [reading.Question(f"q{number}", text, contexts.index(context), (), (), False) for number, (context, text) in enumerate(asked)]
-    data = reading.SquadData("", "", "", for_training, True, [""] * len(contexts), contexts, questions, {}, [])
+    questions = [
+        reading.Question(f"q{number}", text, contexts.index(context), (), (), False)
+        for number, (context, text) in enumerate(asked)
+    ]
+    data = reading.SquadData(
+        "", "", "", for_training, True, [""] * len(contexts), contexts, questions, {}, []
+    )
     made = [features.make_chunk(chunk, tokenizer(), VOCABULARY, rules) for chunk in features.chunks(data)]
     return data, features.concatenate(made)
 
 
 def words_of(made, row):
-    return [VOCABULARY.words[number] for number in made.input_ids[row, :made.lengths[row]]]
+    return [VOCABULARY.words[number] for number in made.input_ids[row, : made.lengths[row]]]
 
 
 def logits_for(made, row, first, last):
@@ -54,12 +73,23 @@ def logits_for(made, row, first, last):
 def random_logits(made, seed, ties=False):
     generator = np.random.default_rng(seed)
     shape = (2, *made.input_ids.shape)
-    return generator.integers(-2, 3, shape).astype(np.float32) if ties else generator.normal(size=shape).astype(np.float32) * 3
+    return (
+        generator.integers(-2, 3, shape).astype(np.float32)
+        if ties
+        else generator.normal(size=shape).astype(np.float32) * 3
+    )
 
 
-@pytest.mark.parametrize("first, last, text", [
-    ("steve", "smith", "Steve Smith"),  # not the 's that stands in the same word
-    ("(", ")", "(Tom)"), ("t", "##m", "Tom"), ("##o", "##m", "om"), ("cat", "cat", "cat, (Tom), is a cat")])
+@pytest.mark.parametrize(
+    "first, last, text",
+    [
+        ("steve", "smith", "Steve Smith"),  # not the 's that stands in the same word
+        ("(", ")", "(Tom)"),
+        ("t", "##m", "Tom"),
+        ("##o", "##m", "om"),
+        ("cat", "cat", "cat, (Tom), is a cat"),
+    ],
+)
 def test_an_answer_is_a_stretch_of_the_context(first, last, text):
     data, made = make((CONTEXT, "a?"), rules=features.Rules(40, 7, 6))
     found = answers.answer_questions(*logits_for(made, 0, first, last), made, data, RULES)
@@ -78,33 +108,65 @@ def test_the_n_best_lists_are_those_of_the_plain_search(n_best_size, max_answer_
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
-@hypothesis.given(strategies.lists(strategies.sampled_from(["cat", "Steve", "(a)", "cat's", "."]), min_size=1, max_size=40),
-                  strategies.integers(0, 2**16), strategies.booleans(), strategies.integers(1, 6), strategies.integers(1, 6))
+@hypothesis.given(
+    strategies.lists(strategies.sampled_from(["cat", "Steve", "(a)", "cat's", "."]), min_size=1, max_size=40),
+    strategies.integers(0, 2**16),
+    strategies.booleans(),
+    strategies.integers(1, 6),
+    strategies.integers(1, 6),
+)
 def test_contexts_of_repeated_words_give_different_texts(parts, seed, ties, n_best_size, max_answer_length):
     data, made = make((" ".join(parts), "a?"), rules=features.Rules(14, 3, 4))
-    assert_as_plain(data, made, random_logits(made, seed, ties), answers.Rules(n_best_size, max_answer_length, True))
+    assert_as_plain(
+        data, made, random_logits(made, seed, ties), answers.Rules(n_best_size, max_answer_length, True)
+    )
 
 
 def assert_as_plain(data, made, logits, rules):
     found = answers.answer_questions(*logits, made, data, rules)
-    context_of, may_start, may_end = made.first_pieces - made.first_lengths, features.is_max_context(made), made.is_context()
+    context_of, may_start, may_end = (
+        made.first_pieces - made.first_lengths,
+        features.is_max_context(made),
+        made.is_context(),
+    )
     start_logits, end_logits = (values.astype(float).tolist() for values in logits)
     for number, question in enumerate(data.questions):
         rows = np.flatnonzero(made.question_numbers == number)
-        windows = [{"is_max_context": may_start[row].tolist(), "is_context": may_end[row].tolist()} for row in rows]
+        windows = [
+            {"is_max_context": may_start[row].tolist(), "is_context": may_end[row].tolist()} for row in rows
+        ]
 
         def text_of(window, first, last):
             offset = context_of[rows[window]]  # pylint: disable=cell-var-from-loop
-            return data.contexts[question.context][  # pylint: disable=cell-var-from-loop
-                made.piece_begins[offset + first]:made.piece_ends[offset + last]]
+            return data.contexts[
+                question.context
+            ][  # pylint: disable=cell-var-from-loop
+                made.piece_begins[offset + first] : made.piece_ends[offset + last]
+            ]
 
-        expected = reference_squad.n_best(windows, text_of, [start_logits[row] for row in rows], [end_logits[row] for row in rows],
-                                          rules.n_best_size, rules.max_answer_length)
+        expected = reference_squad.n_best(
+            windows,
+            text_of,
+            [start_logits[row] for row in rows],
+            [end_logits[row] for row in rows],
+            rules.n_best_size,
+            rules.max_answer_length,
+        )
         if not expected:
-            single = max(((row, token) for row in range(len(rows)) for token in np.flatnonzero(may_start[rows[row]])),
-                         key=lambda place: start_logits[rows[place[0]]][place[1]] + end_logits[rows[place[0]]][place[1]])
+            single = max(
+                ((row, token) for row in range(len(rows)) for token in np.flatnonzero(may_start[rows[row]])),
+                key=lambda place: (
+                    start_logits[rows[place[0]]][place[1]] + end_logits[rows[place[0]]][place[1]]
+                ),
+            )
             window, token = single
-            expected = [(text_of(window, token, token), start_logits[rows[window]][token], end_logits[rows[window]][token])]
+            expected = [
+                (
+                    text_of(window, token, token),
+                    start_logits[rows[window]][token],
+                    end_logits[rows[window]][token],
+                )
+            ]
         best = expected[0]
         assert found.best_texts[question.id] == best[0]
         if rules.version_2_with_negative:
@@ -113,15 +175,21 @@ def assert_as_plain(data, made, logits, rules):
             expected = reference_squad.with_null(expected, null, rules.n_best_size)
         assert [entry[:1] + entry[2:] for entry in found.nbest[question.id]] == expected
         powers = np.exp([start + end for _, start, end in expected])
-        np.testing.assert_allclose([entry.probability for entry in found.nbest[question.id]], powers / powers.sum(), rtol=1e-6)
+        np.testing.assert_allclose(
+            [entry.probability for entry in found.nbest[question.id]], powers / powers.sum(), rtol=1e-6
+        )
 
 
 def test_there_is_always_an_answer():
     data, made = make((CONTEXT, "who?"), rules=features.Rules(40, 7, 6))
     start, end = np.zeros((2, *made.input_ids.shape), np.float32)
-    start[0, made.lengths[0] - 2] = end[0, made.first_lengths[0]] = 9  # the best start is the last piece, the best end the first
+    start[0, made.lengths[0] - 2] = end[0, made.first_lengths[0]] = (
+        9  # the best start is the last piece, the best end the first
+    )
     found = answers.answer_questions(start, end, made, data, answers.Rules(n_best_size=1))
-    assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]} and found.predictions == {"q0": "Steve"}
+    assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]} and found.predictions == {
+        "q0": "Steve"
+    }
 
 
 def test_tokens_outside_the_context_are_no_answer():
@@ -131,7 +199,9 @@ def test_tokens_outside_the_context_are_no_answer():
     start[outside] = end[outside] = 50
     found = answers.answer_questions(start, end, made, data, answers.Rules(n_best_size=2))
     assert found.predictions == {"q0": "Steve Smith"}
-    assert {entry.text for entry in found.nbest["q0"]} <= {CONTEXT[begin:end] for begin in range(len(CONTEXT)) for end in range(len(CONTEXT) + 1)}
+    assert {entry.text for entry in found.nbest["q0"]} <= {
+        CONTEXT[begin:end] for begin in range(len(CONTEXT)) for end in range(len(CONTEXT) + 1)
+    }
 
 
 def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
@@ -148,7 +218,9 @@ def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
 
 def test_answers_are_no_longer_than_asked_for():
     data, made = make((LONG_CONTEXT, "who?"))
-    for entry in answers.answer_questions(*random_logits(made, 3), made, data, answers.Rules(max_answer_length=3)).nbest["q0"]:
+    for entry in answers.answer_questions(
+        *random_logits(made, 3), made, data, answers.Rules(max_answer_length=3)
+    ).nbest["q0"]:
         assert len(tokenizer().tokenize([entry.text])[0]) <= 3
 
 
@@ -157,13 +229,17 @@ def test_columns_of_padding_may_be_missing():
     logits = random_logits(made, 5)
     longest = made.lengths.max()
     assert longest < 60
-    assert answers.answer_questions(*logits[:, :, :longest], made, data, RULES) == answers.answer_questions(*logits, made, data, RULES)
+    assert answers.answer_questions(*logits[:, :, :longest], made, data, RULES) == answers.answer_questions(
+        *logits, made, data, RULES
+    )
 
 
 def test_half_precision_logits_are_summed_in_double():
     data, made = make((CONTEXT, "who?"))
     half = random_logits(made, 6).astype(np.float16)
-    assert answers.answer_questions(*half, made, data, RULES) == answers.answer_questions(*half.astype(np.float64), made, data, RULES)
+    assert answers.answer_questions(*half, made, data, RULES) == answers.answer_questions(
+        *half.astype(np.float64), made, data, RULES
+    )
 
 
 def test_blocks_do_not_show_in_the_answers(monkeypatch):
@@ -175,7 +251,7 @@ def test_blocks_do_not_show_in_the_answers(monkeypatch):
     assert answers.answer_questions(*logits, made, data, rules) == whole
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # No answer
 
 
@@ -186,14 +262,31 @@ def null_case(null):
     return data, made, start, end
 
 
-@pytest.mark.parametrize("null, threshold, expected", [
-    (17, 0.0, "Steve Smith"), (19, 0.0, ""), (19, 1.0, "Steve Smith"), (19, 0.5, ""), (18, 0.0, "Steve Smith"), (17, -2.0, "")])
+@pytest.mark.parametrize(
+    "null, threshold, expected",
+    [
+        (17, 0.0, "Steve Smith"),
+        (19, 0.0, ""),
+        (19, 1.0, "Steve Smith"),
+        (19, 0.5, ""),
+        (18, 0.0, "Steve Smith"),
+        (17, -2.0, ""),
+    ],
+)
 def test_no_answer_must_be_better_by_more_than_the_threshold(null, threshold, expected):
     data, made, start, end = null_case(null)
-    found = answers.answer_questions(start, end, made, data, answers.Rules(version_2_with_negative=True, null_score_diff_threshold=threshold))
+    found = answers.answer_questions(
+        start,
+        end,
+        made,
+        data,
+        answers.Rules(version_2_with_negative=True, null_score_diff_threshold=threshold),
+    )
     assert found.null_odds == {"q0": null - 18.0}
     assert found.predictions == {"q0": expected} and found.best_texts == {"q0": "Steve Smith"}
-    other = answers.answer_questions(start, end, made, data, answers.Rules(version_2_with_negative=True, null_score_diff_threshold=123.0))
+    other = answers.answer_questions(
+        start, end, made, data, answers.Rules(version_2_with_negative=True, null_score_diff_threshold=123.0)
+    )
     assert answers.predict_at(other, threshold) == found.predictions
 
 
@@ -202,8 +295,14 @@ def test_no_answer_has_its_place_in_the_list_and_never_falls_out_of_it():
     texts = {}
     for null in (19, 12, 0, -30):
         data, made, start, end = null_case(null)
-        texts[null] = [entry.text for entry in answers.answer_questions(start, end, made, data, rules).nbest["q0"]]
-    assert texts[19][:2] == ["", "Steve Smith"] and texts[12][:2] == ["Steve Smith", ""] and len(texts[19]) == len(texts[12]) == 3
+        texts[null] = [
+            entry.text for entry in answers.answer_questions(start, end, made, data, rules).nbest["q0"]
+        ]
+    assert (
+        texts[19][:2] == ["", "Steve Smith"]
+        and texts[12][:2] == ["Steve Smith", ""]
+        and len(texts[19]) == len(texts[12]) == 3
+    )
     assert texts[-30][-1] == "" and len(texts[-30]) == 4
 
 
@@ -220,8 +319,14 @@ def test_the_score_of_no_answer_is_its_least_over_the_windows():
 @pytest.mark.parametrize("version_2", [False, True])
 def test_a_question_that_cannot_be_asked_is_answered_with_nothing(version_2):
     data, made = make((CONTEXT, " "), (CONTEXT, "who?"), ("", "who?"))
-    found = answers.answer_questions(*random_logits(made, 8), made, data, answers.Rules(version_2_with_negative=version_2))
-    assert [found.predictions[name] for name in ("q0", "q2")] == ["", ""] and list(found.nbest) == ["q0", "q1", "q2"]
+    found = answers.answer_questions(
+        *random_logits(made, 8), made, data, answers.Rules(version_2_with_negative=version_2)
+    )
+    assert [found.predictions[name] for name in ("q0", "q2")] == ["", ""] and list(found.nbest) == [
+        "q0",
+        "q1",
+        "q2",
+    ]
     assert found.nbest["q0"] == found.nbest["q2"] == [answers.Entry("", 1.0, 0.0, 0.0)]
     assert not version_2 or found.null_odds["q0"] == answers.NO_WINDOW_ODDS
 
@@ -229,22 +334,30 @@ def test_a_question_that_cannot_be_asked_is_answered_with_nothing(version_2):
 def test_data_without_a_window_can_be_answered():
     data, made = make((CONTEXT, " "))
     logits = np.zeros((2, *made.input_ids.shape), np.float32)
-    assert answers.answer_questions(*logits, made, data, answers.Rules(version_2_with_negative=True)).predictions == {"q0": ""}
+    assert answers.answer_questions(
+        *logits, made, data, answers.Rules(version_2_with_negative=True)
+    ).predictions == {"q0": ""}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Files and errors
 
 
 @pytest.mark.parametrize("version_2", [False, True])
 def test_the_files_hold_what_was_found(tmp_path, version_2):
     data, made = make((CONTEXT, "who?"), ("Zoë's “cat”", "wer?"))
-    found = answers.answer_questions(*random_logits(made, 9), made, data, answers.Rules(version_2_with_negative=version_2))
+    found = answers.answer_questions(
+        *random_logits(made, 9), made, data, answers.Rules(version_2_with_negative=version_2)
+    )
     paths = answers.write_answers(found, str(tmp_path / "run"))
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(path.rsplit("/", 1)[1] for path in paths)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
+        path.rsplit("/", 1)[1] for path in paths
+    )
     values = [json.loads(open(path, encoding="utf-8").read()) for path in paths]
     assert values[0] == found.predictions and len(values) == 2 + version_2
-    assert values[1] == {name: [entry._asdict() for entry in entries] for name, entries in found.nbest.items()}
+    assert values[1] == {
+        name: [entry._asdict() for entry in entries] for name, entries in found.nbest.items()
+    }
     assert list(values[1]["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
     assert not version_2 or values[2] == found.null_odds
 
@@ -258,12 +371,17 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
 def test_logits_must_be_finite_and_of_the_features():
     data, made = make((LONG_CONTEXT, "who?"))
     logits = random_logits(made, 10)
-    with pytest.raises(ConfigError, match=r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30 columns"):
+    with pytest.raises(
+        ConfigError,
+        match=r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30 columns",
+    ):
         answers.answer_questions(logits[0][1:], logits[1], made, data, RULES)
     with pytest.raises(ConfigError, match="end logits have the shape"):
         answers.answer_questions(logits[0], logits[1][:, :-1], made, data, RULES)
     logits[1, 2, 3] = np.nan
-    with pytest.raises(ConfigError, match="end logits of feature 1000000002 are not finite, nor those of 0 others"):
+    with pytest.raises(
+        ConfigError, match="end logits of feature 1000000002 are not finite, nor those of 0 others"
+    ):
         answers.answer_questions(*logits, made, data, RULES)
 
 
@@ -276,15 +394,25 @@ def test_rules_out_of_range_are_an_error(name):
 
 def test_the_best_threshold_of_real_odds_is_the_best():
     """Chooses the threshold among all by trying each."""
-    asked = [(f"{name} has a cat.", f"who {name}?") for name in ("Tom", "Steve", "Kim", "Li", "Bo", "Al", "Jo", "Ed")]
+    asked = [
+        (f"{name} has a cat.", f"who {name}?")
+        for name in ("Tom", "Steve", "Kim", "Li", "Bo", "Al", "Jo", "Ed")
+    ]
     data, made = make(*asked, rules=features.Rules(40, 7, 6))
     gold = {f"q{number}": [name.split()[0]] if number % 3 else [] for number, (name, _) in enumerate(asked)}
     for seed in range(8):
-        found = answers.answer_questions(*random_logits(made, seed), made, data, answers.Rules(version_2_with_negative=True, max_answer_length=4))
+        found = answers.answer_questions(
+            *random_logits(made, seed),
+            made,
+            data,
+            answers.Rules(version_2_with_negative=True, max_answer_length=4),
+        )
         lowest = min(found.null_odds.values()) - 1
         best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
-        tried = {threshold: evaluation.evaluate_v2(gold, answers.predict_at(found, threshold))
-                 for threshold in (lowest, *found.null_odds.values())}
+        tried = {
+            threshold: evaluation.evaluate_v2(gold, answers.predict_at(found, threshold))
+            for threshold in (lowest, *found.null_odds.values())
+        }
         for name in ("exact", "f1"):
             assert best[f"best_{name}"] == pytest.approx(max(values[name] for values in tried.values()))
             assert tried[best[f"best_{name}_thresh"]][name] == pytest.approx(best[f"best_{name}"])

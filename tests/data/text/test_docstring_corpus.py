@@ -2,7 +2,7 @@
 
 from official.data.text import docstring_corpus
 
-DOCSTRING = '''Adds `x` to the *other* operand of this operation.
+DOCSTRING = """Adds `x` to the *other* operand of this operation.
 
     See :class:`~package.Adder` and [the guide](http://example.org/guide) for the
     details of what it does. For example::
@@ -27,7 +27,7 @@ DOCSTRING = '''Adds `x` to the *other* operand of this operation.
 
     * A bullet is a paragraph of its own.
     * x = [1, 2, 3] and y = {4: 5} are not any prose.
-'''
+"""
 
 
 def test_prose_is_taken_from_a_docstring_without_code_and_mark_up():
@@ -43,17 +43,29 @@ def test_prose_is_taken_from_a_docstring_without_code_and_mark_up():
 def make_package(folder, name, modules: dict[str, list[str]]):
     (folder / name).mkdir()
     for module, sentences in modules.items():
-        (folder / name / f"{module}.py").write_text(f'"""{" ".join(sentences)}"""\nraise SystemExit("imported")\n')
+        (folder / name / f"{module}.py").write_text(
+            f'"""{" ".join(sentences)}"""\nraise SystemExit("imported")\n'
+        )
 
 
-def test_repetitions_are_dropped_before_the_split_and_text_of_the_training_set_from_the_evaluation_set(tmp_path, monkeypatch):
+def test_repetitions_are_dropped_before_the_split_and_text_of_the_training_set_from_the_evaluation_set(
+    tmp_path, monkeypatch
+):
     numbers = "one two three four five six seven eight nine ten eleven twelve".split()
-    fresh = {f"m{n:03d}": [f"The {numbers[n % 12]} {part} {numbers[n // 12]} words here." for part in ("many", "some", "few")]
-             for n in range(144)}
+    fresh = {
+        f"m{n:03d}": [
+            f"The {numbers[n % 12]} {part} {numbers[n // 12]} words here." for part in ("many", "some", "few")
+        ]
+        for n in range(144)
+    }
     copies = {f"n{n:03d}": sentences for n, sentences in enumerate(fresh.values())}
-    again = {f"o{n:03d}": [*sentences, f"Only this one about {numbers[n % 12]} is new in here."]
-             for n, sentences in enumerate(fresh.values())}
-    make_package(tmp_path, "made_for_the_test", {"__init__": [], **fresh, **copies, **again, "broken": ['"""(']})
+    again = {
+        f"o{n:03d}": [*sentences, f"Only this one about {numbers[n % 12]} is new in here."]
+        for n, sentences in enumerate(fresh.values())
+    }
+    make_package(
+        tmp_path, "made_for_the_test", {"__init__": [], **fresh, **copies, **again, "broken": ['"""(']}
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     counts = docstring_corpus.CorpusCounts()
     train, evaluation = docstring_corpus.build_corpus(["made_for_the_test"], 0.2, counts)
@@ -61,7 +73,8 @@ def test_repetitions_are_dropped_before_the_split_and_text_of_the_training_set_f
     sentences = [sentence for document in train + evaluation for sentence in document]
     assert len(sentences) == len(set(sentences)) and 5 < len(evaluation) < 60
     assert len(train) + len(evaluation) == 144 and (train, evaluation) == docstring_corpus.build_corpus(
-        ["made_for_the_test"], 0.2, docstring_corpus.CorpusCounts())
+        ["made_for_the_test"], 0.2, docstring_corpus.CorpusCounts()
+    )
 
 
 def test_evaluation_sentences_that_share_a_run_of_words_with_the_training_text_are_dropped():

@@ -1,4 +1,6 @@
-"""From files to documents: finding files, formats, compression, sentences, splits that are read in parallel, limits."""
+"""From files to documents: finding files, formats, compression, sentences, splits that are read in parallel,
+limits.
+"""
 
 import bz2
 import functools
@@ -13,18 +15,17 @@ import subprocess
 import sys
 import tracemalloc
 
-from hypothesis import example, given, settings, strategies as st
 import pytest
 import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from official.config import ConfigError
 from official.data.text import documents as documents_lib
-from official.data.text import sentences
-from official.data.text import text_files
-from official.data.text import text_kinds
-from official.io import files
+from official.data.text import sentences, text_files, text_kinds
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.data.text.text_files import Split, plan_splits, plan_tasks
+from official.io import files
 from tests.conftest import ROOT, TEST_DATA
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -46,7 +47,7 @@ def real_files(folder) -> list[str]:
     return paths or pytest.skip(f"{TEST_DATA / folder} is not there (BERT_TEST_DATA)")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Finding files
 
 
@@ -67,13 +68,24 @@ def test_a_name_with_the_characters_of_a_glob_and_links_to_folders(tmp_path):
     other = write(tmp_path / "other" / "b.txt", "")
     os.symlink(tmp_path / "other", tmp_path / "x" / "link")
     os.symlink(tmp_path / "x", tmp_path / "x" / "again")
-    assert [os.path.basename(path) for path in files.find_files(str(tmp_path / "x"), "f")] == ["a1.txt", "a[1].txt", os.path.basename(other)]
+    assert [os.path.basename(path) for path in files.find_files(str(tmp_path / "x"), "f")] == [
+        "a1.txt",
+        "a[1].txt",
+        os.path.basename(other),
+    ]
 
 
-@pytest.mark.parametrize("pattern, message", [
-    ("{a},{folder}/c*", r"--input_files=.*/c\* matches no file\.$"), ("{folder}/nowhere", "--input_files=.*/nowhere matches no file"),
-    ("{folder}/empty", "--input_files=.*/empty matches no file"), (" ,", "--input_files is empty"),
-    ("ram://nowhere/*", r"--input_files=ram://nowhere/\* matches no file"), ("nosuch://a/b", "--input_files=nosuch://a/b.*scheme")])
+@pytest.mark.parametrize(
+    "pattern, message",
+    [
+        ("{a},{folder}/c*", r"--input_files=.*/c\* matches no file\.$"),
+        ("{folder}/nowhere", "--input_files=.*/nowhere matches no file"),
+        ("{folder}/empty", "--input_files=.*/empty matches no file"),
+        (" ,", "--input_files is empty"),
+        ("ram://nowhere/*", r"--input_files=ram://nowhere/\* matches no file"),
+        ("nosuch://a/b", "--input_files=nosuch://a/b.*scheme"),
+    ],
+)
 def test_what_stands_for_no_file_is_an_error(tmp_path, pattern, message):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=message):
@@ -82,14 +94,25 @@ def test_what_stands_for_no_file_is_an_error(tmp_path, pattern, message):
 
 def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
     text = "".join(f"Line {number}.\n\n" for number in range(300)).encode()
-    stored = {"a.txt": text, "x/b.txt.gz": gzip.compress(text), "x/y/c.bz2": bz2.compress(text), "x/.hidden": b"-"}
+    stored = {
+        "a.txt": text,
+        "x/b.txt.gz": gzip.compress(text),
+        "x/y/c.bz2": bz2.compress(text),
+        "x/.hidden": b"-",
+    }
     tf.io.gfile.makedirs("ram://text/x/y")
     for name, content in stored.items():
         with tf.io.gfile.GFile(f"ram://text/{name}", "wb") as file:
             file.write(content)
     a, b, c = (f"ram://text/{name}" for name in list(stored)[:3])
-    for pattern, found in (("ram://text", [a, b, c]), ("ram://text/x/*.gz", [b]), ("ram://text/**/*.bz2", [c]), (a, [a]),
-                           ("ram://text/**/?.txt*", [a, b]), ("ram://text/x/**", [b, c])):
+    for pattern, found in (
+        ("ram://text", [a, b, c]),
+        ("ram://text/x/*.gz", [b]),
+        ("ram://text/**/*.bz2", [c]),
+        (a, [a]),
+        ("ram://text/**/?.txt*", [a, b]),
+        ("ram://text/x/**", [b, c]),
+    ):
         assert files.find_files(pattern, "input_files") == found, pattern
     expected, counts = read(write(tmp_path / "a.txt", text))
     assert read(a) == (expected, counts) and len(expected) == 300
@@ -101,12 +124,15 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
 
 
 def test_local_text_needs_no_tensorflow(tmp_path):
-    code = ("import sys; from official.data.text import documents; from official.io import files; "
-            "list(documents.read_documents(files.find_files(sys.argv[1], 'f'), documents.ReadCounts())); assert 'tensorflow' not in sys.modules")
+    code = (
+        "import sys; from official.data.text import documents; from official.io import files;"
+        " list(documents.read_documents(files.find_files(sys.argv[1], 'f'), documents.ReadCounts())); assert"
+        " 'tensorflow' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code, write(tmp_path / "a.txt", "Text.")], cwd=ROOT, check=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Formats
 
 
@@ -114,20 +140,34 @@ def test_plain_text_has_a_sentence_per_line_and_blank_lines_between_documents(tm
     path = write(tmp_path / "a.txt", "\n\ufeffOne. Still one.\n  Two.\r\n\n\u3000\n\nThree.")
     documents, counts = read(path, write(tmp_path / "empty.txt", "\n\n"))
     assert documents == [["One. Still one.", "Two."], ["Three."]]
-    assert counts == ReadCounts(files=2, bytes=os.path.getsize(path) + 2, text_bytes=os.path.getsize(path) + 2, documents=2, sentences=3)
+    assert counts == ReadCounts(
+        files=2,
+        bytes=os.path.getsize(path) + 2,
+        text_bytes=os.path.getsize(path) + 2,
+        documents=2,
+        sentences=3,
+    )
 
 
 def test_wikiextractor_blocks_lose_their_title_and_are_split_into_sentences(tmp_path):
-    text = ('\n<doc id="1" url="u" title="A &amp; "B"">\nA & "B"\n\nMr. Smith came. He left.\nAgain a paragraph.\n</doc>\nstray\n'
-            '<doc id="2" url="u" title="Only a title">\nOnly a title\n\n</doc>\n<doc id="3" url="u" title="C">\nC\n\nC\nWithout an end.')
+    text = (
+        '\n<doc id="1" url="u" title="A &amp; "B"">\nA & "B"\n\nMr. Smith came. He left.\nAgain a'
+        " paragraph.\n</doc>\nstray\n"
+        '<doc id="2" url="u" title="Only a title">\nOnly a title\n\n</doc>\n<doc id="3" url="u"'
+        ' title="C">\nC\n\nC\nWithout an end.'
+    )
     documents, counts = read(write(tmp_path / "wiki_00", text))
     assert documents == [["Mr. Smith came.", "He left.", "Again a paragraph."], ["C", "Without an end."]]
     assert (counts.skipped_lines, counts.empty_documents, counts.documents, counts.sentences) == (1, 1, 2, 5)
 
 
 def test_wikiextractor_json_is_a_document_per_line(tmp_path):
-    pages = [{"id": "1", "title": "A", "text": "A\n\nMr. Smith came. He left.\nA\nÄ\ud800gain."}, {"title": "Mr.", "text": "Mr. Smith came."},
-             {"text": "No title."}, {"title": "None", "text": " \n"}]
+    pages = [
+        {"id": "1", "title": "A", "text": "A\n\nMr. Smith came. He left.\nA\nÄ\ud800gain."},
+        {"title": "Mr.", "text": "Mr. Smith came."},
+        {"text": "No title."},
+        {"title": "None", "text": " \n"},
+    ]
     bad = ['{"text": "cut o', '["text"]', '{"title": "no text"}', '{"text": 3}', "[" * 100_000]
     lines = [json.dumps(pages[0]), *bad[:2], "", *map(json.dumps, pages[1:]), *bad[2:]]
     documents, counts = read(write(tmp_path / "wiki_00", "\r\n".join(lines)))
@@ -142,10 +182,15 @@ def test_json_of_another_kind_is_not_taken_for_text(tmp_path, text):
 
 
 def test_wikitext_headings_of_the_first_level_begin_documents(tmp_path):
-    text = (" \n = A = \n \n The first . The second . \n \n = = Section = = \n \n = <unk> for the next round \n = = = Deep = = = \n"
-            " = 5 = = \n = B = C = \n Text of B . \n = Empty = \n")
+    text = (
+        " \n = A = \n \n The first . The second . \n \n = = Section = = \n \n = <unk> for the next round \n ="
+        " = = Deep = = = \n = 5 = = \n = B = C = \n Text of B . \n = Empty = \n"
+    )
     documents, counts = read(write(tmp_path / "wiki.tokens", text))
-    assert documents == [["The first .", "The second .", "= <unk> for the next round", "= 5 = ="], ["Text of B ."]]
+    assert documents == [
+        ["The first .", "The second .", "= <unk> for the next round", "= 5 = ="],
+        ["Text of B ."],
+    ]
     assert (counts.empty_documents, counts.skipped_lines) == (1, 0)
 
 
@@ -155,7 +200,9 @@ def test_wikitext_that_begins_inside_an_article(tmp_path):
 
 
 def test_a_dump_and_unread_archives_are_errors(tmp_path):
-    with pytest.raises(ConfigError, match="dump.xml.bz2 is a MediaWiki dump. Give the text that WikiExtractor makes of it"):
+    with pytest.raises(
+        ConfigError, match="dump.xml.bz2 is a MediaWiki dump. Give the text that WikiExtractor makes of it"
+    ):
         read(write(tmp_path / "dump.xml.bz2", bz2.compress(b'<mediawiki xmlns="x">\n<page>')))
     for magic, name in ((b"PK\x03\x04", "zip archive"), (b"\x28\xb5\x2f\xfd", "zstd file")):
         with pytest.raises(ConfigError, match=f"a.bin is a {name}. Allowed: text"):
@@ -164,21 +211,37 @@ def test_a_dump_and_unread_archives_are_errors(tmp_path):
 
 def test_undecodable_bytes_are_dropped_and_counted(tmp_path):
     good = "A good line that is long enough.\n" * 30
-    documents, counts = read(write(tmp_path / "a.txt", good.encode() + b"Gr\xfc\xdfe from \xc3\xa4.\n\xff\xfe\nNext.\n \n\xed\xa0\x80Last.\xc3"))
+    documents, counts = read(
+        write(
+            tmp_path / "a.txt",
+            good.encode() + b"Gr\xfc\xdfe from \xc3\xa4.\n\xff\xfe\nNext.\n \n\xed\xa0\x80Last.\xc3",
+        )
+    )
     assert documents == [[*good.splitlines(), "Gre from \u00e4.", "Next."], ["Last."]]
     assert (counts.undecodable_bytes, counts.skipped_lines) == (8, 1)
 
 
-@pytest.mark.parametrize("splitting, expected", [
-    ("auto", ["He came. He left.", "A dog.", "A cat."]), ("never", ["He came. He left.", "A dog.", "A cat."]),
-    ("always", ["He came.", "He left.", "A dog.", "A cat."])])
+@pytest.mark.parametrize(
+    "splitting, expected",
+    [
+        ("auto", ["He came. He left.", "A dog.", "A cat."]),
+        ("never", ["He came. He left.", "A dog.", "A cat."]),
+        ("always", ["He came.", "He left.", "A dog.", "A cat."]),
+    ],
+)
 def test_lines_that_are_mostly_sentences(tmp_path, splitting, expected):
-    assert read(write(tmp_path / "a.txt", "He came. He left.\nA dog.\nA cat.\n"), splitting=splitting)[0] == [expected]
+    assert read(write(tmp_path / "a.txt", "He came. He left.\nA dog.\nA cat.\n"), splitting=splitting)[0] == [
+        expected
+    ]
 
 
 def test_lines_that_are_mostly_paragraphs_are_split_unless_forbidden(tmp_path):
     path = write(tmp_path / "a.txt", "Heading\nHe came. He left.\nA dog. A cat. A mouse.\n")
-    assert read(path)[0] == read(path, splitting="always")[0] == [["Heading", "He came.", "He left.", "A dog.", "A cat.", "A mouse."]]
+    assert (
+        read(path)[0]
+        == read(path, splitting="always")[0]
+        == [["Heading", "He came.", "He left.", "A dog.", "A cat.", "A mouse."]]
+    )
     assert read(path, splitting="never")[0] == [["Heading", "He came. He left.", "A dog. A cat. A mouse."]]
     block = write(tmp_path / "wiki_00", '<doc id="1" title="A">\nHe came. He left.\n</doc>')
     assert read(block, splitting="never")[0] == [["He came. He left."]]
@@ -191,12 +254,44 @@ def test_the_beginning_decides_how_a_file_is_read(tmp_path):
     assert len(read(write(tmp_path / "b.txt", paragraphs + lines))[0][0]) == 24000
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Sentences
 
-ATOMS = [*'.!?,:"()[]-=\u3002\uff1f\u2026\u201d\u01c3', " ", " ", " ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2028", "\u2029", "\x00", "\x85",
-         "A", "i", "iv", "Mr.", "U.S.", "e.g.", "pp.", "12", "[12]", "[citation needed]", ":43", "The", "Nov.", "\u4e2d", "\u0416", "foo",
-         "word,", "end.", 'end."', "1.", "(a)"]
+ATOMS = [
+    *'.!?,:"()[]-=\u3002\uff1f\u2026\u201d\u01c3',
+    " ",
+    " ",
+    " ",
+    "\t",
+    "\u00a0",
+    "\u200b",
+    "\ufeff",
+    "\u2028",
+    "\u2029",
+    "\x00",
+    "\x85",
+    "A",
+    "i",
+    "iv",
+    "Mr.",
+    "U.S.",
+    "e.g.",
+    "pp.",
+    "12",
+    "[12]",
+    "[citation needed]",
+    ":43",
+    "The",
+    "Nov.",
+    "\u4e2d",
+    "\u0416",
+    "foo",
+    "word,",
+    "end.",
+    'end."',
+    "1.",
+    "(a)",
+]
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -212,8 +307,28 @@ def test_sentences_of_many_paragraphs_are_those_of_each(paragraphs):
     assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))
 
 
-LONG_ATOMS = ["plain words of a text that nothing happens in ", "Capitals, Commas and (brackets) - a dash; \u00e9tudes ", "x" * 60 + " ", ", , , , , , , , , ,", " - " * 12, " )" * 9 + " ", "ad loc. ", "Gov. Unfortunately ", "[ citation needed ] ", ".: 123 - 456 ",
-              ". ( xviii ) ", "\ue000", "12,5 13 ", "The ", ". ", ".", "? ", " , Inc., ", "A. ", "pp. 320 "]
+LONG_ATOMS = [
+    "plain words of a text that nothing happens in ",
+    "Capitals, Commas and (brackets) - a dash; \u00e9tudes ",
+    "x" * 60 + " ",
+    ", , , , , , , , , ,",
+    " - " * 12,
+    " )" * 9 + " ",
+    "ad loc. ",
+    "Gov. Unfortunately ",
+    "[ citation needed ] ",
+    ".: 123 - 456 ",
+    ". ( xviii ) ",
+    "\ue000",
+    "12,5 13 ",
+    "The ",
+    ". ",
+    ".",
+    "? ",
+    " , Inc., ",
+    "A. ",
+    "pp. 320 ",
+]
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -224,8 +339,13 @@ def test_what_the_splitter_is_not_given_makes_no_difference(paragraphs):
 
 def test_the_splitter_is_given_less_than_half_of_the_text(monkeypatch):
     given, split = [], sentences.blingfire.text_to_sentences
-    monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: given.append(len(text)) or split(text))
-    paragraph = ("There are words in this text that have nothing to do with where a sentence ends, and it is a long text, too. " * 20).strip()
+    monkeypatch.setattr(
+        sentences.blingfire, "text_to_sentences", lambda text: given.append(len(text)) or split(text)
+    )
+    paragraph = (
+        "There are words in this text that have nothing to do with where a sentence ends, and it is a long"
+        " text, too. " * 20
+    ).strip()
     assert [len(found) for found in sentences.split_paragraphs([paragraph] * 3)] == [20] * 3
     assert 0 < sum(given) < 1.5 * len(paragraph)
 
@@ -233,10 +353,17 @@ def test_the_splitter_is_given_less_than_half_of_the_text(monkeypatch):
 @pytest.mark.parametrize("is_to_split", [True, False])
 def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_split, monkeypatch):
     monkeypatch.setattr(sentences, "_BATCH_CHARACTERS", 30)
-    documents = [([f"Number {number}. And again.", "Last."] * (number % 4), is_to_split or number % 5 == 0) for number in range(200)]
-    expected = [[sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])]
-                for texts, is_split in documents]
-    assert [document for lines in sentences.split_documents(documents) for document in lines.documents()] == expected
+    documents = [
+        ([f"Number {number}. And again.", "Last."] * (number % 4), is_to_split or number % 5 == 0)
+        for number in range(200)
+    ]
+    expected = [
+        [sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])]
+        for texts, is_split in documents
+    ]
+    assert [
+        document for lines in sentences.split_documents(documents) for document in lines.documents()
+    ] == expected
 
 
 def test_an_error_while_documents_are_split_comes_through(monkeypatch):
@@ -247,15 +374,22 @@ def test_an_error_while_documents_are_split_comes_through(monkeypatch):
 
 @pytest.mark.parametrize("folder", ["wikipedia", "wikitext-2"])
 def test_sentences_of_real_paragraphs_are_those_of_each(folder):
-    paragraphs = [paragraph for document in read(*real_files(folder), splitting="never")[0] for paragraph in document]
-    together, alone = list(sentences.split_paragraphs(paragraphs)), list(map(sentences.split_sentences, paragraphs))
+    paragraphs = [
+        paragraph for document in read(*real_files(folder), splitting="never")[0] for paragraph in document
+    ]
+    together, alone = (
+        list(sentences.split_paragraphs(paragraphs)),
+        list(map(sentences.split_sentences, paragraphs)),
+    )
     assert together == alone and sum(map(len, alone)) > 2 * len(alone)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Compression
 
-TEXT = "".join(f"A line with the number {number}.\n" + "\n" * (number % 7 == 0) for number in range(3000)).encode()
+TEXT = "".join(
+    f"A line with the number {number}.\n" + "\n" * (number % 7 == 0) for number in range(3000)
+).encode()
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -280,7 +414,9 @@ def test_bytes_grow_with_what_is_read(tmp_path, kind):
         seen.add(counts.bytes)
     size = os.path.getsize(path)
     assert min(seen) > 100 and max(seen) <= counts.bytes == 100 + 2 * size
-    assert any(value < 100 + size for value in seen) and any(100 + size < value < 100 + 2 * size for value in seen)
+    assert any(value < 100 + size for value in seen) and any(
+        100 + size < value < 100 + 2 * size for value in seen
+    )
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -290,8 +426,10 @@ def test_damaged_compressed_files_are_errors(tmp_path, kind):
     flipped[len(packed) // 2] ^= 0xFF
     second = bytearray(PACK[kind](TEXT))
     second[3] ^= 0xFF
-    for damaged in (packed[:-5], packed[:len(packed) // 2], flipped, packed + second, packed + b"garbage"):
-        with pytest.raises(ConfigError, match="^.*/a.txt is a truncated or damaged compressed file: .*[.] Fetch .*$"):
+    for damaged in (packed[:-5], packed[: len(packed) // 2], flipped, packed + second, packed + b"garbage"):
+        with pytest.raises(
+            ConfigError, match="^.*/a.txt is a truncated or damaged compressed file: .*[.] Fetch .*$"
+        ):
             read(write(tmp_path / "a.txt", bytes(damaged)))
 
 
@@ -303,15 +441,32 @@ def test_files_that_cannot_be_read_are_errors(tmp_path):
         plan_splits([str(tmp_path / "none")], 10)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Splits
 
-PIECES = ["Ein Satz. Noch ein Satz.", "Ä中🙂", "  ", "", "", "\u3000", "A\tb c d e f g h i j k l m n o p q", b"\xff",
-          b"bad \xe4 bytes", "\ufeffMark", "\x0b"]
+PIECES = [
+    "Ein Satz. Noch ein Satz.",
+    "Ä中🙂",
+    "  ",
+    "",
+    "",
+    "\u3000",
+    "A\tb c d e f g h i j k l m n o p q",
+    b"\xff",
+    b"bad \xe4 bytes",
+    "\ufeffMark",
+    "\x0b",
+]
 OPENERS = {
     "plain": ["", "\t"],
     "wikiextractor": ['<doc id="1" url="u" title="A">', '<doc id="2" title="Ä中">', "</doc>", "A"],
-    "json": ['{"title": "A", "text": "A\\nMr. Smith came. He left.\\nAgain."}', '{"text": "中"}', '{"text": ""}', '{"text": "c', "3"],
+    "json": [
+        '{"title": "A", "text": "A\\nMr. Smith came. He left.\\nAgain."}',
+        '{"text": "中"}',
+        '{"text": ""}',
+        '{"text": "c',
+        "3",
+    ],
     "wikitext": ["= A =", " = Ä中 = ", "= = B = =", "= = = = C = = = ="],
 }
 
@@ -322,12 +477,20 @@ def split_files(draw):
     first = ["Plain."] if kind == "plain" else OPENERS[kind][:1]
     lines = draw(st.lists(st.sampled_from(PIECES + 2 * OPENERS[kind]), max_size=12))
     end, last = draw(st.sampled_from([b"\n", b"\r\n", b"\r"])), draw(st.sampled_from([b"", b"\n"]))
-    return end.join(line if isinstance(line, bytes) else line.encode() for line in draw(st.sampled_from([[], [""]])) + first + lines) + last
+    return (
+        end.join(
+            line if isinstance(line, bytes) else line.encode()
+            for line in draw(st.sampled_from([[], [""]])) + first + lines
+        )
+        + last
+    )
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(split_files(), st.integers(1, 80), st.sampled_from(["auto", "never"]), st.booleans())
-def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_factory, content, split_bytes, splitting, tight):
+def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(
+    tmp_path_factory, content, split_bytes, splitting, tight
+):
     path = write(tmp_path_factory.getbasetemp() / "split.txt", content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_kinds, "MOST_UNDECODABLE", 1.0)
@@ -341,21 +504,33 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(tmp_path_f
             parts += read_splits([split], splitting, counts[-1])
     assert parts == whole
     total = functools.reduce(operator.add, counts)
-    assert total == whole_counts and total.by_file == whole_counts.by_file == {path: documents_lib.FileCounts(
-        len(content), whole_counts.documents, whole_counts.sentences, whole_counts.undecodable_bytes)}
+    assert total == whole_counts and total.by_file == whole_counts.by_file == {
+        path: documents_lib.FileCounts(
+            len(content), whole_counts.documents, whole_counts.sentences, whole_counts.undecodable_bytes
+        )
+    }
     assert whole_counts.bytes == whole_counts.text_bytes == len(content)
     assert (whole_counts.documents, whole_counts.sentences) == (len(whole), sum(map(len, whole)))
 
 
-@pytest.mark.parametrize("size, split_bytes, expected", [
-    (10, 10, [(0, None)]), (10, 9, [(0, 5), (5, None)]), (3, 1, [(0, 1), (1, 2), (2, None)]), (0, 1, [(0, None)])])
+@pytest.mark.parametrize(
+    "size, split_bytes, expected",
+    [
+        (10, 10, [(0, None)]),
+        (10, 9, [(0, 5), (5, None)]),
+        (3, 1, [(0, 1), (1, 2), (2, None)]),
+        (0, 1, [(0, None)]),
+    ],
+)
 def test_splits_are_of_about_one_size(tmp_path, size, split_bytes, expected):
     path = write(tmp_path / "a", "x" * size)
     assert plan_splits([path], split_bytes) == [Split(path, *bounds) for bounds in expected]
 
 
 def test_tasks_are_parts_of_large_files_or_some_small_ones(tmp_path):
-    paths = [write(tmp_path / f"{number:02}", "x" * size) for number, size in enumerate([4, 5, 2, 0, 25, 1, 9, 10])]
+    paths = [
+        write(tmp_path / f"{number:02}", "x" * size) for number, size in enumerate([4, 5, 2, 0, 25, 1, 9, 10])
+    ]
     tasks = plan_tasks(paths, 10)
     assert [split for task in tasks for split in task] == plan_splits(paths, 10)
     sizes = [[(split.end or os.path.getsize(split.path)) - split.start for split in task] for task in tasks]
@@ -364,10 +539,17 @@ def test_tasks_are_parts_of_large_files_or_some_small_ones(tmp_path):
 
 
 def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
-    texts = ["A dog. A cat. A mouse.\n\nHe came. He left.", '<doc id="1" title="T">\nT\nOne. Two.\n</doc>\n', "A line.\nA line.\n", ""]
+    texts = [
+        "A dog. A cat. A mouse.\n\nHe came. He left.",
+        '<doc id="1" title="T">\nT\nOne. Two.\n</doc>\n',
+        "A line.\nA line.\n",
+        "",
+    ]
     paths = [write(tmp_path / f"{number}", text) for number, text in enumerate(texts)]
     counts = ReadCounts()
-    together = list(read_splits([split for task in plan_tasks(paths, 1000) for split in task], "auto", counts))
+    together = list(
+        read_splits([split for task in plan_tasks(paths, 1000) for split in task], "auto", counts)
+    )
     alone = [read(path) for path in paths]
     assert together == [document for documents, _ in alone for document in documents] and len(together) == 4
     summed = functools.reduce(operator.add, (own for _, own in alone))
@@ -387,27 +569,43 @@ def test_pieces_of_lines_are_the_file_and_no_longer_than_allowed():
     assert [offset for offset, _ in pieces if offset is not None] == [0, 20, 111, 115]
 
 
-@pytest.mark.parametrize("folder, documents, found_sentences, empty", [("wikipedia", 152, 29561, 1), ("wikitext-2", 122, 16043, 0)])
+@pytest.mark.parametrize(
+    "folder, documents, found_sentences, empty", [("wikipedia", 152, 29561, 1), ("wikitext-2", 122, 16043, 0)]
+)
 def test_real_data(folder, documents, found_sentences, empty):
     paths = real_files(folder)
     whole, counts = read(*paths)
     assert (counts.documents, counts.sentences, counts.empty_documents) == (documents, found_sentences, empty)
-    assert counts == ReadCounts(files=len(paths), bytes=sum(files.sizes(paths)), text_bytes=sum(files.sizes(paths)), documents=documents,
-                                sentences=found_sentences, empty_documents=empty)
+    assert counts == ReadCounts(
+        files=len(paths),
+        bytes=sum(files.sizes(paths)),
+        text_bytes=sum(files.sizes(paths)),
+        documents=documents,
+        sentences=found_sentences,
+        empty_documents=empty,
+    )
     summed, parts = ReadCounts(), []
     for split in plan_splits(paths, 300_000):
         parts += read_splits([split], "auto", summed)
     assert parts == whole and summed == counts
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Limits
 
 
 def test_a_document_that_is_too_long_is_cut_between_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(documents_lib, "_MOST_CHARACTERS", 20)
-    documents, counts = read(write(tmp_path / "a", "One line.\n" * 5 + "\nOne line.\nTwo lines.\n" + "\n" + "x" * 50))
-    assert documents == [["One line."] * 2, ["One line."] * 2, ["One line."], ["One line.", "Two lines."], ["x" * 50]]
+    documents, counts = read(
+        write(tmp_path / "a", "One line.\n" * 5 + "\nOne line.\nTwo lines.\n" + "\n" + "x" * 50)
+    )
+    assert documents == [
+        ["One line."] * 2,
+        ["One line."] * 2,
+        ["One line."],
+        ["One line.", "Two lines."],
+        ["x" * 50],
+    ]
     assert (counts.cut_documents, counts.documents) == (1, 5)
 
 
@@ -415,7 +613,11 @@ def test_a_line_that_is_too_long_is_cut_at_white_space_or_between_characters(tmp
     monkeypatch.setattr(documents_lib, "_MOST_LINE_BYTES", 16)
     text = "One two three four five.\n" + "中" * 12 + "\n" + " " * 40 + "end\n\nNext.\n" + "x" * 16
     documents, counts = read(write(tmp_path / "a", text), splitting="never")
-    assert ["".join(document).replace(" ", "") for document in documents] == ["Onetwothreefourfive." + "中" * 12, "end", "Next." + "x" * 16]
+    assert ["".join(document).replace(" ", "") for document in documents] == [
+        "Onetwothreefourfive." + "中" * 12,
+        "end",
+        "Next." + "x" * 16,
+    ]
     assert documents[0][:2] == ["One two three", "four five."]
     assert (counts.undecodable_bytes, counts.cut_lines, counts.bytes) == (0, 4, len(text.encode()))
 

@@ -1,4 +1,6 @@
-"""What is text and what is not: files that are refused by name, lines that end in carriage returns, JSON arrays."""
+"""What is text and what is not: files that are refused by name, lines that end in carriage returns, JSON
+arrays.
+"""
 
 import gzip
 import io
@@ -11,10 +13,9 @@ import numpy as np
 import pytest
 
 from official.config import ConfigError
-from official.data.text import json_array
-from official.data.text import text_files
+from official.data.text import json_array, text_files
 from official.data.text.documents import ReadCounts
-from tests.test_documents import read, write
+from tests.data.text.test_documents import read, write
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
 
@@ -26,18 +27,30 @@ def npz() -> bytes:
 
 
 NOT_TEXT = {
-    "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out of --input_files"),
+    "random": (
+        random.Random(1).randbytes(1 << 17),
+        "holds NUL bytes: it is binary, not text. Leave it out of --input_files",
+    ),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
     "npz": (npz(), "is a zip archive. Allowed: text"),
     "npy": (b"\x93NUMPY\1\0", "is a NumPy array"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
     "zeros": (b"\0" * 100, "holds NUL bytes"),
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes behind its beginning"),
-    "utf-16": (TEXT.encode("utf-16"), r"is UTF-16 text \(by its byte order mark\). Convert it to UTF-8 \(iconv -f UTF-16 -t UTF-8\)"),
-    "utf-16-le": (TEXT.encode("utf-16-le"), r"is UTF-16LE text \(every second byte is NUL\). .*iconv -f UTF-16LE"),
+    "utf-16": (
+        TEXT.encode("utf-16"),
+        r"is UTF-16 text \(by its byte order mark\). Convert it to UTF-8 \(iconv -f UTF-16 -t UTF-8\)",
+    ),
+    "utf-16-le": (
+        TEXT.encode("utf-16-le"),
+        r"is UTF-16LE text \(every second byte is NUL\). .*iconv -f UTF-16LE",
+    ),
     "utf-16-be": (TEXT.encode("utf-16-be"), r"is UTF-16BE text .*iconv -f UTF-16BE"),
     "utf-32": (TEXT.encode("utf-32"), "is UTF-32 text"),
-    "latin-1": (TEXT.encode("latin-1"), r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*iconv -f WINDOWS-1252"),
+    "latin-1": (
+        TEXT.encode("latin-1"),
+        r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*iconv -f WINDOWS-1252",
+    ),
 }
 
 
@@ -77,7 +90,9 @@ def test_identities_tell_other_content_of_the_same_size(tmp_path, size):
         os.utime(path, ns=(5, 5))
         seen.add(text_files.identify([str(path)])[str(path)])
     assert len(seen) == 4
-    content[size // 4] = ord("z")  # of a large file this is in none of the samples: the time of the change tells
+    content[size // 4] = ord(
+        "z"
+    )  # of a large file this is in none of the samples: the time of the change tells
     write(path, bytes(content))
     assert text_files.identify([str(path)])[str(path)] not in seen
 
@@ -89,7 +104,7 @@ def test_a_small_file_that_was_touched_is_the_same(tmp_path):
     assert text_files.identify([path]) == before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Carriage returns
 
 
@@ -101,24 +116,40 @@ def test_lines_that_end_in_carriage_returns_are_lines(tmp_path):
 
 
 def test_a_carriage_return_among_line_feeds_ends_no_line(tmp_path):
-    assert read(write(tmp_path / "a", "One\rstill one.\nTwo.\n"), splitting="never")[0] == [["One\rstill one.", "Two."]]
+    assert read(write(tmp_path / "a", "One\rstill one.\nTwo.\n"), splitting="never")[0] == [
+        ["One\rstill one.", "Two."]
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # JSON arrays
 
-PAGES = [{"id": 1, "title": "A", "text": "A\nMr. Smith came. He left."}, {"text": "Na\u00efve \U0001f600.", "more": [1, {"x": "]"}]}, "Only \"text\". More."]
-READ = [["Mr. Smith came.", "He left."], ["Na\u00efve \U0001f600."], ["Only \"text\".", "More."]]
+PAGES = [
+    {"id": 1, "title": "A", "text": "A\nMr. Smith came. He left."},
+    {"text": "Na\u00efve \U0001f600.", "more": [1, {"x": "]"}]},
+    'Only "text". More.',
+]
+READ = [["Mr. Smith came.", "He left."], ["Na\u00efve \U0001f600."], ['Only "text".', "More."]]
 
 
-@pytest.mark.parametrize("dump", [json.dumps, lambda value: json.dumps(value, indent=2, ensure_ascii=False),
-                                  lambda value: "\ufeff\n " + json.dumps(value, separators=(",", ":")) + "\n"])
+@pytest.mark.parametrize(
+    "dump",
+    [
+        json.dumps,
+        lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+        lambda value: "\ufeff\n " + json.dumps(value, separators=(",", ":")) + "\n",
+    ],
+)
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, dump, chunk, monkeypatch):
     monkeypatch.setattr(json_array, "_CHUNK_BYTES", chunk)
     path = write(tmp_path / "a.json", dump([*PAGES, 3.25, None, {"title": "no text"}]))
     documents, counts = read(path)
-    assert documents == READ and counts.skipped_lines == 3 and counts.text_bytes == counts.bytes == os.path.getsize(path)
+    assert (
+        documents == READ
+        and counts.skipped_lines == 3
+        and counts.text_bytes == counts.bytes == os.path.getsize(path)
+    )
     assert read(write(tmp_path / "b.json", dump([PAGES[2]])))[0] == READ[2:]
     assert text_files.plan_splits([path], 10) == [text_files.Split(path)]
 
@@ -128,15 +159,24 @@ def test_an_empty_array_holds_no_document(tmp_path, text):
     assert read(write(tmp_path / "a.json", text))[0] == []
 
 
-@pytest.mark.parametrize("text", ["[1] A note.\nMore.", '["A quotation" is here]', "[A bracket]", "[\nA line."])
+@pytest.mark.parametrize(
+    "text", ["[1] A note.\nMore.", '["A quotation" is here]', "[A bracket]", "[\nA line."]
+)
 def test_text_in_brackets_is_no_array(tmp_path, text):
     assert read(write(tmp_path / "a", text), splitting="never")[0] == [text.split("\n")]
 
 
-@pytest.mark.parametrize("text, message", [
-    ('[{"text": "a"}, {"text": "b', "element 2: Unterminated string"), ('[{"text": "a"} {"text": "b"}]', "element 1: it does not end there"),
-    ('[{"text": "a"}] x', "element 1: there is more after the end"), ('[{"text": "a"},]', "element 2: Expecting value"),
-    ('[{"text": ' + "[" * 100_000, "element 1: nested too deep"), ('[{"text": ' + "1" * 5000 + "}]", "element 1: a number is too long")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('[{"text": "a"}, {"text": "b', "element 2: Unterminated string"),
+        ('[{"text": "a"} {"text": "b"}]', "element 1: it does not end there"),
+        ('[{"text": "a"}] x', "element 1: there is more after the end"),
+        ('[{"text": "a"},]', "element 2: Expecting value"),
+        ('[{"text": ' + "[" * 100_000, "element 1: nested too deep"),
+        ('[{"text": ' + "1" * 5000 + "}]", "element 1: a number is too long"),
+    ],
+)
 def test_a_damaged_array_is_an_error(tmp_path, text, message):
     with pytest.raises(ConfigError, match=f"a.json is not a whole JSON array: {message}"):
         read(write(tmp_path / "a.json", text))

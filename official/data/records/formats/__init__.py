@@ -1,1 +1,3 @@
-"""The formats of a record of pre-training data, a module each; `official.data.records.containers` is their front."""
+"""The formats of a record of pre-training data, a module each; `official.data.records.containers` is their
+front.
+"""

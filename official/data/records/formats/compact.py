@@ -1,19 +1,20 @@
-"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain records.
-
-A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and max_predictions_per_seq P;
-`compact_examples` holds a string for each of up to 128 examples, all in words of two bytes, the lower one first: the number of
-tokens n, how many of them are [CLS] A [SEP], the number of predicted tokens k, 1 for a random second segment and 0 for the next
-one, the id of [PAD]; P positions and P labels, zeros from the k-th on; n ids.
-
-A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the words of an example.
-What has a fixed length comes first in a string, so that filling up strings with zeros makes them the rows of a matrix.
+"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain
+records.
+ A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
+max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, all in words of
+two bytes, the lower one first: the number of tokens n, how many of them are [CLS] A [SEP], the number of
+predicted tokens k, 1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P
+labels, zeros from the k-th on; n ids.
+ A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the
+words of an example. What has a fixed length comes first in a string, so that filling up strings with zeros
+makes them the rows of a matrix.
 """
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.records import schema as schema_lib
 from official.data.pretraining.examples import Examples
+from official.data.records import schema as schema_lib
 
 EXAMPLES_PER_RECORD = 128
 VOCABULARY_LIMIT = 1 << 16
@@ -24,10 +25,18 @@ _HEAD = 5
 
 def encode(examples: Examples) -> list[bytes]:
     """Raises ValueError for an id that has no 16-bit word."""
-    if examples.input_ids.dtype != np.uint16 and max(examples.input_ids.max(initial=0), examples.labels.max(initial=0)) >= VOCABULARY_LIMIT:
+    if (
+        examples.input_ids.dtype != np.uint16
+        and max(examples.input_ids.max(initial=0), examples.labels.max(initial=0)) >= VOCABULARY_LIMIT
+    ):
         raise ValueError(f"ids of {VOCABULARY_LIMIT} and more do not fit into 16 bits")
     length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    words = np.concatenate([_heads(examples), examples.positions, examples.labels, examples.input_ids], axis=1, dtype="<u2", casting="unsafe")
+    words = np.concatenate(
+        [_heads(examples), examples.positions, examples.labels, examples.input_ids],
+        axis=1,
+        dtype="<u2",
+        casting="unsafe",
+    )
     counts = _HEAD + 2 * predictions + examples.lengths
     data = words[np.arange(words.shape[1]) < counts[:, None]].tobytes()
     ends = np.cumsum(2 * counts).tolist()
@@ -36,14 +45,25 @@ def encode(examples: Examples) -> list[bytes]:
 
 def _heads(examples: Examples) -> np.ndarray:
     heads, length = np.empty((len(examples), _HEAD), "<u2"), examples.input_ids.shape[1]
-    heads[:, _TOKENS], heads[:, _FIRST], heads[:, _PREDICTED] = examples.lengths, examples.first_lengths, examples.predictions
+    heads[:, _TOKENS], heads[:, _FIRST], heads[:, _PREDICTED] = (
+        examples.lengths,
+        examples.first_lengths,
+        examples.predictions,
+    )
     heads[:, _RANDOM] = examples.is_random
-    heads[:, _PAD] = np.where(examples.lengths < length, examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)], 0)
+    heads[:, _PAD] = np.where(
+        examples.lengths < length,
+        examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)],
+        0,
+    )
     return heads
 
 
 def _blocks(shape: tuple[int, int], strings: list[bytes]) -> list[bytes]:
-    return [_block(shape, strings[first:first + EXAMPLES_PER_RECORD]) for first in range(0, len(strings), EXAMPLES_PER_RECORD)]
+    return [
+        _block(shape, strings[first : first + EXAMPLES_PER_RECORD])
+        for first in range(0, len(strings), EXAMPLES_PER_RECORD)
+    ]
 
 
 def _block(shape: tuple[int, int], strings: list[bytes]) -> bytes:
@@ -88,25 +108,39 @@ def count_examples(serialized_B: tf.Tensor) -> tf.Tensor:
 def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:
     """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    found = tf.io.parse_example(serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), _EXAMPLES: tf.io.RaggedFeature(tf.string)})
+    found = tf.io.parse_example(
+        serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), _EXAMPLES: tf.io.RaggedFeature(tf.string)}
+    )
     strings_N, others = found[_EXAMPLES].values, 2 * predictions + _HEAD
     words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
     counts_N = tf.cast(words_NW[:, :_HEAD], tf.int32)
-    is_good_N = (counts_N[:, _FIRST] <= counts_N[:, _TOKENS]) & (counts_N[:, _TOKENS] <= length) & (counts_N[:, _PREDICTED] <= predictions)
+    is_good_N = (
+        (counts_N[:, _FIRST] <= counts_N[:, _TOKENS])
+        & (counts_N[:, _TOKENS] <= length)
+        & (counts_N[:, _PREDICTED] <= predictions)
+    )
     is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, _TOKENS])
-    is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(is_good_N)
-    with tf.control_dependencies([tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]):
+    is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(
+        is_good_N
+    )
+    with tf.control_dependencies(
+        [tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]
+    ):
         return tf.identity(words_NW)
 
 
 def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    head_N5, positions_NP, labels_NP, ids_NL = tf.split(words_NW, [_HEAD, predictions, predictions, length], axis=1)
+    head_N5, positions_NP, labels_NP, ids_NL = tf.split(
+        words_NW, [_HEAD, predictions, predictions, length], axis=1
+    )
     tokens_N1, first_N1, predicted_N1, random_N1, pad_N1 = tf.split(tf.cast(head_N5, tf.int32), _HEAD, axis=1)
     is_token_NL = tf.range(length) < tokens_N1
     ids_NL = tf.cast(ids_NL, tf.int32)
     values = {
-        "input_ids": tf.cond(tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL),
+        "input_ids": tf.cond(
+            tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL
+        ),
         "input_mask": tf.cast(is_token_NL, tf.int32),
         "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= first_N1), tf.int32),
         "masked_lm_positions": tf.cast(positions_NP, tf.int32),
@@ -129,7 +163,9 @@ def describe_mismatch(record: bytes, schema: dict) -> str | None:
     if not strings:
         return "it holds no examples"
     problems = (_describe_example(string, schema) for string in strings)
-    return next((f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None)
+    return next(
+        (f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None
+    )
 
 
 def _describe_example(string: bytes, schema: dict) -> str | None:
@@ -144,8 +180,18 @@ def _describe_example(string: bytes, schema: dict) -> str | None:
     if len(words) != others + tokens:
         return f"it has {len(string)} bytes, expected {2 * (others + tokens)}"
     _, positions, labels, ids = np.split(words, [_HEAD, _HEAD + predictions, others])
-    values = {"input_ids": ids, "masked_lm_positions": positions, "masked_lm_ids": labels, "next_sentence_labels": words[[_RANDOM]]}
-    return next(filter(None, (schema_lib.describe_range(name, found, schema[name]) for name, found in values.items())), None)
+    values = {
+        "input_ids": ids,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": labels,
+        "next_sentence_labels": words[[_RANDOM]],
+    }
+    return next(
+        filter(
+            None, (schema_lib.describe_range(name, found, schema[name]) for name, found in values.items())
+        ),
+        None,
+    )
 
 
 def sizes_of(record: bytes) -> tuple[int, int]:

@@ -1,12 +1,14 @@
-"""The plain format: Google's and MLPerf's tf.train.Examples, with the features of `schema.pretraining_schema`."""
+"""The plain format: Google's and MLPerf's tf.train.Examples, with the features of
+`schema.pretraining_schema`.
+"""
 
 import functools
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.records import schema as schema_lib
 from official.data.pretraining.examples import Examples
+from official.data.records import schema as schema_lib
 from official.data.records.formats import wire
 
 EXAMPLES_PER_RECORD = 1
@@ -18,15 +20,17 @@ def encode(examples: Examples) -> list[bytes]:
     column_L = np.arange(length, dtype=np.int32)
     begin_N, end_N = (lengths.astype(np.int32) for lengths in (examples.first_lengths, examples.lengths))
     is_second_NL = (column_L >= begin_N[:, None]) & (column_L < end_N[:, None])
-    return wire.examples([
-        wire.integers("input_ids", examples.input_ids),
-        wire.chosen(_first_ones("input_mask", length), examples.lengths),
-        wire.integers("masked_lm_ids", examples.labels),
-        wire.integers("masked_lm_positions", examples.positions),
-        wire.chosen(weights(predictions), examples.predictions),
-        wire.chosen(relations(), examples.is_random),
-        wire.integers("segment_ids", is_second_NL),
-    ])
+    return wire.examples(
+        [
+            wire.integers("input_ids", examples.input_ids),
+            wire.chosen(_first_ones("input_mask", length), examples.lengths),
+            wire.integers("masked_lm_ids", examples.labels),
+            wire.integers("masked_lm_positions", examples.positions),
+            wire.chosen(weights(predictions), examples.predictions),
+            wire.chosen(relations(), examples.is_random),
+            wire.integers("segment_ids", is_second_NL),
+        ]
+    )
 
 
 @functools.lru_cache
@@ -74,4 +78,7 @@ def describe_mismatch(record: bytes, schema: dict) -> str | None:
 
 def sizes_of(record: bytes) -> tuple[int, int]:
     features = schema_lib.read_example(record)
-    return tuple(len(features[name].int64_list.value) if name in features else 0 for name in ("input_ids", "masked_lm_ids"))
+    return tuple(
+        len(features[name].int64_list.value) if name in features else 0
+        for name in ("input_ids", "masked_lm_ids")
+    )

@@ -1,25 +1,33 @@
-"""Graphcore's --remask records: the masked tokens stand in the first M slots, the others, from [CLS] on, after them.
-
-Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of each token in the
-text; padding has the pad position) and segment_ids [S]; mask_padding_index and seq_padding_index [1]: attention goes to slots i
-with (i < mask_padding_index or i >= M) and i < seq_padding_index; masked_lm_positions (as many as there are); masked_labels and
-masked_lm_ids [M], both the tokens before masking; masked_lm_weights [M]; next_sentence_labels [1].
-
-A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one (`pairs.Rules.max_tokens`).
-Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the pad position.
+"""Graphcore's --remask records: the masked tokens stand in the first M slots, the others, from [CLS] on,
+after them.
+ Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of
+each token in the text; padding has the pad position) and segment_ids [S]; mask_padding_index and
+seq_padding_index [1]: attention goes to slots i with (i < mask_padding_index or i >= M) and i <
+seq_padding_index; masked_lm_positions (as many as there are); masked_labels and masked_lm_ids [M], both the
+tokens before masking; masked_lm_weights [M]; next_sentence_labels [1].
+ A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one
+(`pairs.Rules.max_tokens`).
+Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the
+pad position.
 """
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.records import schema as schema_lib
 from official.data.pretraining.examples import Examples
+from official.data.records import schema as schema_lib
 from official.data.records.formats import plain, wire
 from official.data.records.schema import Feature
 
 EXAMPLES_PER_RECORD = 1
 VOCABULARY_LIMIT = wire.LIMIT
-count_examples, split, join, unpack, sizes_of = plain.count_examples, plain.split, plain.join, plain.unpack, plain.sizes_of
+count_examples, split, join, unpack, sizes_of = (
+    plain.count_examples,
+    plain.split,
+    plain.join,
+    plain.unpack,
+    plain.sizes_of,
+)
 
 
 def encode(examples: Examples, pad_position_value: int | None = None) -> list[bytes]:
@@ -30,23 +38,29 @@ def encode(examples: Examples, pad_position_value: int | None = None) -> list[by
     """
     (rows, length), most = examples.input_ids.shape, examples.positions.shape[1]
     if (most + examples.lengths - examples.predictions > length).any():
-        raise ValueError(f"rows of {length} tokens with fewer than {most} masks do not fit into {length} slots")
+        raise ValueError(
+            f"rows of {length} tokens with fewer than {most} masks do not fit into {length} slots"
+        )
     slots_NS, is_used_NS = _slots(examples)
     pad_position = length if pad_position_value is None else pad_position_value
     used_NM = np.arange(most) < examples.predictions[:, None]
     row_N1 = np.arange(rows)[:, None]
-    return wire.examples([
-        wire.integers("input_ids", np.where(is_used_NS, examples.input_ids[row_N1, slots_NS], examples.pad_id())),
-        wire.integers("input_position", np.where(is_used_NS, slots_NS, pad_position)),
-        wire.integers("mask_padding_index", examples.predictions[:, None]),
-        wire.integers("masked_labels", examples.labels),
-        wire.integers("masked_lm_ids", examples.labels),
-        wire.integers("masked_lm_positions", examples.positions, examples.predictions),
-        wire.floats("masked_lm_weights", used_NM),
-        wire.integers("next_sentence_labels", examples.is_random[:, None].astype(np.uint8)),
-        wire.integers("segment_ids", is_used_NS & (slots_NS >= examples.first_lengths[:, None])),
-        wire.integers("seq_padding_index", (most + examples.lengths - examples.predictions)[:, None]),
-    ])
+    return wire.examples(
+        [
+            wire.integers(
+                "input_ids", np.where(is_used_NS, examples.input_ids[row_N1, slots_NS], examples.pad_id())
+            ),
+            wire.integers("input_position", np.where(is_used_NS, slots_NS, pad_position)),
+            wire.integers("mask_padding_index", examples.predictions[:, None]),
+            wire.integers("masked_labels", examples.labels),
+            wire.integers("masked_lm_ids", examples.labels),
+            wire.integers("masked_lm_positions", examples.positions, examples.predictions),
+            wire.floats("masked_lm_weights", used_NM),
+            wire.integers("next_sentence_labels", examples.is_random[:, None].astype(np.uint8)),
+            wire.integers("segment_ids", is_used_NS & (slots_NS >= examples.first_lengths[:, None])),
+            wire.integers("seq_padding_index", (most + examples.lengths - examples.predictions)[:, None]),
+        ]
+    )
 
 
 def _slots(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
@@ -56,18 +70,27 @@ def _slots(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     column_S, used_NM = np.arange(length), np.arange(most) < examples.predictions[:, None]
     is_masked_NS = np.zeros((rows, length), bool)
     is_masked_NS[np.nonzero(used_NM)[0], examples.positions[used_NM]] = True
-    others_NS = np.argsort(is_masked_NS | (column_S >= examples.lengths[:, None]), axis=1, kind="stable")  # tokens that are not masked, in order
+    others_NS = np.argsort(
+        is_masked_NS | (column_S >= examples.lengths[:, None]), axis=1, kind="stable"
+    )  # tokens that are not masked, in order
     slots_NS = np.concatenate([examples.positions, others_NS], axis=1)[:, :length]
-    return slots_NS, np.concatenate([used_NM, column_S < (examples.lengths - examples.predictions)[:, None]], axis=1)[:, :length]
+    return slots_NS, np.concatenate(
+        [used_NM, column_S < (examples.lengths - examples.predictions)[:, None]], axis=1
+    )[:, :length]
 
 
 def _schema(schema: dict) -> dict:
     """Returns the features of this format that have a fixed length, for those of the plain one."""
     ids, masks = schema["input_ids"], schema["masked_lm_ids"]
     return {
-        "input_ids": ids, "input_position": Feature(ids.length, tf.int32), "mask_padding_index": Feature(1, tf.int32, masks.length + 1),
-        "masked_labels": masks, "masked_lm_ids": masks, "masked_lm_weights": schema["masked_lm_weights"],
-        "next_sentence_labels": schema["next_sentence_labels"], "segment_ids": schema["segment_ids"],
+        "input_ids": ids,
+        "input_position": Feature(ids.length, tf.int32),
+        "mask_padding_index": Feature(1, tf.int32, masks.length + 1),
+        "masked_labels": masks,
+        "masked_lm_ids": masks,
+        "masked_lm_weights": schema["masked_lm_weights"],
+        "next_sentence_labels": schema["next_sentence_labels"],
+        "segment_ids": schema["segment_ids"],
         "seq_padding_index": Feature(1, tf.int32, ids.length + 1),
     }
 
@@ -79,12 +102,16 @@ def parse_rows(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
     slot_S, count_B1 = tf.range(length), found["mask_padding_index"]
     is_used_BS = ((slot_S < count_B1) | (slot_S >= most)) & (slot_S < found["seq_padding_index"])
     tokens_B1 = found["seq_padding_index"] - most + count_B1
-    place_BS = tf.where(is_used_BS, found["input_position"], length)  # what is not used goes to a column that is cut off
+    place_BS = tf.where(
+        is_used_BS, found["input_position"], length
+    )  # what is not used goes to a column that is cut off
     row_BS = tf.broadcast_to(tf.range(tf.shape(place_BS)[0])[:, None], tf.shape(place_BS))
     shape = [tf.shape(place_BS)[0], length + 1]
 
     def put_back(values_BS):
-        return tf.ensure_shape(tf.scatter_nd(tf.stack([row_BS, place_BS], axis=2), values_BS, shape)[:, :length], [None, length])
+        return tf.ensure_shape(
+            tf.scatter_nd(tf.stack([row_BS, place_BS], axis=2), values_BS, shape)[:, :length], [None, length]
+        )
 
     is_predicted_BM = tf.range(most) < count_B1
     return {

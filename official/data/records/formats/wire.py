@@ -1,11 +1,13 @@
-"""Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per value.
+"""Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per
+value.
+ A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its
+values. The values of a batch are turned into varints together: one look-up gives their bytes, filled up with
+zeros to four each, and these zeros are deleted from a row at once. No byte of a varint is zero, but for that
+of the value 0 itself.
 
-A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its values. The values of a
-batch are turned into varints together: one look-up gives their bytes, filled up with zeros to four each, and these zeros are
-deleted from a row at once. No byte of a varint is zero, but for that of the value 0 itself.
-
-Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first); `tensorflow/core/example/feature.proto`.
-Protobuf writes entries of a map in the order of their keys with `deterministic=True`.
+Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first);
+`tensorflow/core/example/feature.proto`. Protobuf writes entries of a map in the order of their keys with
+`deterministic=True`.
 """
 
 import functools
@@ -75,13 +77,15 @@ def _one_width(name: str, kind: bytes, payloads: np.ndarray) -> Column:
     """Returns the features whose values take the bytes `payloads`, uint8 [N, any]."""
     head = np.frombuffer(_entry_head(name, kind, payloads.shape[1]), np.uint8)
     rows = np.empty((len(payloads), len(head) + payloads.shape[1]), np.uint8)
-    rows[:, :len(head)], rows[:, len(head):] = head, payloads
+    rows[:, : len(head)], rows[:, len(head) :] = head, payloads
     return Column([rows.view(f"V{rows.shape[1]}")[:, 0].tolist()], rows.shape[1])
 
 
 def _varints(values: np.ndarray, counts: np.ndarray | None) -> tuple[list[bytes], np.ndarray]:
     """Returns the varints of each row, and how many zeros, int [N], are to follow them."""
-    words = _words(1 << 16 if values.max() < 1 << 16 else LIMIT).take(values.astype(np.intp), mode="clip")  # the other modes copy more
+    words = _words(1 << 16 if values.max() < 1 << 16 else LIMIT).take(
+        values.astype(np.intp), mode="clip"
+    )  # the other modes copy more
     varints = [row.translate(None, b"\0") for row in words.view(f"V{4 * values.shape[1]}")[:, 0].tolist()]
     is_zero = values == 0
     zeros = values.shape[1] - (_first_zero(is_zero) if counts is None else counts)
