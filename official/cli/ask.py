@@ -9,15 +9,13 @@ n-best list.
 
 import argparse
 
-from official.cli import command_line
+from official.cli import command_line, typed
 from official.io.errors import ConfigError
-
-_BATCH = 16  # windows that are read at once
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    fine_tuned.add_flags(parser)
+    typed.add_flags(parser)
     parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
     parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
     return parser
@@ -31,6 +29,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def read_context(path: str) -> str:
+    """Returns the text of a file. Raises ConfigError where there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -45,56 +44,11 @@ def read_context(path: str) -> str:
     return text
 
 
-def make_answerer(config, model, vocabulary, context: str):
-    """Returns question -> [(answer, probability)], best first; '' for no answer."""
-    import numpy as np
-
-    from official.data.squad import answers, features, reading
-
-    windows = features.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
-    rules = answers.Rules(
-        config.n_best_size,
-        config.max_answer_length,
-        config.version_2_with_negative,
-        config.null_score_diff_threshold,
-    )
-
-    def answer(question: str) -> list[tuple[str, float]]:
-        data = reading.SquadData(
-            "",
-            "",
-            "",
-            False,
-            config.version_2_with_negative,
-            [""],
-            [context],
-            [reading.Question("0", question, 0, (), (), False)],
-            {},
-            [],
-        )
-        rows = features.make_features(data, vocabulary, windows)
-        if not len(rows):
-            return []
-        longest = int(rows.lengths.max())
-        logits = [
-            model(rows.batch(slice(first, first + _BATCH), longest)) for first in range(0, len(rows), _BATCH)
-        ]
-        start, end = (np.concatenate([batch[part].numpy() for batch in logits]) for part in (0, 1))
-        found = answers.answer_questions(start, end, rows, data, rules)
-        nbest = found.nbest["0"]
-        best = sorted(
-            nbest, key=lambda entry: entry.text != found.predictions["0"]
-        )  # stable: the prediction, then the others
-        return [(entry.text, entry.probability) for entry in best]
-
-    return answer
-
-
 def main() -> None:
     flags = parse_flags()
     context = read_context(flags.context)
-
-    answer = make_answerer(*fine_tuned.load(flags, "squad"), context)
-    for question in fine_tuned.lines("question> "):
-        for text, probability in answer(question)[: flags.answers] or [("", 1.0)]:
+    model = typed.load(flags)
+    model.prepare("answer")
+    for question in typed.lines("question> "):
+        for text, probability in model.answers(question, context)[: flags.answers]:
             print(f"{' '.join(text.split()) or '(no answer)'}  {probability:.2f}", flush=True)

@@ -9,12 +9,12 @@ A sentence a line, or two with a tab between them for the tasks with pairs; the 
 import argparse
 import sys
 
-from official.cli import command_line
+from official.cli import command_line, typed
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    fine_tuned.add_flags(parser)
+    typed.add_flags(parser)
     return parser
 
 
@@ -22,44 +22,17 @@ def parse_flags() -> argparse.Namespace:
     return make_parser().parse()
 
 
-def make_labeller(config, model, vocabulary):
-    """Returns list of texts of one row -> one line: the label with its probability, or the score."""
-    import tensorflow as tf
-
-    from official.data.glue import features, reading, tasks
-    from official.data.rows import token_rows
-    from official.data.word_pieces.tokenization import Tokenizer
-
-    task, tokenizer = tasks.find_task(config.glue_task), Tokenizer(vocabulary)
-
-    def label(texts: list[str]) -> str:
-        made = features.make_features(
-            reading.GlueRows("", tuple([text] for text in texts), None, []),
-            tokenizer,
-            vocabulary,
-            config.max_seq_length,
-        )
-        rows = token_rows.TokenRows(made.ids, made.lengths, made.first_lengths, {})
-        logits_C = model(next(iter(token_rows.evaluation_dataset(rows, 1, config.max_seq_length, True))))[0]
-        if task.is_regression:
-            return f"{float(logits_C[0]):.2f}"
-        probabilities_C = tf.nn.softmax(logits_C).numpy()
-        best = int(probabilities_C.argmax())
-        return f"{task.labels[best]}  {probabilities_C[best]:.2f}"
-
-    return label, len(task.text_columns)
-
-
 def main() -> None:
-    flags = parse_flags()
-
-    label, texts_of_a_row = make_labeller(*fine_tuned.load(flags, "glue"))
-    for line in fine_tuned.lines("sentence> " if texts_of_a_row == 1 else "sentence<TAB>sentence> "):
+    model = typed.load(parse_flags())
+    expected = model.texts_of_a_row
+    for line in typed.lines("sentence<TAB>sentence> " if expected == 2 else "sentence> "):
         texts = line.split("\t")
-        if len(texts) != texts_of_a_row:
+        allowed = (expected,) if expected else (1, 2)
+        if len(texts) not in allowed:
+            wanted = " or ".join(map(str, allowed))
             print(
-                f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs, expected {texts_of_a_row}.",
-                file=sys.stderr,
+                f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs, expected {wanted}.", file=sys.stderr
             )
-        else:
-            print(label(texts), flush=True)
+            continue
+        label, score = model.classify(*texts)
+        print(f"{score:.2f}" if label is None else f"{label}  {score:.2f}", flush=True)

@@ -170,6 +170,11 @@ def as_typed() -> str:
     return shlex.join([*first, *sys.argv[1:]])
 
 
+def in_new_process(*words: str) -> list[str]:
+    """Returns the words that run a command of `bert` in a process of its own; its flags are to be added."""
+    return [sys.executable, "-m", "official.cli", *words]
+
+
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
     signal in 130 or 143."""

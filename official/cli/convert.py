@@ -42,92 +42,54 @@ _CONCERNS = {
 }
 
 
-def parse_flags():
-    parser = _Parser(__doc__.splitlines()[0])
-    parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
-    parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
-    parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
-    parser.add_argument(
-        "--vocab_size",
-        type=int,
-        help=(
-            "Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an "
-            "earlier conversion cut off comes back; 30400 for graphcore."
-        ),
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    add("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
+    add("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
+    add("--output_dir", default="converted_ckpt", help="Folder of the result.")
+    vocab_size = (
+        "Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an earlier"
+        " conversion cut off comes back; 30400 for graphcore."
     )
-    parser.add_argument(
-        "--num_embeddings_splits", type=int, help="graphcore: parts of the word embeddings (unset: 1)."
-    )
-    add_bool(
-        parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no)."
-    )
-    add_bool(parser, "use_qkv_bias", None, "graphcore: keep the biases of query, key and value (unset: yes).")
-    add_bool(
-        parser,
-        "use_attention_bias",
-        None,
-        "graphcore: keep the bias of the attention's projection (unset: yes).",
-    )
-    add_bool(parser, "fused_qkv", None, "graphcore: one kernel for query, key and value.")
-    add_bool(parser, "baseline", None, "research: BERT and not GroupBERT.")
-    parser.add_argument(
-        "--precision",
-        type=int,
-        choices=(16, 32),
-        help=(
-            "Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from"
-            " graphcore."
-        ),
-    )
-    parser.add_argument(
+    add("--vocab_size", type=int, help=vocab_size)
+    _add_format_flags(parser)
+    precision = "Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
+    add("--precision", type=int, choices=(16, 32), help=precision)
+    add(
         "--num_attention_heads",
         type=int,
         help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.",
     )
-    add_bool(
-        parser,
-        "hf_prefix",
-        None,
-        "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).",
-    )
-    parser.add_argument(
-        "--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint."
-    )
-    add_bool(parser, "with_optimizer", False, "Carry optimizer slots where both formats have them.")
-    parser.add_argument("--report", help="Write the report of the conversion to this JSON file.")
-    add_bool(
-        parser,
-        "verify",
-        False,
-        "Build the model from both checkpoints and compare its outputs on a random batch.",
-    )
-    add_bool(parser, "overwrite", False, "Replace an older result.")
-    return check(parser.parse())
+    add("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
+    parser.add_bool("with_optimizer", False, "Carry optimizer slots where both formats have them.")
+    add("--report", help="Write the report of the conversion to this JSON file.")
+    verify = "Build the model from both checkpoints and compare its outputs on a random batch."
+    parser.add_bool("verify", False, verify)
+    parser.add_bool("overwrite", False, "Replace an older result.")
+    return parser
 
 
-class _Parser(command_line.Parser):
-    """Takes --name=true and --name=false for --name and --no-name: a flag that may have a value would swallow
-    ACTION or PATH."""
-
-    def parse_known_args(self, args=None, namespace=None):
-        return super().parse_known_args(
-            [self._plain(text) for text in (sys.argv[1:] if args is None else args)], namespace
-        )
-
-    def _plain(self, text: str) -> str:
-        name, equals, value = text.partition("=")
-        if not equals or not isinstance(
-            self._option_string_actions.get(name), argparse.BooleanOptionalAction
-        ):
-            return text
-        if value.lower() not in ("true", "1", "yes", "false", "0", "no"):
-            raise ConfigError(f"{text}, expected {name}=true or {name}=false.")
-        return name if value.lower() in ("true", "1", "yes") else f"--no-{name.removeprefix('--')}"
+def _add_format_flags(parser: command_line.Parser) -> None:
+    """Adds the flags that concern one format."""
+    splits = "graphcore: parts of the word embeddings (unset: 1)."
+    parser.add_argument("--num_embeddings_splits", type=int, help=splits)
+    for name, text in (
+        ("use_cls_layer", "graphcore: keep the transform of the masked-LM head (unset: no)."),
+        ("use_qkv_bias", "graphcore: keep the biases of query, key and value (unset: yes)."),
+        ("use_attention_bias", "graphcore: keep the bias of the attention's projection (unset: yes)."),
+        ("fused_qkv", "graphcore: one kernel for query, key and value."),
+        ("baseline", "research: BERT and not GroupBERT."),
+        (
+            "hf_prefix",
+            "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).",
+        ),
+    ):
+        parser.add_bool(name, None, text)
 
 
-def add_bool(parser, name: str, default, text: str) -> None:
-    """Adds a flag that is given as --name, --no-name or --name=true|false."""
-    parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
+def parse_flags() -> argparse.Namespace:
+    return check(make_parser().parse())
 
 
 def check(flags):
@@ -197,43 +159,48 @@ def main() -> int:
     flags = parse_flags()
     if flags.report:
         check_output_file(flags.report, "report", flags.overwrite)
-    from checkpoints_tools import verification
     from official.checkpoint import conversion_report, publication
-    from official.checkpoint import convert as convert_lib
+    from official.inference import verification
 
-    source, target = _ACTIONS[flags.action]
-    options = options_of(flags)
-    verify = verification.verify if flags.verify else None
     try:
-        if flags.verify:
-            verification.check(flags.path, source, options)
-        report = convert_lib.convert(
-            flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify
-        )
+        report = _convert(flags)
     except publication.MismatchError as error:
-        report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")
-        return 1
+        return _not_written(str(error), flags)
     except ConfigError as error:
         if error.details and flags.report:
-            outputs.write_file(
-                flags.report, json.dumps({"error": str(error), **error.details}, indent=1) + "\n"
-            )
+            outputs.write_json(flags.report, {"error": str(error), **error.details})
         elif error.is_shortened:
             raise ConfigError(f"{error} --report=FILE lists all names.") from None
         raise
     if flags.report:
         outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if not report["published"]:
-        report_error(
-            "convert_ckpt.py",
-            f"{verification.describe(report['verification'])}. Nothing was written to {flags.output_dir}.",
-        )
-        return 1
+        return _not_written(f"{verification.describe(report['verification'])}.", flags)
     print(conversion_report.describe(report))
     print_published_line(flags.action, report)
     if flags.verify:
         print(verification.describe(report["verification"]))
     return 0
+
+
+def _convert(flags: argparse.Namespace) -> dict:
+    """Returns the report of the conversion."""
+    from official.checkpoint import convert as convert_lib
+    from official.inference import verification
+
+    source, target = _ACTIONS[flags.action]
+    options = options_of(flags)
+    if flags.verify:
+        verification.check(flags.path, source, options)
+    verify = verification.verify if flags.verify else None
+    return convert_lib.convert(
+        flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify
+    )
+
+
+def _not_written(message: str, flags: argparse.Namespace) -> int:
+    report_error(command_line.program(), f"{message} Nothing was written to {flags.output_dir}.")
+    return 1
 
 
 class Bar:

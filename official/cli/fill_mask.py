@@ -11,22 +11,16 @@ answered.
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from official.cli import command_line
+from official.cli import command_line, typed
 from official.io.errors import ConfigError, report_error
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        required=True,
-        help="A run's folder, or a checkpoint of any known format: file, prefix or folder.",
-    )
-    add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
-    command_line.add_lower_case_flag(parser)
+    typed.add_flags(parser)
     add("--top_k", type=int, default=5, help="Words to show for each mask.")
     add(
         "--json",
@@ -64,7 +58,7 @@ def decode(line: bytes) -> str:
         raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
-def shown(text: str, masks: list[list[tuple[str, float]]], as_json: bool) -> str:
+def shown(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
     """Returns what is printed for a text: a line of words for each mask, or one JSON object."""
     if not as_json:
         return "\n".join(
@@ -80,9 +74,8 @@ def rounded(probability: float) -> str:
 
 def main() -> int:
     flags = parse_flags()
-    import loaded_model
-
-    model = loaded_model.load_masked_lm(flags.checkpoint, flags.vocab_file, flags.do_lower_case)
+    model = typed.load(flags)
+    model.prepare("fill_mask")
     number, wrong = 0, 0
     for number, line in read_lines():
         try:
@@ -90,14 +83,10 @@ def main() -> int:
             print(shown(text, model.fill_mask(text, flags.top_k), flags.json), flush=True)
         except ConfigError as error:
             wrong += 1
-            report_error("fill_mask.py", f"line {number}: {error}")
+            report_error(command_line.program(), f"line {number}: {error}")
             if flags.json:
-                print(
-                    json.dumps(
-                        {"text": line.decode(errors="replace"), "error": str(error)}, ensure_ascii=False
-                    ),
-                    flush=True,
-                )
+                values = {"text": line.decode(errors="replace"), "error": str(error)}
+                print(json.dumps(values, ensure_ascii=False), flush=True)
     if not number:
         raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
     return 2 if wrong else 0

@@ -1,6 +1,6 @@
 """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
 
-  bert inspect PATH [--digest] [--json]
+bert inspect PATH [--digest] [--json]
 """
 
 import argparse
@@ -61,7 +61,10 @@ def describe(found: dict) -> str:
     width = max((len(row["name"]) for row in found["table"]), default=0)
     shapes = max((len(str(row["shape"])) for row in found["table"]), default=0)
     lines = [
-        f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8} {row.get('sha256', '')}".rstrip()
+        (
+            f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8}"
+            f" {row.get('sha256', '')}"
+        ).rstrip()
         for row in found["table"]
     ]
     total = (

@@ -5,8 +5,8 @@
     python train.py --flagfile=configs/mlperf_v100.flags --plan
     python train.py --help
 
-Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer process
-was lost or did not come (start all again), 130 / 143 saved on a signal.
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer
+process was lost or did not come (start all again), 130 / 143 saved on a signal.
 """
 
 import contextlib
@@ -98,8 +98,5 @@ def _say_what_starts(config) -> None:
     """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
     refused run stays one line."""
     if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:
-        print(
-            f"{time.strftime('%H:%M:%S')} BERT, task {config.task}, in {config.model_dir}: loading TensorFlow",
-            file=sys.stderr,
-            flush=True,
-        )
+        what = f"BERT, task {config.task}, in {config.model_dir}: loading TensorFlow"
+        print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
 
-  bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
+bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 """
 
 import argparse

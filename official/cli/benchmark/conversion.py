@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
+from official.cli.benchmark import inputs
 from official.io.writing import check_output_file
 
 _IMPORTS = (
@@ -26,7 +26,7 @@ _IMPORTS = (
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    cases.add_model_flag(parser, "large")
+    inputs.add_model_flag(parser, "large")
     parser.add_argument("--output", default=None, help="Also write the figures to this JSON file.")
     parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
     return parser
@@ -44,7 +44,7 @@ def write_random(config_file: str, prefix: str) -> int:
     from official.checkpoint.formats.tensors import Tensor
     from official.config import bert_config_from_dict
 
-    model = bert_config_from_dict(cases.read_model(config_file), config_file)
+    model = bert_config_from_dict(inputs.read_model(config_file), config_file)
     sizes = canonical.Sizes(
         words=model.vocab_size,
         hidden=model.hidden_size,
@@ -83,7 +83,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
 def measure(config_file: str, folder: str) -> dict:
     size = write_random(config_file, os.path.join(folder, "a", "model.ckpt"))
     _, baseline = run_measured([sys.executable, "-c", _IMPORTS])
-    tool = cases.command("convert")
+    tool = command_line.in_new_process("convert")
     kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
     conversions = {}
     for action, source, target, flags in (

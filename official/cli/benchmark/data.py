@@ -18,7 +18,6 @@ import tempfile
 import time
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
 from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
@@ -136,7 +135,7 @@ def peak_memory(flags, folder: str) -> dict:
             while file.tell() < wanted:
                 file.writelines(texts)
         command = [
-            *cases.command("data", "create"),
+            *command_line.in_new_process("data", "create"),
             f"--input_files={path}",
             f"--output_dir={folder}/memory",
             f"--vocab_file={flags.vocab_file}",

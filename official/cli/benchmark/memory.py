@@ -13,7 +13,6 @@ import statistics
 import subprocess
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -156,7 +155,7 @@ def measure(case: tuple, model: str, steps: int) -> dict:
 def measure_in_process(index: int, flags) -> dict:
     """Measures a case in a new process, whose memory nothing else has touched."""
     command = [
-        *cases.command("benchmark", "memory"),
+        *command_line.in_new_process("benchmark", "memory"),
         f"--one={index}",
         f"--model={flags.model}",
         f"--steps={flags.steps}",

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
 from official.config import ConfigError
 
 VARIANTS = {
@@ -73,7 +72,7 @@ def train(flags, variant: str, number: int) -> None:
     """Trains a variant from the seed of a number, or goes on where that was interrupted. Raises ConfigError
     where the run fails."""
     command = [
-        *cases.command("train"),
+        *command_line.in_new_process("train"),
         *flags.train_flags,
         "--do_eval",
         *VARIANTS[variant],

@@ -14,13 +14,14 @@ import argparse
 import sys
 
 from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    cases.add_model_flag(parser, text="Model whose weights are updated.")
+    inputs.add_model_flag(parser, text="Model whose weights are updated.")
     parser.add_argument(
         "--num_gpus",
         type=int,
@@ -50,7 +51,7 @@ def make_cases(flags) -> tuple[dict, int]:
     tf.get_logger().setLevel(
         "ERROR"
     )  # it takes the functions of several cases for one that is traced again and again
-    model = cases.read_model(flags.bert_config_file)
+    model = inputs.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
         model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4}
     )
@@ -145,7 +146,8 @@ def main() -> None:
     print(f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}")
     for row in table:
         print(
-            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
+            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
+            f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
         )
     bars = [
         measurement.Bar(

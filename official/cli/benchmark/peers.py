@@ -13,15 +13,18 @@ distance between the quartiles beside them. Some of the peers' code is in peer_p
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from typing import NoReturn
 
+import official
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
+from official.cli.benchmark import inputs
 from official.config import ConfigError
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_programs")
@@ -62,8 +65,8 @@ TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    cases.add_model_flag(parser)
-    cases.add_shapes_flag(parser, "128x8,512x2")
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
     parser.add_argument(
@@ -86,7 +89,7 @@ def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = cases.read_shapes(flags.shapes)
+    flags.shapes = inputs.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
     return flags
@@ -101,7 +104,7 @@ def python_of(peer: Peer, environments: str) -> str:
     )
 
 
-def prepare_environments(flags) -> None:
+def prepare_environments(flags: argparse.Namespace) -> None:
     """Makes the environments that are missing, or raises ConfigError where that was not asked for or
     fails."""
     for name in flags.peers:
@@ -127,6 +130,17 @@ def prepare_environments(flags) -> None:
             file.write("\n".join(peer.requirements) + "\n")
 
 
+def _environment_of(peer: Peer) -> dict[str, str]:
+    """Returns the environment variables of a system: those of this process without this project's settings.
+
+    Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
+    """
+    foreign = ("PYTHON", "TF_", "KERAS")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    ours = {} if peer.environment else {"PYTHONPATH": os.path.dirname(os.path.dirname(official.__file__))}
+    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+
+
 class Worker:
     """A process of one system that runs steps when asked. A context manager."""
 
@@ -134,19 +148,16 @@ class Worker:
         """Starts the process; `wait` returns when its first step is done."""
         self.name, peer = name, PEERS[name]
         self._errors = tempfile.TemporaryFile("w+")
-        # Without this project's settings and its path: "official" is the name of the Model Garden's package,
-        # too.
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TF_", "KERAS"))
-        }
         self._process = subprocess.Popen(
             [python_of(peer, environments), os.path.join(FOLDER, peer.program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"},
+            env=_environment_of(peer),
         )
+        assert self._process.stdin and self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._ask({**specification, "variant": peer.variant})
 
     def wait(self) -> dict:
@@ -159,16 +170,16 @@ class Worker:
 
     def _ask(self, question: dict) -> None:
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
+            self._input.write(json.dumps(question) + "\n")
+            self._input.flush()
         except BrokenPipeError:
             self._fail()
 
     def _answer(self) -> dict:
-        line = self._process.stdout.readline()
+        line = self._output.readline()
         return json.loads(line) if line else self._fail()
 
-    def _fail(self):
+    def _fail(self) -> NoReturn:
         self._process.wait()
         self._errors.seek(0)
         last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
@@ -179,17 +190,17 @@ class Worker:
         )
         raise ConfigError(f"--peers: {self.name} ended with code {code}: {' '.join(last)}{advice}")
 
-    def __enter__(self):
+    def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended, with a question unread
-            self._process.stdin.close()
+            self._input.close()
         self._process.terminate()
         self._process.wait()
 
 
-def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
+def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
     """Returns one row a system."""
     from official.io.bars import Bar
     from official.reporting import measurement
@@ -204,20 +215,21 @@ def measure_case(flags, model: dict, dtype: str, length: int, batch: int) -> lis
         "threads": os.cpu_count(),
         **TRAINING,
     }
-    started, losses = {}, {}
+    started: dict[str, float] = {}
+    losses: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         workers = {}
         for name in flags.peers:  # one after the other: two that compile at once would share the cores
             workers[name] = stack.enter_context(Worker(name, specification, flags.environments))
             started[name] = workers[name].wait()["start_secs"]
 
-        def run(name):
+        def run(name: str) -> None:
             losses.setdefault(name, []).extend(workers[name].steps(flags.steps)["losses"])
 
         case = f"{dtype}, {length} x {batch}"
         with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
             spent = measurement.measure_in_turns(
-                {name: lambda name=name: run(name) for name in workers},
+                {name: functools.partial(run, name) for name in workers},
                 flags.rounds,
                 after_round=lambda _: progress.update(),
             )
@@ -246,14 +258,14 @@ def compare(rows: list[dict]) -> list[str]:
         speeds = {row["peer"]: row["sequences_per_sec"] for row in rows if row["case"] == case}
         others = {name: speed for name, speed in speeds.items() if not name.startswith("ours")}
         if "ours" in speeds and others:
-            fastest = max(others, key=others.get)
+            fastest = max(others, key=lambda name: others[name])
             lines.append(f"{case}: {speeds['ours'] / others[fastest]:.2f} x {PEERS[fastest].title}")
     return lines
 
 
 def main() -> None:
     flags = parse_flags()
-    model = cases.read_model(flags.bert_config_file)
+    model = inputs.read_model(flags.bert_config_file)
     prepare_environments(flags)
     from official.reporting import measurement
 
@@ -266,7 +278,8 @@ def main() -> None:
     print(f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}")
     for row in rows:
         print(
-            f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
+            f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
+            f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
             f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
         )
     print("\n".join(compare(rows)))

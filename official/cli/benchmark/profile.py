@@ -16,7 +16,7 @@ import time
 
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
+from official.cli.benchmark import inputs
 
 PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
     "matrix products",
@@ -34,8 +34,8 @@ _MOST_KINDS = 12
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    cases.add_model_flag(parser)
-    cases.add_shapes_flag(parser, "128x8")
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8")
     # One: which matrix products TensorFlow takes is set once a process.
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
     parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
@@ -50,7 +50,7 @@ def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "steps")
-    flags.shapes = cases.read_shapes(flags.shapes)
+    flags.shapes = inputs.read_shapes(flags.shapes)
     return flags
 
 
@@ -117,7 +117,7 @@ def profile(flags, length: int, batch: int) -> dict:
     from official.training import step_benchmark
 
     config = step_benchmark.step_config(
-        cases.read_model(flags.bert_config_file),
+        inputs.read_model(flags.bert_config_file),
         length,
         batch,
         flags.dtype,

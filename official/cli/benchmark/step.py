@@ -15,13 +15,13 @@ import sys
 
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
-from official.cli.benchmark import cases
+from official.cli.benchmark import inputs
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    cases.add_model_flag(parser)
-    cases.add_shapes_flag(parser, "128x8,512x2")
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
     parser.add_argument(
         "--blocks",
@@ -49,7 +49,7 @@ def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = cases.read_shapes(flags.shapes)
+    flags.shapes = inputs.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain"))
     return flags
@@ -66,7 +66,7 @@ def measure(flags) -> dict:
     from official.training import step_benchmark
 
     make_task = TASKS["pretrain"]
-    model = cases.read_model(flags.bert_config_file)
+    model = inputs.read_model(flags.bert_config_file)
     settings = {
         "optimizer_type": flags.optimizer_type,
         "num_accumulation_steps": flags.num_accumulation_steps,

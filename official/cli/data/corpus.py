@@ -6,18 +6,14 @@ Writes train.txt and eval.txt (one sentence per line, a blank line between docum
 """
 
 import argparse
-from official.cli import command_line, outputs
-from official.io.writing import check_output_file
-
 import dataclasses
 import json
 import os
-import sys
 
-
-
+from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.data.text import docstring_corpus
+from official.io.writing import check_output_file
 
 _SUMMARY = "corpus.json"
 

@@ -5,88 +5,66 @@
 """
 
 import argparse
+
 from official.cli import command_line
-
-import os
-import sys
-
-
-
 from official.config import ConfigError
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    add(
-        "--input_files",
-        required=True,
-        help=(
-            "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with "
-            "blank lines between documents, WikiExtractor output (text or JSON), WikiText."
-        ),
+    text = (
+        "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"
+        " between documents, WikiExtractor output (text or JSON), WikiText."
     )
+    add("--input_files", required=True, help=text)
     add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
-    add(
-        "--vocab_file",
-        required=True,
-        help=(
-            "WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them."
-        ),
+    vocabulary = (
+        "WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them."
     )
+    add("--vocab_file", required=True, help=vocabulary)
     command_line.add_lower_case_flag(parser)
+    _add_example_flags(parser)
+    _add_format_flags(parser)
+    workers = "Processes; the records do not depend on it. Unset: one per core, fewer for little text."
+    add("--num_workers", type=int, help=workers)
+    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
+    overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
+    add("--overwrite", action="store_true", help=overwrite)
+    return parser
+
+
+def _add_example_flags(parser: command_line.Parser) -> None:
+    """Adds the flags that say what the examples are."""
+    add = parser.add_argument
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
     add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
-    add(
-        "--dupe_factor",
-        type=int,
-        default=10,
-        help="Times that the text is cut into examples, each time with other cuts and masks.",
-    )
+    dupes = "Times that the text is cut into examples, each time with other cuts and masks."
+    add("--dupe_factor", type=int, default=10, help=dupes)
     add("--masked_lm_prob", type=float, default=0.15, help="Share of the tokens that are masked.")
     add("--short_seq_prob", type=float, default=0.1, help="Share of the documents cut into shorter examples.")
     add("--do_whole_word_mask", action="store_true", help="Mask all pieces of a word or none.")
     add("--random_seed", type=int, default=12345, help="Seed of every random choice.")
-    add(
-        "--sentence_splitting",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help=(
-            "Split lines into sentences. auto: those of WikiExtractor and WikiText, and of plain text whose"
-            " lines are paragraphs."
-        ),
+    splitting = (
+        "Split lines into sentences. auto: those of WikiExtractor and WikiText, and of plain text whose lines"
+        " are paragraphs."
     )
-    add(
-        "--record_format",
-        choices=("plain", "compact"),
-        default="plain",
-        help=(
-            "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
-            " train.py reads both."
-        ),
+    choices = ("auto", "always", "never")
+    add("--sentence_splitting", choices=choices, default="auto", help=splitting)
+
+
+def _add_format_flags(parser: command_line.Parser) -> None:
+    """Adds the flags that say how the examples are written."""
+    add = parser.add_argument
+    formats = (
+        "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
+        " train.py reads both."
     )
-    add(
-        "--remask",
-        action="store_true",
-        help="Write Graphcore's static-mask records: the masked tokens first.",
-    )
-    add(
-        "--pad_position_value",
-        type=int,
-        help="With --remask: position of the padding. Unset: --max_seq_length.",
-    )
-    add(
-        "--num_workers",
-        type=int,
-        help="Processes; the records do not depend on it. Unset: one per core, fewer for little text.",
-    )
-    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="Replace the files of an earlier run in --output_dir, and an unfinished one of other flags.",
-    )
-    return parser
+    add("--record_format", choices=("plain", "compact"), default="plain", help=formats)
+    remask = "Write Graphcore's static-mask records: the masked tokens first."
+    add("--remask", action="store_true", help=remask)
+    position = "With --remask: position of the padding. Unset: --max_seq_length."
+    add("--pad_position_value", type=int, help=position)
 
 
 def parse_flags() -> argparse.Namespace:

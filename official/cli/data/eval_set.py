@@ -6,17 +6,13 @@ are.
 """
 
 import argparse
-from official.cli import command_line
-from official.io.writing import check_output_file
-
 import collections
 import itertools
 import os
-import sys
 
-
-
+from official.cli import command_line
 from official.config import ConfigError
+from official.io.writing import check_output_file
 
 
 def make_parser() -> command_line.Parser:

@@ -6,21 +6,18 @@ twice.
 """
 
 import argparse
-from official.cli import command_line, outputs
-
 import dataclasses
 import hashlib
 import http.client
 import os
 import shutil
-import sys
 import urllib.error
 import urllib.request
 import zipfile
 
-
 import tqdm
 
+from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.writing import publish, replacing

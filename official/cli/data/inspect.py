@@ -6,16 +6,11 @@ Exit code 2, with file and number, at the first record that departs from the sch
 """
 
 import argparse
-from official.cli import command_line, outputs
-from official.io.writing import check_output_file
-
-import json
 import os
-import sys
 
-
-
+from official.cli import command_line, outputs
 from official.config import ConfigError
+from official.io.writing import check_output_file
 
 _LABELS = {"records": "these records", "compare_to": "compared with"}
 

@@ -7,12 +7,9 @@ between documents) and manifest.json. On which side a document is depends on its
 """
 
 import argparse
-from official.cli import command_line
-
 import os
-import sys
 
-
+from official.cli import command_line
 
 
 def make_parser() -> command_line.Parser:

@@ -1,6 +1,6 @@
 """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
 
-  bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Evaluates predictions for SQuAD v1.1 with the official measures.
 
-  bert evaluate squad-v1 dev-v1.1.json predictions.json
+bert evaluate squad-v1 dev-v1.1.json predictions.json
 """
 
 import argparse

@@ -36,10 +36,3 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
     return [(length, batch) for length, batch in shapes]
-
-
-def command(*words: str) -> list[str]:
-    """Returns the start of a command line that runs a command of `bert` in a process of its own."""
-    import sys
-
-    return [sys.executable, "-m", "official.cli", *words]
