@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
+from official.cli.benchmark import optimizer as benchmark_optimizer
 from official.reporting import measurement
 from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import benchmark_optimizer  # pylint: disable=wrong-import-position
 
 
 def benchmark(*arguments):

@@ -6,11 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from fuzzing import commands, damage, processes  # pylint: disable=wrong-import-position
 
 from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from fuzzing import commands, damage, processes  # pylint: disable=wrong-import-position
 
 # Commands that need no run: the workspace is there at once.
 QUICK = [

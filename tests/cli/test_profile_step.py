@@ -7,10 +7,8 @@ import sys
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from official.cli.benchmark import profile as profile_step
 from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import profile_step  # pylint: disable=wrong-import-position
 
 
 @pytest.mark.parametrize(
