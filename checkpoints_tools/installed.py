@@ -10,8 +10,8 @@ except ModuleNotFoundError as error:
         raise
     program = os.path.basename(sys.argv[0])
     print(
-        f"{program}: the package official is not installed in {sys.executable}. Run ./scripts/setup_env.sh and"
-        " take .venv/bin/python, or run pip install -e . here.",
+        f"{program}: the package official is not installed in {sys.executable}. Run ./scripts/setup_env.sh"
+        " and take .venv/bin/python, or run pip install -e . here.",
         file=sys.stderr,
     )
     sys.exit(2)

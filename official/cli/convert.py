@@ -14,6 +14,7 @@ Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ
 import argparse
 import json
 import sys
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.config import ConfigError, suggest
@@ -54,7 +55,7 @@ def make_parser() -> command_line.Parser:
     )
     add("--vocab_size", type=int, help=vocab_size)
     _add_format_flags(parser)
-    precision = "Float type of the result. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
+    precision = "Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
     add("--precision", type=int, choices=(16, 32), help=precision)
     add(
         "--num_attention_heads",
@@ -130,7 +131,7 @@ def options_of(flags):
     from official.checkpoint.formats.options import Options
 
     source, target = _ACTIONS[flags.action]
-    defaults = {"use_cls_layer": True}
+    defaults: dict[str, Any] = {"use_cls_layer": True}
     if target == "graphcore" and source != "research":
         defaults |= _GRAPHCORE_DEFAULTS
     elif "research" in (source, target):
@@ -207,7 +208,7 @@ class Bar:
     """A progress bar that appears with the first bytes: bad input ends before, in one line."""
 
     def __init__(self, title: str):
-        self._title, self._bar = title, None
+        self._title, self._bar = title, None  # type: str, Any
 
     def __call__(self, done: int, total: int) -> None:
         import tqdm

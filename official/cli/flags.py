@@ -1,6 +1,7 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
 import os
+from typing import Any
 
 from absl import flags
 
@@ -10,7 +11,7 @@ from official.config import ConfigError
 from official.io.errors import check_arguments
 
 _PROGRAM = "train.py"  # absl wants a name; no message has it
-_DEFINE = {
+_DEFINE: dict[type, Any] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -18,26 +19,14 @@ _DEFINE = {
 }
 
 
-class _Optional:
-    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
-
-    def parse(self, argument):
-        return None if argument == "" else super().parse(argument)
-
-
-class _OptionalInteger(_Optional, flags.IntegerParser):
-    pass
+def _optional(parser: flags.ArgumentParser) -> flags.ArgumentParser:
+    """Returns a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+    parse = parser.parse
+    parser.parse = lambda argument: None if argument == "" else parse(argument)  # type: ignore[method-assign]
+    return parser
 
 
-class _OptionalFloat(_Optional, flags.FloatParser):
-    pass
-
-
-class _OptionalBoolean(_Optional, flags.BooleanParser):
-    pass
-
-
-_OPTIONAL = {int: _OptionalInteger, float: _OptionalFloat}
+_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
 
 
 class HelpRequested(Exception):
@@ -98,10 +87,10 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+            flags.DEFINE(_optional(_OPTIONAL[field.type]()), field.name, None, field.help, flag_values=values)
         elif field.default is None and field.type is bool:
             flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _OptionalBoolean()
+            flag.parser = _optional(flags.BooleanParser())
             flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)

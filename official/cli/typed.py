@@ -43,7 +43,7 @@ def lines(prompt: str) -> Iterator[str]:
             line.encode()  # in some locales Python lets through what is no UTF-8
         except UnicodeError as error:
             raise ConfigError(
-                f"the input is not UTF-8 text ({error.reason}). Type it on a terminal of UTF-8, or convert"
+                f"the input is not UTF-8 text ({getattr(error, 'reason', error)}). Type it on a terminal of UTF-8, or convert"
                 " the file."
             ) from None
         if not line:

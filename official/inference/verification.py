@@ -1,6 +1,7 @@
 """Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +72,7 @@ def verify(source: dict, target: dict, options: Options) -> dict:
 
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
-    nothing = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
     source = convert_lib.with_companions(options, ends[0])
     target = convert_lib.with_companions(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
@@ -131,7 +132,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         **sizes,
         num_attention_heads=heads,
         hidden_act=options.hidden_act,
-        layer_norm_eps=options.layer_norm_eps,
+        layer_norm_eps=options.layer_norm_eps or BertConfig.layer_norm_eps,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )

@@ -55,7 +55,12 @@ def parse(monkeypatch, *arguments: str):
 def test_help_is_there_without_tensorflow():
     assert len(COMMANDS) > 25
     done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/scripts"},
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -11,6 +11,7 @@ import termios
 
 import pytest
 
+from official.cli import typed
 from official.config import ConfigError
 from official.io import errors
 

@@ -75,6 +75,7 @@ def test_every_reader_is_this_one():
         "official/cli/benchmark/memory.py",
         "official/cli/benchmark/peers.py",
         "official/cli/benchmark/peer_programs/worker.py",
+        "scripts/fuzzing/observed_runs.py",
         "scripts/fuzzing/server.py",
         "scripts/fuzzing/processes.py",
         "scripts/fuzzing/damage.py",

@@ -54,17 +54,17 @@ def write_random(config_file: str, prefix: str) -> int:
     )
     generator = np.random.default_rng(1)
 
-    def random(name, shape):
+    def random(name: str, shape: tuple[int, ...]) -> Tensor:
         return Tensor(
             shape, np.dtype(np.float32), lambda: generator.standard_normal(shape, np.float32), (name,)
         )
 
-    tensors = {
+    names = {
         name.replace("{layer}", str(layer)): None
         for name in (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)
         for layer in range(model.num_hidden_layers)
     }
-    tensors = {name: random(name, canonical.shape_of(name, sizes)) for name in tensors}
+    tensors = {name: random(name, canonical.shape_of(name, sizes)) for name in names}
     bundle.write(tensors, prefix)
     return sum(tensor.nbytes for tensor in tensors.values())
 
@@ -73,6 +73,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
     """Runs a command. Returns its seconds and the most bytes it had in memory."""
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
@@ -111,7 +112,8 @@ def same(folder: str) -> bool:
     """Compares the tensors of the first and the last checkpoint."""
     from official.checkpoint.formats import bundle
 
-    first, last = (bundle.read(bundle.locate(os.path.join(folder, name))) for name in ("a", "c"))
+    prefixes = (bundle.locate(os.path.join(folder, name)) for name in ("a", "c"))
+    first, last = (bundle.read(str(prefix)) for prefix in prefixes)
     return first.keys() == last.keys() and all(
         (first[name].read() == last[name].read()).all() for name in first
     )

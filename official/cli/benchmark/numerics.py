@@ -102,7 +102,7 @@ def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
     """Returns a row a variant: its final losses, their mean and spread (the largest less the smallest), the
     distance of the mean from the first variant's, the largest difference between runs of one seed, and
     whether it agrees."""
-    rows = []
+    rows: list[dict] = []
     for name, runs in curves.items():
         losses = [run.losses[-1] for run in runs]
         rows.append(

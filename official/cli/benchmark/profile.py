@@ -93,7 +93,9 @@ def operations(space):
 
 def summarize(space, steps: int) -> dict:
     """Returns {groups: {group: ms}, kinds: {kind: {ms, count}}}, a step, the largest first."""
-    groups, kinds, counts = collections.Counter(), collections.Counter(), collections.Counter()
+    groups: collections.Counter[str] = collections.Counter()
+    kinds: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for node, kind, secs in operations(space):
         group = group_of(node, kind)
         groups[group] += 1e3 * secs / steps

@@ -12,6 +12,8 @@ dropout 0.1, on synthetic full-length data.
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
@@ -82,7 +84,7 @@ def measure(flags) -> dict:
         for blocks in flags.blocks
     }
     flops = {name: plan.make_plan(config, make_task)["flops_per_step"] for name, config in configs.items()}
-    works = {
+    works: dict[str, Callable[[], Any]] = {
         name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()
     }
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}

@@ -7,6 +7,7 @@ Exit code 2, with file and number, at the first record that departs from the sch
 
 import argparse
 import os
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
@@ -99,7 +100,7 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         for (name, counts), color in zip(lengths.items(), palette.COLORS):
             axes.hist(
                 np.arange(len(counts)),
-                edges,
+                edges.tolist(),
                 weights=counts / counts.sum(),
                 histtype="stepfilled" if name == "records" else "step",
                 color=color,
@@ -129,7 +130,7 @@ def main() -> None:
     lengths = {name: summary.lengths for name, summary in summaries.items()}
     for name, summary in summaries.items():
         print(describe(summary, shares[name], vocabulary), end="\n\n")
-    report = {
+    report: dict[str, Any] = {
         name: {
             "files": summary.files,
             "records": summary.records,

@@ -72,7 +72,7 @@ def make_model(sizes: dict):
 
 
 def make_optimizer(specification: dict):
-    from official.modeling.optimization import legacy_adamw  # type: ignore[import-not-found, attr-defined]
+    from official.modeling.optimization import legacy_adamw
 
     return legacy_adamw.AdamWeightDecay(
         learning_rate=specification["learning_rate"],
