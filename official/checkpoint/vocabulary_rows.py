@@ -1,14 +1,16 @@
-"""Another number of words than a checkpoint has: rows are cut off and kept in a file beside the result, or come back from there."""
+"""Another number of words than the source has: rows are cut off and kept beside the result, or come back."""
 
 import os
 
 import numpy as np
 
-from official.checkpoint import publication, reading
-from official.checkpoint.formats import canonical, hf_folder
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint import publication
+from official.checkpoint.containers import hf_folder
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.options import Options
 from official.config import ConfigError
 from official.io.errors import shortened
 
@@ -97,14 +99,14 @@ def _read_sidecar(path: str) -> Tensors:
     if not os.path.exists(path):
         return {}
     try:
-        rows = hf_folder.read(path)
+        rows = hf_folder.read_file(path)
         rows = {
             name: tensors_lib.of_array(tensor.read(), _source_in_sidecar(name))
             for name, tensor in rows.items()
         }
         if _WORDS not in rows:
-            raise reading.DamagedError(f"it has no {_WORDS}")
-    except (reading.DamagedError, OSError) as error:
+            raise DamagedError(f"it has no {_WORDS}")
+    except (DamagedError, OSError) as error:
         raise ConfigError(
             f"{path}, with the words that were cut off, cannot be read ({error}). Restore it, or remove it to"
             " do without."

@@ -3,10 +3,10 @@ both ways.
 
   bert convert ACTION PATH --output_dir=DIR [flags]
 
-ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object
-checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH
-is a prefix, a file, or a folder, of which the newest checkpoint is taken. The result is DIR/<basename of
-PATH>, or DIR itself for huggingface.
+ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras), garden
+(TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research
+(GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken. The result is
+DIR/<basename of PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """
@@ -16,31 +16,15 @@ import json
 import sys
 from typing import Any
 
+from official.checkpoint import registry
+from official.checkpoint.options import Options
 from official.cli import command_line, outputs
-from official.config import ConfigError, suggest
+from official.config import ConfigError
 from official.config.model import LARGEST
 from official.io.errors import report_error
 from official.io.writing import check_output_file
 
-_NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
-_ACTIONS = {
-    "research2apps": ("research", "graphcore"),
-    "apps2research": ("graphcore", "research"),
-    **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target},
-}
-_ALIASES = {"hf": "huggingface"}
-# The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model
-# configurations want.
-_GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
-# {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
-_CONCERNS = {
-    **dict.fromkeys(
-        ("use_cls_layer", "use_qkv_bias", "use_attention_bias"), (("graphcore", "research"), True)
-    ),
-    "num_embeddings_splits": (("graphcore", "research"), 1),
-    "fused_qkv": (("graphcore", "research"), False),
-    "baseline": (("research",), False),
-}
+_EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
 
 
 def make_parser() -> command_line.Parser:
@@ -54,7 +38,6 @@ def make_parser() -> command_line.Parser:
         " conversion cut off comes back; 30400 for graphcore."
     )
     add("--vocab_size", type=int, help=vocab_size)
-    _add_format_flags(parser)
     precision = "Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
     add("--precision", type=int, choices=(16, 32), help=precision)
     add(
@@ -68,92 +51,41 @@ def make_parser() -> command_line.Parser:
     verify = "Build the model from both checkpoints and compare its outputs on a random batch."
     parser.add_bool("verify", False, verify)
     parser.add_bool("overwrite", False, "Replace an older result.")
+    _add_options_of_formats(parser)
     return parser
 
 
-def _add_format_flags(parser: command_line.Parser) -> None:
-    """Adds the flags that concern one format."""
-    splits = "graphcore: parts of the word embeddings (unset: 1)."
-    parser.add_argument("--num_embeddings_splits", type=int, help=splits)
-    for name, text in (
-        ("use_cls_layer", "graphcore: keep the transform of the masked-LM head (unset: no)."),
-        ("use_qkv_bias", "graphcore: keep the biases of query, key and value (unset: yes)."),
-        ("use_attention_bias", "graphcore: keep the bias of the attention's projection (unset: yes)."),
-        ("fused_qkv", "graphcore: one kernel for query, key and value."),
-        ("baseline", "research: BERT and not GroupBERT."),
-        (
-            "hf_prefix",
-            "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).",
-        ),
-    ):
-        parser.add_bool(name, None, text)
+def _add_options_of_formats(parser: command_line.Parser) -> None:
+    """Adds the flags that formats bring with them."""
+    for option, having in registry.options_of_formats().items():
+        text = f"{', '.join(one.name for one in having)}: {option.help}"
+        if option.most is None:
+            parser.add_bool(option.name, None, text)
+        else:
+            parser.add_argument(f"--{option.name}", type=int, help=text)
 
 
 def parse_flags() -> argparse.Namespace:
     return check(make_parser().parse())
 
 
-def check(flags):
-    flags.action = "2".join(_ALIASES.get(end, end) for end in flags.action.split("2"))
-    if flags.action not in _ACTIONS:
-        raise ConfigError(
-            f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two"
-            f" of {', '.join(_NAMES)}, or research2apps or apps2research."
-        )
-    heads, words = LARGEST["num_attention_heads"], LARGEST["vocab_size"]
-    for name, most in (
-        ("vocab_size", words),
-        ("num_embeddings_splits", words),
-        ("num_attention_heads", heads),
-    ):
+def check(flags: argparse.Namespace) -> argparse.Namespace:
+    """Returns the flags with the action's own name. Raises ConfigError for what the conversion cannot do."""
+    flags.action, _, _ = registry.get_action(flags.action)
+    limits = {name: LARGEST[name] for name in ("vocab_size", "num_attention_heads")}
+    limits |= {option.name: option.most for option in registry.options_of_formats() if option.most}
+    for name, most in limits.items():
         if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
-    check_concerned(flags, _ACTIONS[flags.action])
+    registry.check_concerned(flags.action, vars(flags))
     return flags
 
 
-def check_concerned(flags, ends: tuple[str, str]) -> None:
-    """Raises ConfigError for a flag that asks for what this conversion cannot do."""
-    for name, (formats, anyway) in _CONCERNS.items():
-        if getattr(flags, name) not in (None, anyway) and not set(formats) & set(ends):
-            raise ConfigError(
-                f"--{name} concerns only {' and '.join(formats)}, and {flags.action} has none of them. Drop"
-                " the flag."
-            )
-    if flags.hf_prefix is not None and ends[1] != "huggingface":
-        raise ConfigError(
-            f"--hf_prefix concerns only what is written for huggingface, not {flags.action}. Drop the flag."
-        )
-
-
-def options_of(flags):
+def options_of(flags: argparse.Namespace) -> Options:
     """Returns the options of the conversion: what was given, over the defaults of the action."""
-    from official.checkpoint.formats.options import Options
-
-    source, target = _ACTIONS[flags.action]
-    defaults: dict[str, Any] = {"use_cls_layer": True}
-    if target == "graphcore" and source != "research":
-        defaults |= _GRAPHCORE_DEFAULTS
-    elif "research" in (source, target):
-        defaults |= {"precision": 16}
-    elif source == "graphcore":
-        defaults |= {"precision": 32}
-    names = (
-        "vocab_size",
-        "with_optimizer",
-        "precision",
-        "num_embeddings_splits",
-        "use_cls_layer",
-        "use_qkv_bias",
-        "use_attention_bias",
-        "fused_qkv",
-        "num_attention_heads",
-        "baseline",
-        "hf_prefix",
-        "vocab_file",
-    )
-    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
-    return Options(**{**defaults, **given})
+    _, source, target = registry.get_action(flags.action)
+    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
+    return registry.make_options(source, target, {name: getattr(flags, name) for name in names})
 
 
 def main() -> int:
@@ -189,13 +121,15 @@ def _convert(flags: argparse.Namespace) -> dict:
     from official.checkpoint import convert as convert_lib
     from official.inference import verification
 
-    source, target = _ACTIONS[flags.action]
+    _, source, target = registry.get_action(flags.action)
     options = options_of(flags)
+    checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
     if flags.verify:
-        verification.check(flags.path, source, options)
+        verification.check(checkpoint, options)
     verify = verification.verify if flags.verify else None
+    bar = Bar(flags.action)
     return convert_lib.convert(
-        flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify
+        checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify
     )
 
 
@@ -208,7 +142,8 @@ class Bar:
     """A progress bar that appears with the first bytes: bad input ends before, in one line."""
 
     def __init__(self, title: str):
-        self._title, self._bar = title, None  # type: str, Any
+        self._title = title
+        self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
         import tqdm

@@ -42,9 +42,10 @@ def lines(prompt: str) -> Iterator[str]:
             line = sys.stdin.readline()
             line.encode()  # in some locales Python lets through what is no UTF-8
         except UnicodeError as error:
+            reason = getattr(error, "reason", error)
             raise ConfigError(
-                f"the input is not UTF-8 text ({getattr(error, 'reason', error)}). Type it on a terminal of UTF-8, or convert"
-                " the file."
+                f"the input is not UTF-8 text ({reason}). Type it on a terminal of UTF-8, or convert the"
+                " file."
             ) from None
         if not line:
             return

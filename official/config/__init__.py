@@ -1,32 +1,37 @@
 """The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
 
-`fields` is the only table of settings; the command-line flags (`official.cli.flags`), the defaults, the types, the help
-text and the saved `config.json` all come from it.
+A setting is one row of a file in `settings/`. From that row follow its flag, type, default, help text and
+range, its place in config.json, and what tasks, back ends and evaluations have to do with it. `Config` has
+all settings as attributes.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
-import ml_collections
-
-from official.config.checks import check_schedule, validate
+from official.config.checks import validate
+from official.config.checks.steps import check_schedule
 from official.config.derived import (
     checkpoint_every_steps,
     dynamic_loss_scale,
     encoder_options,
-    fill_in_steps,
     initial_loss_scale,
     schedule_steps,
     train_steps,
+    with_steps,
 )
-from official.config.eval_rules import apply_eval_rule
-from official.config.fields import FIELDS, SECTIONS, Field, Section
+from official.config.eval_rules import with_eval_rule
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
-from official.io.errors import ConfigError, check_arguments, nearest_multiples, suggest
+from official.config.setting import Field, Section
+from official.config.table import FIELDS, SECTIONS, Config, replaced
+from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 
 __all__ = [
     "BertConfig",
+    "Config",
     "ConfigError",
     "FIELDS",
     "Field",
@@ -37,8 +42,8 @@ __all__ = [
     "check_settings",
     "checked_sizes",
     "checkpoint_every_steps",
-    "default_config",
     "dynamic_loss_scale",
+    "encoder_options",
     "initial_loss_scale",
     "nearest_multiples",
     "read_json",
@@ -52,17 +57,8 @@ __all__ = [
 ]
 
 
-def default_config() -> ml_collections.ConfigDict:
-    """Returns the configuration with every default, locked against unknown names."""
-    config = ml_collections.ConfigDict(
-        {name: field.default for name, field in FIELDS.items()}, convert_dict=False
-    )
-    config.model = None
-    return config.lock()
-
-
-def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigDict:
-    """Builds, validates and freezes the configuration of a run.
+def build_config(layers: list[tuple[str, dict]]) -> Config:
+    """Builds and validates the configuration of a run.
 
     Args:
       layers: (source, {name: value}) pairs, applied in order over the defaults; later ones win. `source` is
@@ -73,52 +69,45 @@ def build_config(layers: list[tuple[str, dict]]) -> ml_collections.FrozenConfigD
       ConfigError: for an unknown name, a value of the wrong type or range, or settings that exclude each
         other.
     """
-    config = default_config()
-    for source, values in layers:
-        for name, value in values.items():
+    values: dict[str, Any] = {}
+    for source, layer in layers:
+        for name, value in layer.items():
             if name == "model":
                 if not isinstance(value, dict):
                     raise ConfigError(f"{source}: model={value!r}, expected the keys of a bert_config.json.")
-                config.model = bert_config_from_dict(value, f"{source}: model")
+                values["model"] = bert_config_from_dict(value, f"{source}: model")
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
-                config[name] = _checked_value(FIELDS[name], value, source)
-                if name == "bert_config_file" and value and "model" not in values:
-                    config.model = bert_config_from_dict(read_json(value, name), value)
-    apply_eval_rule(config)
+                values[name] = FIELDS[name].checked(value, source)
+                if name == "bert_config_file" and value and "model" not in layer:
+                    values["model"] = bert_config_from_dict(read_json(value, name), value)
+    config = with_eval_rule(Config(**values))
     if config.task == "pretrain":
-        fill_in_steps(config)
+        config = with_steps(config)
     validate(config)
-    return ml_collections.FrozenConfigDict(config)
+    return config
 
 
-def replaced(config, **values) -> ml_collections.FrozenConfigDict:
-    """Returns a frozen configuration with some other values, which are not checked."""
-    return ml_collections.FrozenConfigDict({**config, **values})
-
-
-def with_data(config, train_samples: int | None) -> ml_collections.FrozenConfigDict:
+def with_data(config: Config, train_samples: int | None) -> Config:
     """Returns the configuration with the steps that follow from the number of sequences to train on.
 
     Args:
-      config: a frozen configuration.
+      config: a validated configuration.
       train_samples: sequences of the training set; None where that says nothing about the steps.
 
     Raises:
       ConfigError: where the steps stay unknown, or --stop_steps is beyond them.
     """
-    complete = ml_collections.ConfigDict(config)
-    fill_in_steps(
-        complete, train_samples if config.do_train else 1
-    )  # without training the schedule is never asked
+    # Without training the schedule is never asked.
+    complete = with_steps(config, train_samples if config.do_train else 1)
     if complete.num_steps_per_epoch is None:
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"
             " --num_steps_per_epoch=N."
         )
     check_schedule(complete)
-    return ml_collections.FrozenConfigDict(complete)
+    return complete
 
 
 def check_settings(values: dict, source: str) -> None:
@@ -126,46 +115,10 @@ def check_settings(values: dict, source: str) -> None:
     pass. Raises ConfigError."""
     for name, value in values.items():
         if name in FIELDS:
-            _checked_value(FIELDS[name], value, source)
+            FIELDS[name].checked(value, source)
 
 
-def _checked_value(field: Field, value, source: str):
-    if value is None or value == "" and field.default is None:
-        return field.default
-    received = (
-        f"{source}: {field.name}={str(value)[:100]!r}"
-        if isinstance(value, str)
-        else f"{source}: {field.name}={value}"
-    )
-    if field.type in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not -(2**63) < value < 2**63:  # false for NaN, too
-            raise ConfigError(f"{received}, expected a finite number.")
-        if field.type is int and value != int(value):
-            raise ConfigError(f"{received}, expected an integer.")
-        value = field.type(value)
-    elif field.type is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
-    if isinstance(value, str):
-        check_arguments([value])  # JSON can spell half characters
-    if not isinstance(value, field.type):
-        raise ConfigError(f"{received}, expected a value of type {field.type.__name__}.")
-    if field.choices and value not in field.choices:
-        raise ConfigError(
-            f"{received} is not one of {', '.join(field.choices)}{suggest(value, field.choices)}."
-        )
-    if field.minimum is not None and value < field.minimum:
-        raise ConfigError(f"{received} is below the minimum of {field.minimum}.")
-    if field.maximum is not None and value > field.maximum:
-        percent = (
-            f" Shares are fractions: {value / 100:g} for {value:g} percent."
-            if field.maximum == 1 and value <= 100
-            else ""
-        )
-        raise ConfigError(f"{received} is above the maximum of {field.maximum}.{percent}")
-    return value
-
-
-def to_json(config) -> str:
+def to_json(config: Config) -> str:
     """Returns the whole configuration as JSON; `--config=FILE` reads it back."""
     values = {name: config[name] for name in FIELDS}
     values["model"] = dataclasses.asdict(config.model)

@@ -1,12 +1,18 @@
 """The processes of a run: who they are, and which of them this one is. No TensorFlow."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
+
+if TYPE_CHECKING:
+    from official.config.table import Config
 
 _JOBS = ("chief", "worker")  # in the order of their ranks
 
@@ -28,7 +34,7 @@ class Cluster:
         return f"{self.hosts[rank]} (rank {rank})"
 
 
-def read_cluster(config, environment: Mapping[str, str] = os.environ) -> Cluster:
+def read_cluster(config: Config, environment: Mapping[str, str] = os.environ) -> Cluster:
     """Returns the processes that --worker_hosts and --task_index name, or else TF_CONFIG in the environment.
 
     In TF_CONFIG a `chief` has rank 0, workers follow. Its `ps` and `evaluator` jobs have no part in this

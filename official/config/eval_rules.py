@@ -1,22 +1,21 @@
 """The evaluation rules of MLPerf, by name: how often, on what and to which accuracy."""
 
-from official.config.fields import FIELDS
+from __future__ import annotations
+
+from official.config.table import FIELDS, Config, replaced
 from official.io.errors import ConfigError
 
 
-def apply_eval_rule(config) -> None:
-    """Fills in what --eval_rule decides.
+def with_eval_rule(config: Config) -> Config:
+    """Returns the configuration with what --eval_rule decides filled in.
 
     A setting at its default counts as not given: a saved config.json holds all of them.
-
-    Args:
-      config: the configuration, changed in place.
 
     Raises:
       ConfigError: naming every setting that contradicts the rule, and the values that do not.
     """
     if config.eval_rule is None:
-        return
+        return config
     values = _RULES[config.eval_rule](config.train_batch_size)
     values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
     wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
@@ -32,7 +31,7 @@ def apply_eval_rule(config) -> None:
             f" {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop"
             " --eval_rule."
         )
-    config.update(values)
+    return replaced(config, **values)
 
 
 def _steps_per_loop(given: int, every: int) -> int:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data.squad import answers, features, reading
+from official.data.squad import answers, features, squad_files
 from official.inference.source import Source
 from official.modeling.fine_tuning import SpanModel
 
@@ -25,12 +25,12 @@ class Reader:
     def __init__(self, source: Source):
         source.check_can("answer")
         length = source.setting("max_seq_length", min(_USUAL_LENGTH, source.bert.max_position_embeddings))
-        self._windows = features.Rules(
+        self._windows = features.WindowRules(
             length, source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
         )
-        self._rules = answers.Rules(
-            source.setting("n_best_size", answers.Rules.n_best_size),
-            source.setting("max_answer_length", answers.Rules.max_answer_length),
+        self._rules = answers.AnswerRules(
+            source.setting("n_best_size", answers.AnswerRules.n_best_size),
+            source.setting("max_answer_length", answers.AnswerRules.max_answer_length),
             source.setting("version_2_with_negative", False),
             source.setting("null_score_diff_threshold", 0.0),
         )
@@ -54,6 +54,6 @@ class Reader:
         return [Answer(entry.text, entry.probability) for entry in best]
 
 
-def _data_of(question: str, context: str, with_negative: bool) -> reading.SquadData:
-    asked = reading.Question("0", question, 0, (), (), False)
-    return reading.SquadData("", "", "", False, with_negative, [""], [context], [asked], {}, [])
+def _data_of(question: str, context: str, with_negative: bool) -> squad_files.SquadData:
+    asked = squad_files.Question("0", question, 0, (), (), False)
+    return squad_files.SquadData("", "", "", False, with_negative, [""], [context], [asked], {}, [])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.glue import features, reading, tasks
+from official.data.glue import features, tasks, tsv_files
 from official.data.rows import token_rows
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference.source import Source
@@ -48,7 +48,7 @@ class Classifier:
         if self.texts not in (None, len(texts)):
             received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
             raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
-        rows = reading.GlueRows("", tuple([text] for text in texts), None, [])
+        rows = tsv_files.GlueRows("", tuple([text] for text in texts), None, [])
         made = features.make_features(rows, self._tokenizer, self._vocabulary, self._length)
         tokens = token_rows.TokenRows(made.ids, made.lengths, made.first_lengths, {})
         batch = next(iter(token_rows.evaluation_dataset(tokens, 1, self._length, True)))

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
-from official.checkpoint import convert as convert_lib
-from official.checkpoint import manager, reading
-from official.checkpoint.formats import canonical, companions, registry
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import companions, manager, registry
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import json_files
@@ -98,7 +98,7 @@ class Source:
     def _values(self, name: str) -> np.ndarray:
         try:
             values = self.tensors[name].read().astype(np.float32)
-        except reading.DamagedError as error:
+        except DamagedError as error:
             raise ConfigError(f"{self.name}: unreadable checkpoint ({error}).") from None
         if not np.isfinite(values).all():
             raise ConfigError(
@@ -126,10 +126,10 @@ def find(
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
-    options = convert_lib.with_companions(Options(vocab_file=vocab_file), checkpoint)
+    options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
     if any("/convolution/" in name for name in tensors):
         raise ConfigError(f"{name} is GroupBERT, whose model is not there yet. Give a checkpoint of BERT.")

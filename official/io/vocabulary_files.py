@@ -52,10 +52,10 @@ class VocabularyFile:
 def find(path: str) -> str | None:
     """Returns the file of a vocabulary: `path`, or of a folder its vocab.txt or tokenizer.json; None where
     there is none."""
-    if not _is_folder(path):
-        return path if _exists(path) else None
+    if not files.is_folder(path):
+        return path if files.is_file(path) else None
     paths = [os.path.join(path, name) for name in (VOCABULARY, TOKENIZER)]
-    return next(filter(_exists, paths), None)
+    return next(filter(files.is_file, paths), None)
 
 
 def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
@@ -73,7 +73,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     if found is None:
         missing = (
             f"no {VOCABULARY} and no {TOKENIZER} in this folder"
-            if _is_folder(path)
+            if files.is_folder(path)
             else "No such file or directory"
         )
         raise ConfigError(f"--{flag}={path}: {missing}.")
@@ -208,8 +208,8 @@ def lower_case_beside(path: str) -> bool | None:
     Raises:
       ConfigError: where it cannot be read, or asks for what no tokenizer of this project does.
     """
-    path = os.path.join(path if _is_folder(path) else os.path.dirname(path), TOKENIZER_CONFIG)
-    if not _exists(path):
+    path = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER_CONFIG)
+    if not files.is_file(path):
         return None
     values = read_json(path)
     lower_case = values.get("do_lower_case")
@@ -264,8 +264,12 @@ def _lower_case_of_checkpoint(path: str | None) -> bool | None:
     if not path:
         return None
     told = lower_case_beside(path)
-    beside = os.path.join(path if _is_folder(path) else os.path.dirname(path), TOKENIZER)
-    return _lower_case_of_tokenizer(read_json(beside), beside) if told is None and _exists(beside) else told
+    beside = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER)
+    return (
+        _lower_case_of_tokenizer(read_json(beside), beside)
+        if told is None and files.is_file(beside)
+        else told
+    )
 
 
 @functools.cache
@@ -335,17 +339,3 @@ def companions(
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
     return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, max_length).encode()}
-
-
-def _is_folder(path: str) -> bool:
-    if not files.is_remote(path):
-        return os.path.isdir(path)
-    with files.tensorflow_files(path) as gfile:
-        return gfile.isdir(path)
-
-
-def _exists(path: str) -> bool:
-    if not files.is_remote(path):
-        return os.path.isfile(path)
-    with files.tensorflow_files(path) as gfile:
-        return gfile.exists(path)

@@ -1,5 +1,7 @@
 """The stages between the backward pass and the update, each a function of lists of tensors."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -10,6 +10,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import ConfigError
+from official.io.files import is_remote
 from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 from official.reporting.result import EXIT_CODES
@@ -46,7 +47,7 @@ class WandbRun:
         """
         wandb = _import()
         self._run = None
-        local = "://" not in config.model_dir
+        local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
         arguments = dict(

@@ -6,12 +6,12 @@ from absl import logging
 
 from official.config import ConfigError, encoder_options
 from official.data.glue import features as features_lib
-from official.data.glue import metrics, reading, submission, tasks
-from official.data.records.batches import digest
+from official.data.glue import metrics, submission, tasks, tsv_files
+from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import load_for_text
-from official.io import label_files, vocabulary_files
+from official.io import files, label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
@@ -56,7 +56,7 @@ class GlueTask:
         ):
             if not is_needed:
                 continue
-            rows = self._rows[split] = reading.read_split(self._task, split, config.data_dir)
+            rows = self._rows[split] = tsv_files.read_split(self._task, split, config.data_dir)
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
             features = self._features[split] = features_lib.make_features(
@@ -83,14 +83,8 @@ class GlueTask:
             return self.synthetic_dataset(batch_size)
         return token_rows.training_dataset(
             self._token_rows("train"),
-            config.train_batch_size,
-            batch_size,
-            config.max_seq_length,
-            self._bucketed,
-            config.seed,
-            samples_done // config.train_batch_size,
-            host,
-            num_hosts,
+            token_rows.BatchShape(config.train_batch_size, batch_size, config.max_seq_length, self._bucketed),
+            TrainingOrder(config.seed, samples_done, host, num_hosts),
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -124,7 +118,9 @@ class GlueTask:
             {"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed
         )
         return token_rows.training_dataset(
-            rows, batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed
+            rows,
+            token_rows.BatchShape(batch_size, batch_size, config.max_seq_length, self._bucketed),
+            TrainingOrder(config.seed),
         )
 
     def explain_read_error(self) -> str | None:
@@ -133,7 +129,7 @@ class GlueTask:
     def data_digest(self) -> dict:
         return {
             split: {
-                **digest([rows.path]),
+                **files.digest([rows.path]),
                 "rows": len(rows),
                 "truncated": self._features[split].truncated,
                 "problems": list(map(str, rows.problems)),

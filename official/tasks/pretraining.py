@@ -7,11 +7,11 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import ConfigError, encoder_options
-from official.data import synthetic
-from official.data.records import batches as reading
-from official.data.records import containers as records
+from official.data import pipeline, synthetic
+from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
+from official.io import files as io_files
 from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
@@ -54,7 +54,7 @@ class PretrainingTask:
         flag says it."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
-            told = records.lower_case_of(files[0])
+            told = record_formats.lower_case_of(files[0])
         vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(
             config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
@@ -63,8 +63,8 @@ class PretrainingTask:
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
             return []
-        files = reading.find_files(self._config[flag], flag)
-        reading.check_first_record(files, self._schema, flag)
+        files = record_files.find_files(self._config[flag], flag)
+        record_files.check_first_record(files, self._schema, flag)
         return files
 
     def build_model(self) -> BertPretrainer:
@@ -73,27 +73,24 @@ class PretrainingTask:
     def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size)
-        streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
+        streams = record_batches.num_streams(len(self._train_files), self._config.train_batch_size)
         name = (
             f"record_counts-{host}.json" if host else "record_counts.json"
         )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
-        return reading.training_dataset(
+        return record_batches.training_dataset(
             self._train_files,
             self._schema,
             batch_size,
-            self._config.seed,
-            samples_done,
+            pipeline.TrainingOrder(self._config.seed, samples_done, host, num_hosts),
             streams,
-            host,
-            num_hosts,
             counts_path,
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
-        return reading.evaluation_dataset(
+        return record_batches.evaluation_dataset(
             self._eval_files, self._schema, batch_size, self._config.num_eval_samples
         )
 
@@ -107,7 +104,8 @@ class PretrainingTask:
             tuple(files): files for files in (self._train_files, self._eval_files) if files
         }  # each may have a format of its own
         return next(
-            filter(None, (reading.find_bad_record(files, self._schema) for files in splits.values())), None
+            filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
+            None,
         )
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
@@ -136,7 +134,7 @@ class PretrainingTask:
 
     def data_digest(self) -> dict:
         return {
-            name: reading.digest(files)
+            name: io_files.digest(files)
             for name, files in (("train", self._train_files), ("eval", self._eval_files))
             if files
         }

@@ -7,13 +7,13 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import ConfigError, encoder_options
-from official.data.records.batches import digest
+from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.squad import answers as answers_lib
-from official.data.squad import cache, evaluation, reading
+from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import load_for_text
-from official.io import vocabulary_files
+from official.io import files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
@@ -35,8 +35,10 @@ class SquadTask:
 
     def __init__(self, config):
         self._config = config
-        self._windows = features_lib.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
-        self._answers = answers_lib.Rules(
+        self._windows = features_lib.WindowRules(
+            config.max_seq_length, config.doc_stride, config.max_query_length
+        )
+        self._answers = answers_lib.AnswerRules(
             config.n_best_size,
             config.max_answer_length,
             config.version_2_with_negative,
@@ -72,7 +74,7 @@ class SquadTask:
             self._eval = self._read("predict_file", False)
             self._eval_features = self._make_features(self._eval, vocabulary)
         if config.do_eval:
-            self._gold = reading.read_gold_answers(config.predict_file)
+            self._gold = squad_files.read_gold_answers(config.predict_file)
             if not any(self._gold.answers.values()):
                 raise ConfigError(
                     f"--predict_file={config.predict_file} has no answers to compare with. Drop --do_eval to"
@@ -80,8 +82,8 @@ class SquadTask:
                 )
         return [data.path for data in (self._train, self._eval) if data]
 
-    def _read(self, flag: str, for_training: bool) -> reading.SquadData:
-        data = reading.read_squad(
+    def _read(self, flag: str, for_training: bool) -> squad_files.SquadData:
+        data = squad_files.read_squad(
             self._config[flag], flag, for_training, self._config.version_2_with_negative
         )
         for what, questions in (("skipped", data.skipped_questions), ("without text", data.empty_questions)):
@@ -100,10 +102,10 @@ class SquadTask:
                 )
         return data
 
-    def _make_features(self, data: reading.SquadData, vocabulary) -> features_lib.Features:
+    def _make_features(self, data: squad_files.SquadData, vocabulary) -> features_lib.Features:
         folder = self._config.cache_dir or os.path.join(self._config.model_dir, "features")
         return cache.load_or_make_features(
-            data, vocabulary, self._windows, None if "://" in folder else folder, os.cpu_count() or 1
+            data, vocabulary, self._windows, None if files.is_remote(folder) else folder, os.cpu_count() or 1
         )
 
     @property
@@ -119,14 +121,10 @@ class SquadTask:
         )
         return token_rows.training_dataset(
             rows,
-            self._config.train_batch_size,
-            batch_size,
-            self._config.max_seq_length,
-            self._bucketed,
-            self._config.seed,
-            samples_done // self._config.train_batch_size,
-            host,
-            num_hosts,
+            token_rows.BatchShape(
+                self._config.train_batch_size, batch_size, self._config.max_seq_length, self._bucketed
+            ),
+            TrainingOrder(self._config.seed, samples_done, host, num_hosts),
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -151,7 +149,9 @@ class SquadTask:
             self._config.seed,
         )
         return token_rows.training_dataset(
-            rows, batch_size, batch_size, self._config.max_seq_length, self._bucketed, self._config.seed
+            rows,
+            token_rows.BatchShape(batch_size, batch_size, self._config.max_seq_length, self._bucketed),
+            TrainingOrder(self._config.seed),
         )
 
     def explain_read_error(self) -> str | None:
@@ -160,7 +160,7 @@ class SquadTask:
     def data_digest(self) -> dict:
         return {
             name: {
-                **digest([data.path]),
+                **files.digest([data.path]),
                 "questions": len(data.questions),
                 "windows": len(features),
                 "skipped_questions": data.skipped_questions,

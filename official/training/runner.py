@@ -12,8 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import initialize
-from official.checkpoint.formats import registry
+from official.checkpoint import initialize, registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
 from official.config.model import contradictions

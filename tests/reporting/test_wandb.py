@@ -2,6 +2,7 @@
 
 import logging as standard_logging
 import pathlib
+import struct
 import sys
 import time
 import types
@@ -57,16 +58,32 @@ def read_wandb_file(path):
 
 
 def parse_wandb_file(path):
-    """Returns {kind: [records]}, by the package's own reader."""
+    """Returns {kind: [records]}."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, records = DataStore(), {}
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
+    records = {}
+    for data in leveldb_records(path.read_bytes()):
         record = wandb_internal_pb2.Record.FromString(data)
         records.setdefault(record.WhichOneof("record_type"), []).append(record)
     return records
+
+
+def leveldb_records(content):
+    """Yields the records of a log of LevelDB, which a .wandb file is after its first 7 bytes: blocks of 32 KiB, in
+    them pieces of (checksum, length, kind), the kinds 1 for a whole record, 2, 3, 4 for its first, middle and last
+    pieces."""
+    position, record = 7, b""
+    while position + 7 <= len(content):
+        if 32768 - position % 32768 < 7:  # no room for the head of a piece
+            position += 32768 - position % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
+        record += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (0, 1, 4):
+            if kind:
+                yield record
+            record = b""
 
 
 def values_of(items):

@@ -40,8 +40,9 @@ def write_random(config_file: str, prefix: str) -> int:
     """Writes a Google checkpoint of random numbers, a tensor at a time. Returns its bytes."""
     import numpy as np
 
-    from official.checkpoint.formats import bundle, canonical
-    from official.checkpoint.formats.tensors import Tensor
+    from official.checkpoint.containers import bundle
+    from official.checkpoint.mapping import canonical
+    from official.checkpoint.mapping.tensors import Tensor
     from official.config import bert_config_from_dict
 
     model = bert_config_from_dict(inputs.read_model(config_file), config_file)
@@ -110,7 +111,7 @@ def measure(config_file: str, folder: str) -> dict:
 
 def same(folder: str) -> bool:
     """Compares the tensors of the first and the last checkpoint."""
-    from official.checkpoint.formats import bundle
+    from official.checkpoint.containers import bundle
 
     prefixes = (bundle.locate(os.path.join(folder, name)) for name in ("a", "c"))
     first, last = (bundle.read(str(prefix)) for prefix in prefixes)

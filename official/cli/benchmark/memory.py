@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import subprocess
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
@@ -105,7 +106,8 @@ def measure_steps(config, steps: int) -> list[int]:
     from official.tasks import TASKS
     from official.training import step as step_lib
 
-    strategy, task = strategy_lib.make_strategy(config), TASKS[config.task](config)
+    strategy = strategy_lib.make_strategy(config)
+    task: Any = TASKS[config.task](config)
     state = step_lib.make_state(config, task, strategy)
     iterator = iter(
         strategy_lib.distribute(lambda _: task.synthetic_dataset(config.train_batch_size), strategy)

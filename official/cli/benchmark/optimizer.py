@@ -12,6 +12,7 @@ bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes eac
 
 import argparse
 import sys
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
@@ -57,7 +58,8 @@ def make_cases(flags) -> tuple[dict, int]:
     )
     strategy = strategy_lib.make_strategy(config)
     with strategy.scope():
-        variables = TASKS["pretrain"](config).build_model().trainable_variables
+        task: Any = TASKS["pretrain"](config)
+        variables = task.build_model().trainable_variables
         gradients = [
             tf.random.stateless_normal(variable.shape, [1, 2], stddev=1e-3) for variable in variables
         ]

@@ -10,7 +10,7 @@ import zipfile
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
-from official.data.glue import reading, submission
+from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS, GlueTask
 from official.io.writing import check_output_file
 
@@ -72,7 +72,7 @@ def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
 def check(task: GlueTask, path: str, data_dir: str | None) -> int:
     """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
     should be."""
-    rows = len(reading.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
+    rows = len(tsv_files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
     submission.check_predictions(task, path, rows)
     return rows
 

@@ -21,7 +21,7 @@ import numpy as np
 from official.config import ConfigError
 from official.data.squad import features as features_lib
 from official.data.squad.features import Features
-from official.data.squad.reading import SquadData
+from official.data.squad.squad_files import SquadData
 from official.io import writing
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 2048  # are searched at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class AnswerRules:
     """What counts as an answer; the fields are the flags of the same names."""
 
     n_best_size: int = 20
@@ -65,7 +65,7 @@ class Answers:
 
 
 def answer_questions(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: AnswerRules
 ) -> Answers:
     """Finds the answers to all questions.
 
@@ -167,7 +167,7 @@ class _Candidates(NamedTuple):
 
 
 def _search(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
 ) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer."""
@@ -270,7 +270,7 @@ def _add(
     identity: str,
     found: dict[str, tuple[float, float]],
     null: tuple[float, float] | None,
-    rules: Rules,
+    rules: AnswerRules,
 ) -> None:
     """Adds a question's n-best list and prediction."""
     texts = list(found.items())

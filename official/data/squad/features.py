@@ -10,7 +10,7 @@ import numpy as np
 
 from official.config import ConfigError
 from official.data.squad import words as words_lib
-from official.data.squad.reading import Question, SquadData
+from official.data.squad.squad_files import Question, SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 
@@ -21,7 +21,7 @@ _CHUNK_CONTEXTS = 2048  # are tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class WindowRules:
     """How windows are cut; the fields are the flags of the same names."""
 
     max_seq_length: int = 384
@@ -97,7 +97,7 @@ class Features:
         return (column_L >= self.first_lengths[:, None]) & (column_L < self.lengths[:, None] - 1)
 
 
-def make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> Features:
+def make_features(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> Features:
     """Makes the features of all questions in this process.
 
     Raises:
@@ -155,7 +155,7 @@ def concatenate(parts: list[Features]) -> Features:
     )
 
 
-def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: Rules) -> Features:
+def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: WindowRules) -> Features:
     """Makes the features of a chunk, whose first piece is number 0."""
     questions = chunk.questions
     has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
@@ -199,7 +199,7 @@ class _Windows:
         contexts: np.ndarray,
         queries: list[np.ndarray],
         words: words_lib.Words,
-        rules: Rules,
+        rules: WindowRules,
     ) -> "_Windows":
         """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
         the one before it."""
@@ -266,7 +266,11 @@ def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> t
 
 
 def _input_ids(
-    windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray, vocabulary: Vocabulary, rules: Rules
+    windows: _Windows,
+    queries: list[np.ndarray],
+    pieces: np.ndarray,
+    vocabulary: Vocabulary,
+    rules: WindowRules,
 ) -> np.ndarray:
     """Returns [N, L], padded with 0 as published, whatever the id of [PAD]."""
     rows = np.zeros((len(windows.lengths), rules.max_seq_length), pieces.dtype)

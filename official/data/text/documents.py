@@ -8,7 +8,8 @@ The format is found from a file's first line that is not blank:
   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 Compressed files (`official.data.text.text_files`) are read like others.
- A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
+
+A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
 line, the heading, or the blank line before a document of plain text. What is counted goes with it: a split
 accounts for the lines from the first that opens a document in it up to the first in a later split, and the
 first split for those before any. Documents and counts of all splits are therefore those of the file, however

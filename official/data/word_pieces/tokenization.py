@@ -1,11 +1,13 @@
 """Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a
 compiled tokenizer.
- The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
+
+The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
 split at white space, lower-cased, loses its accents (neither for a cased vocabulary), is split at
 punctuation, and each word becomes the longest pieces that the vocabulary has, from left to right; a word that
 cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
- A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
+
+A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
 every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
 batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
 dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII,
@@ -92,7 +94,7 @@ class Tokenizer:
             np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide),
             np.zeros(2**_Table.BITS, np.intp),
         )
-        self._rules = _Rules(
+        self._rules = _PublishedRules(
             {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
             vocabulary.do_lower_case,
         )
@@ -317,7 +319,7 @@ class _Table:
 # What is not ASCII
 
 
-class _Rules:
+class _PublishedRules:
     """The published rules, character by character."""
 
     def __init__(self, codes: dict[str, bytes], do_lower_case: bool):

@@ -42,6 +42,7 @@ def make_step(specification: dict):
 def make_model(sizes: dict):
     """Returns the pre-training model of the keys of a bert_config.json."""
     import tensorflow as tf
+
     from official.nlp.modeling import layers, models, networks
 
     gelu = lambda x: tf.keras.activations.gelu(x, approximate=True)

@@ -1,0 +1,117 @@
+"""What each back end is and takes: one row a value of --distribution_strategy.
+
+How the devices of one are found and used is the module of its name in `official.distribution.backends`.
+Settings that only some back ends know say so themselves (`backends=` in their rows).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from official.config.cluster import read_cluster
+from official.io.errors import ConfigError
+from official.io.files import is_remote
+
+if TYPE_CHECKING:
+    from official.config.table import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class BackendTraits:
+    """What a kind of devices takes.
+
+    Attributes:
+      name: of --distribution_strategy.
+      label: what people call one.
+      all_reduce_algorithms: the values of --all_reduce_alg that it takes.
+      refused_dtypes: {value of --dtype that it does not take: why, and what to use}.
+      several_processes: whether a run is several processes, one a worker.
+      static_shapes: whether all batches must be of one shape.
+      whole_step: whether a step is compiled as a whole.
+      check: config -> None; raises ConfigError for what else it refuses.
+    """
+
+    name: str
+    label: str
+    all_reduce_algorithms: tuple[str, ...] = ()
+    refused_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    several_processes: bool = False
+    static_shapes: bool = False
+    whole_step: bool = False
+    check: Callable[[Any], object] = lambda config: None
+
+
+def _check_one_device(config: Config) -> None:
+    if (config.num_gpus or 0) > 1:
+        raise ConfigError(
+            f"num_gpus={config.num_gpus} needs --distribution_strategy=mirrored; one_device takes 0 or 1."
+        )
+
+
+def _check_virtual_devices(config: Config) -> None:
+    if not config.num_virtual_devices:
+        return
+    if config.num_gpus:
+        raise ConfigError(
+            f"num_virtual_devices={config.num_virtual_devices} are CPUs, num_gpus={config.num_gpus} asks"
+            " for GPUs. Set one of the two flags."
+        )
+    if config.all_reduce_alg == "nccl":
+        raise ConfigError(
+            "all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
+            "--all_reduce_alg=hierarchical_copy."
+        )
+
+
+def _check_no_gpus(config: Config) -> None:
+    if config.num_gpus:
+        raise ConfigError(
+            f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus."
+        )
+
+
+def _check_files_of_tpu(config: Config) -> None:
+    if config.plan or config.tpu in (None, "local"):
+        return
+    for name in ("input_files", "eval_files"):
+        paths = map(str.strip, (config[name] or "").split(","))
+        local = [path for path in paths if path and not is_remote(path)]
+        if local:
+            raise ConfigError(
+                f"{name}={local[0][:100]} is a path of this machine, which the hosts of tpu={config.tpu} do"
+                f" not see. Copy the files to a bucket: --{name}=gs://BUCKET/PATH."
+            )
+
+
+def _check_tpu(config: Config) -> None:
+    _check_no_gpus(config)
+    _check_files_of_tpu(config)
+
+
+_ROWS = (
+    BackendTraits("one_device", "a single device", check=_check_one_device),
+    BackendTraits(
+        "mirrored",
+        "a group of devices",
+        all_reduce_algorithms=("nccl", "hierarchical_copy"),
+        check=_check_virtual_devices,
+    ),
+    BackendTraits(
+        "multi_worker_mirrored",
+        "a group of processes",
+        all_reduce_algorithms=("nccl", "ring"),
+        several_processes=True,
+        check=read_cluster,
+    ),
+    BackendTraits(
+        "tpu",
+        "a TPU",
+        refused_dtypes={"fp16": "TPUs multiply bfloat16 numbers. Use --dtype=bf16."},
+        static_shapes=True,
+        whole_step=True,
+        check=_check_tpu,
+    ),
+)
+BACKENDS = {row.name: row for row in _ROWS}

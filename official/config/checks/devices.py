@@ -1,0 +1,59 @@
+"""Checks of where a run is computed."""
+
+from __future__ import annotations
+
+from official.config.backends import BACKENDS
+from official.config.table import FIELDS, Config
+from official.io.errors import ConfigError
+
+
+def check_batches(config: Config) -> None:
+    """Refuses repeated runs and batches of several shapes where the back end has no place for them."""
+    backend = BACKENDS[config.distribution_strategy]
+    if config.num_runs > 1 and backend.several_processes:
+        raise ConfigError(
+            f"num_runs={config.num_runs} does not go with --distribution_strategy={backend.name}."
+            " Start one run a seed."
+        )
+    if config.length_buckets == "always" and backend.static_shapes:
+        raise ConfigError(
+            f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"
+            " --length_buckets=never."
+        )
+
+
+def check_backend(config: Config) -> None:
+    """Refuses what the back end does not take, and settings that only others know."""
+    backend = BACKENDS[config.distribution_strategy]
+    for name, field in FIELDS.items():
+        if field.backends and backend.name not in field.backends and config[name] != field.default:
+            raise ConfigError(
+                f"{name}={config[name]} needs"
+                f" --distribution_strategy={' or --distribution_strategy='.join(field.backends)}, received"
+                f" {backend.name}."
+            )
+    if config.dtype in backend.refused_dtypes:
+        raise ConfigError(
+            f"dtype={config.dtype} does not go with --distribution_strategy={backend.name}:"
+            f" {backend.refused_dtypes[config.dtype]}"
+        )
+    backend.check(config)
+
+
+def check_all_reduce(config: Config) -> None:
+    """Refuses an all-reduce that the back end does not have, or that excludes other settings."""
+    backend = BACKENDS[config.distribution_strategy]
+    if config.all_reduce_alg and config.all_reduce_alg not in backend.all_reduce_algorithms:
+        raise ConfigError(
+            f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={backend.name},"
+            f" which takes {' or '.join(backend.all_reduce_algorithms) or 'none'}. Change --all_reduce_alg."
+        )
+    if config.explicit_allreduce and config.clip_scope == "micro_batch":
+        raise ConfigError(
+            "explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the"
+            " reduction. Use --clip_scope=global, or drop --explicit_allreduce."
+        )
+    if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
+        raise ConfigError(
+            f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce."
+        )

@@ -1,0 +1,130 @@
+"""What a row of the table of settings says, and the check of a value by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from official.io.errors import ConfigError, check_arguments, suggest
+
+PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
+_TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One setting.
+
+    Attributes:
+      name: of the flag.
+      type: bool, int, float or str.
+      default: None where it is unset.
+      help: what it means, for people.
+      choices: the allowed values of a string; empty: any.
+      minimum, maximum: of a number.
+      tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
+      backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
+      evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
+        whether. Where it changes, earlier evaluations count no more. None: as its section says.
+    """
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    tasks: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    evaluation: bool | Callable[[Any], bool] | None = None
+
+    def changes_evaluation(self, config: Any) -> bool:
+        """Tells whether an evaluation of this configuration depends on the setting."""
+        return self.evaluation(config) if callable(self.evaluation) else bool(self.evaluation)
+
+    def checked(self, value: Any, source: str) -> Any:
+        """Returns a value as the setting holds it; None and, where it may be unset, "" are the default.
+
+        Args:
+          value: as a flag or JSON has it.
+          source: where it comes from, for messages.
+
+        Raises:
+          ConfigError: for a value of the wrong type or range, or none of the choices.
+        """
+        if value is None or value == "" and self.default is None:
+            return self.default
+        shown = repr(str(value)[:100]) if isinstance(value, str) else value
+        received = f"{source}: {self.name}={shown}"
+        value = self._converted(value, received)
+        if isinstance(value, str):
+            check_arguments([value])  # JSON can spell half characters
+        if not isinstance(value, self.type):
+            raise ConfigError(f"{received}, expected a value of type {self.type.__name__}.")
+        self._check_range(value, received)
+        return value
+
+    def _converted(self, value: Any, received: str) -> Any:
+        """Returns numbers in the type of the setting: 3.0 for an integer is 3, 5 for a text is "5"."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return value
+        if self.type is str:
+            return str(value)
+        if self.type not in (int, float):
+            return value
+        if not -(2**63) < value < 2**63:  # false for NaN, too
+            raise ConfigError(f"{received}, expected a finite number.")
+        if self.type is int and value != int(value):
+            raise ConfigError(f"{received}, expected an integer.")
+        return self.type(value)
+
+    def _check_range(self, value: Any, received: str) -> None:
+        if self.choices and value not in self.choices:
+            allowed = ", ".join(self.choices)
+            raise ConfigError(f"{received} is not one of {allowed}{suggest(value, self.choices)}.")
+        if self.minimum is not None and value < self.minimum:
+            raise ConfigError(f"{received} is below the minimum of {self.minimum}.")
+        if self.maximum is not None and value > self.maximum:
+            percent = ""
+            if self.maximum == 1 and value <= 100:
+                percent = f" Shares are fractions: {value / 100:g} for {value:g} percent."
+            raise ConfigError(f"{received} is above the maximum of {self.maximum}.{percent}")
+
+
+def setting(default: Any, help: str, **traits: Any) -> Any:
+    """Returns a row of a section: the default value of an attribute of its dataclass.
+
+    The attribute's name is the setting's. Its annotation is the type in a validated configuration: `| None`
+    where it may still be unset there, plain where validation demands it (model_dir) or fills it in
+    (num_steps_per_epoch).
+
+    Args:
+      default: None where it is unset.
+      help: what it means, for people.
+      **traits: of `Field`, from choices on.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **traits})
+
+
+class Section:
+    """Settings that belong together.
+
+    Args:
+      title: for --help.
+      rows: a dataclass whose attributes are `setting`s.
+      evaluation: what a row that says nothing means. Sections of what is read and asked say True: a setting
+        that is forgotten there costs an evaluation, and not a wrong result.
+    """
+
+    def __init__(self, title: str, rows: type, evaluation: bool):
+        self.title = title
+        self.evaluation = evaluation
+        self.fields = tuple(_field(row, evaluation) for row in dataclasses.fields(rows))
+
+
+def _field(row: dataclasses.Field, evaluation: bool) -> Field:
+    # Annotations are text, in every version of Python: each file of settings postpones them.
+    kind = _TYPES[str(row.type).partition(" | ")[0]]
+    return Field(row.name, kind, row.default, **{"evaluation": evaluation, **row.metadata})

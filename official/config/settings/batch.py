@@ -1,0 +1,63 @@
+"""Settings: how much is computed, and how often something else happens."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """How much is computed, and how often something else happens."""
+
+    train_batch_size: int = setting(32, "Sequences of one step: all replicas, all micro batches.", minimum=1)
+    eval_batch_size: int = setting(
+        32,
+        "Sequences of one evaluation batch over all replicas.",
+        minimum=1,
+        evaluation=lambda config: config.use_synthetic_data,
+    )
+    num_accumulation_steps: int = setting(1, "Micro batches whose gradients make one step.", minimum=1)
+    num_steps_per_epoch: int = setting(
+        None,
+        "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. Unset: "
+        "1000 for pre-training, once through the data for fine-tuning.",
+        minimum=1,
+    )
+    num_train_epochs: int = setting(3, "Epochs of the schedule.", minimum=1)
+    stop_steps: int | None = setting(
+        None, "Train only this many steps of the schedule; the decay horizon stays.", minimum=1
+    )
+    steps_per_loop: int = setting(
+        200,
+        "Steps that a line of the metrics sums up. The devices are called for about five seconds at a "
+        "time, whatever this says.",
+        minimum=1,
+    )
+    steps_between_eval: int | None = setting(
+        None,
+        "Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for fine-tuning "
+        "after each epoch.",
+        minimum=1,
+    )
+    steps_before_eval_start: int = setting(0, "No evaluation before this step.", minimum=0)
+    stop_threshold: float | None = setting(
+        None,
+        "Stop when an evaluation reaches this, 0 to 1: masked-LM accuracy, for fine-tuning the task's "
+        "main metric.",
+        minimum=0,
+        maximum=1,
+    )
+    checkpoint_every_steps: int | None = setting(
+        None,
+        "Save every N steps; a multiple of --steps_per_loop. Unset: ten times over the run. Also saved at "
+        "the last step.",
+        minimum=1,
+    )
+    keep_checkpoints: int = setting(
+        3, "Keep this many newest checkpoints; that of the best evaluation is kept, too.", minimum=1
+    )
+
+
+SECTION = Section("Batch and steps (a step is one optimizer update)", Batch, evaluation=False)

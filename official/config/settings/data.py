@@ -1,0 +1,34 @@
+"""Settings: what is read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import PRETRAIN, Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What is read."""
+
+    input_files: str | None = setting(
+        None,
+        "Training TFRecords: comma-separated files or globs (local, gs://, ram://).",
+        tasks=PRETRAIN,
+        evaluation=lambda config: not config.eval_files,
+    )
+    eval_files: str | None = setting(
+        None,
+        "Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf v0.7 "
+        "rules did.",
+        tasks=PRETRAIN,
+    )
+    use_synthetic_data: bool = setting(False, "Train on random records of the right shape instead of files.")
+    max_seq_length: int = setting(128, "Tokens of a sequence.", minimum=8)
+    max_predictions_per_seq: int = setting(
+        20, "Masked tokens of a sequence, at most.", minimum=1, tasks=PRETRAIN
+    )
+    num_eval_samples: int = setting(10000, "Evaluate the first N records.", minimum=1, tasks=PRETRAIN)
+
+
+SECTION = Section("Data", Data, evaluation=True)

@@ -1,0 +1,99 @@
+"""Settings: where it is computed, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.backends import BACKENDS
+from official.config.setting import Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Where it is computed, and how."""
+
+    distribution_strategy: str = setting("mirrored", "How replicas are made.", choices=tuple(BACKENDS))
+    num_gpus: int | None = setting(
+        None, "GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.", minimum=0
+    )
+    num_virtual_devices: int | None = setting(
+        None,
+        "Replicas on this many logical CPUs (mirrored), to rehearse a multi-device job.",
+        minimum=1,
+        backends=("mirrored",),
+    )
+    tpu: str | None = setting(
+        None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=("tpu",)
+    )
+    num_tpu_cores: int | None = setting(
+        None,
+        "Cores that the TPU is to have: the batch arithmetic is checked before connecting, the number "
+        "after it.",
+        minimum=1,
+        backends=("tpu",),
+    )
+    worker_hosts: str | None = setting(
+        None,
+        "Comma-separated host:port of all processes, for multi_worker_mirrored; without it TF_CONFIG says "
+        "so.",
+        backends=("multi_worker_mirrored",),
+    )
+    task_index: int | None = setting(
+        None,
+        "Number of this process in --worker_hosts, from 0.",
+        minimum=0,
+        backends=("multi_worker_mirrored",),
+    )
+    peer_timeout_secs: int = setting(
+        300,
+        "multi_worker_mirrored: how long to wait for the other processes to start; exit code 4 after it.",
+        minimum=1,
+        maximum=86400,
+    )
+    all_reduce_alg: str | None = setting(
+        None,
+        "All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored). Unset: "
+        "TensorFlow's choice.",
+        choices=("nccl", "hierarchical_copy", "ring"),
+    )
+    explicit_allreduce: bool = setting(
+        False,
+        "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it "
+        "TensorFlow chooses how. Needs --clip_scope=global or none.",
+    )
+    allreduce_bytes_per_pack: int = setting(
+        0,
+        "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. 0: "
+        "one pack.",
+        minimum=0,
+    )
+    deterministic: bool = setting(
+        False,
+        "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
+        "slower.",
+    )
+    fused_ops: bool = setting(
+        True,
+        "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few "
+        "passes over memory; without it TensorFlow's operations and tensorflow-addons' optimizers (our own "
+        "of TensorFlow's operations where it is not installed), equal "
+        "to rounding.",
+    )
+    intra_op_threads: int | None = setting(
+        None, "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1
+    )
+    inter_op_threads: int | None = setting(
+        None,
+        "CPU threads that run operations side by side. Unset: one a core; 1 and 2 on two cores were "
+        "measured to be the same.",
+        minimum=1,
+    )
+    enable_xla: bool = setting(False, "Compile the forward and backward pass with XLA.")
+    device_warmup: bool = setting(
+        False,
+        "Compile the training and the evaluation step on synthetic data before the clock starts; leaves "
+        "all state bit-equal.",
+    )
+
+
+SECTION = Section("Devices", Devices, evaluation=False)

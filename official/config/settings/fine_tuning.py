@@ -1,0 +1,70 @@
+"""Settings: what only fine-tuning knows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import FINE_TUNING, GLUE, SQUAD, Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """What only fine-tuning knows."""
+
+    train_file: str | None = setting(
+        None, "squad: questions to train on, a SQuAD 1.1 or 2.0 JSON file.", tasks=SQUAD, evaluation=False
+    )
+    predict_file: str | None = setting(
+        None, "squad: questions to answer; --do_eval compares with the answers in it.", tasks=SQUAD
+    )
+    version_2_with_negative: bool = setting(
+        False, "squad: some questions have no answer (SQuAD 2.0).", tasks=SQUAD
+    )
+    doc_stride: int = setting(
+        128, "squad: word pieces between the windows of a long context.", minimum=1, tasks=SQUAD
+    )
+    max_query_length: int = setting(64, "squad: word pieces of a question, at most.", minimum=1, tasks=SQUAD)
+    n_best_size: int = setting(
+        20, "squad: answers of a question in nbest_predictions.json, at most.", minimum=1, tasks=SQUAD
+    )
+    max_answer_length: int = setting(30, "squad: word pieces of an answer, at most.", minimum=1, tasks=SQUAD)
+    null_score_diff_threshold: float = setting(
+        0.0,
+        "squad, version 2: no answer is given where its score is above that of the best answer by more "
+        "than this.",
+        tasks=SQUAD,
+    )
+    data_dir: str | None = setting(
+        None, "glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.", tasks=GLUE
+    )
+    glue_task: str | None = setting(
+        None,
+        "glue: which task.",
+        choices=("cola", "mnli", "mnli-mm", "ax", "mrpc", "sst2", "stsb", "qqp", "qnli", "rte", "wnli"),
+        tasks=GLUE,
+    )
+    cache_dir: str | None = setting(
+        None,
+        "squad: where features are kept between runs. Unset: features/ in --model_dir.",
+        tasks=SQUAD,
+        evaluation=False,
+    )
+    length_buckets: str = setting(
+        "auto",
+        "Batches of sequences of about one length, as long as their longest, instead of --max_seq_length. "
+        "auto: on CPUs, where no shape is compiled for.",
+        choices=("auto", "always", "never"),
+        tasks=FINE_TUNING,
+        evaluation=False,
+    )
+    num_runs: int = setting(
+        1,
+        "Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean and "
+        "deviation.",
+        minimum=1,
+        tasks=FINE_TUNING,
+        evaluation=False,
+    )
+
+
+SECTION = Section("Fine-tuning", FineTuning, evaluation=True)

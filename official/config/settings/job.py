@@ -1,0 +1,39 @@
+"""Settings: what is to be done, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import FINE_TUNING, Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be done, and where."""
+
+    task: str = setting("pretrain", "What is trained.", choices=("pretrain", "squad", "glue"))
+    do_train: bool = setting(True, "Train. With --do_train=false --do_eval the run only evaluates.")
+    do_eval: bool = setting(False, "Evaluate during training, and always at the last step.")
+    do_predict: bool = setting(
+        False,
+        "Fine-tuning: write predictions with the best weights: answers to --predict_file, labels of the "
+        "test set.",
+        tasks=FINE_TUNING,
+    )
+    model_dir: str = setting(
+        None, "Folder of the run: checkpoints, metrics, result, report. Resumed where it holds a checkpoint."
+    )
+    init_checkpoint: str | None = setting(
+        None,
+        "Weights to start from: a checkpoint of this project or a Google TF1 one, as a prefix or a folder.",
+    )
+    seed: int = setting(
+        12345,
+        "Seeds initial weights, data order and dropout.",
+        minimum=0,
+        maximum=2**31 - 1,
+        evaluation=lambda config: config.use_synthetic_data,
+    )
+
+
+SECTION = Section("Job", Job, evaluation=False)

@@ -1,0 +1,28 @@
+"""Settings: what is said of the run, and to whom."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Messages:
+    """What is said of the run, and to whom."""
+
+    verbosity: int = setting(
+        0, "-1 warnings only, 0 progress, 1 debug: configuration and parameters, too.", minimum=-1, maximum=3
+    )
+    wandb: bool = setting(
+        False,
+        "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps "
+        "them here).",
+    )
+    wandb_project: str | None = setting(None, "With --wandb: project. Unset: bert-tf2.")
+    wandb_name: str | None = setting(
+        None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."
+    )
+
+
+SECTION = Section("Messages", Messages, evaluation=False)

@@ -1,0 +1,38 @@
+"""Settings: what is built."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What is built."""
+
+    bert_config_file: str | None = setting(
+        None, "JSON file with Google's bert_config.json keys.", evaluation=False
+    )
+    vocab_file: str | None = setting(
+        None,
+        "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its "
+        "size is checked against the model's vocab_size. Kept in --model_dir.",
+        evaluation=lambda config: config.task != "pretrain",
+    )
+    do_lower_case: bool | None = setting(
+        None,
+        "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as "
+        "tokenizer_config.json or tokenizer.json says, beside --vocab_file or --init_checkpoint; else "
+        "yes.",
+        evaluation=lambda config: config.task != "pretrain",
+    )
+    dtype: str = setting(
+        "fp32",
+        "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
+        choices=("fp32", "fp16", "bf16"),
+        evaluation=False,
+    )
+
+
+SECTION = Section("Model", Model, evaluation=True)

@@ -1,0 +1,32 @@
+"""Settings: what --plan prints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from official.config.setting import Section, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What --plan prints."""
+
+    plan: bool = setting(
+        False,
+        "Print what the run would be (sizes, memory, steps, evaluations, time) and stop. Needs no data "
+        "and no devices.",
+    )
+    plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
+    plan_tflops: float | None = setting(
+        None,
+        "With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.",
+        minimum=0,
+    )
+    plan_gbps: float | None = setting(
+        None,
+        "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.",
+        minimum=0,
+    )
+
+
+SECTION = Section("Plan", Plan, evaluation=False)

@@ -1,0 +1,58 @@
+"""The configuration as one typed object: the rows of all sections, and the model's sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+from official.config.model import BertConfig
+from official.config.settings import (
+    batch,
+    data,
+    devices,
+    fine_tuning,
+    job,
+    messages,
+    mlperf,
+    model,
+    optimization,
+    plan,
+)
+
+# In the order of --help and config.json.
+_FILES = (job, model, data, fine_tuning, batch, optimization, devices, mlperf, plan, messages)
+SECTIONS = tuple(file.SECTION for file in _FILES)
+FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(
+    job.Job,
+    model.Model,
+    data.Data,
+    fine_tuning.FineTuning,
+    batch.Batch,
+    optimization.Optimization,
+    devices.Devices,
+    mlperf.MLPerf,
+    plan.Plan,
+    messages.Messages,
+):
+    """The settings of a run. Made by `official.config.build_config`, which checks them; then nothing changes.
+
+    Attributes:
+      model: the model's sizes.
+    """
+
+    model: BertConfig = cast(BertConfig, None)  # validation demands it
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the setting of a name. Raises KeyError for what is none."""
+        if name not in FIELDS:
+            raise KeyError(name)
+        return getattr(self, name)
+
+
+def replaced(config: Config, **values: Any) -> Config:
+    """Returns the configuration with some other values, which are not checked."""
+    return dataclasses.replace(config, **values)
