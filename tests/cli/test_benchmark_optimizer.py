@@ -1,4 +1,4 @@
-"""The optimizer benchmark: its arithmetic, its whole way on a small model, its flags. No time is ever checked."""
+"""The optimizer benchmark: its arithmetic, its whole way on a small model, its flags; never a time."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The comparison with other systems: the processes that take turns, the verdict, the flags. No time is ever checked."""
+"""The comparison with other systems: processes that take turns, the verdict, the flags; never a time."""
 
 import dataclasses
 import json

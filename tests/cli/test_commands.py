@@ -1,4 +1,4 @@
-"""What all commands have in common for the person who types them: help, misspelt flags, pictures, and no lines of libraries."""
+"""What all commands have in common: help, misspelt flags, pictures, and no lines of libraries."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Masks in typed text: a tiny model that knows one sentence by heart, in several formats, and what a person may type wrong."""
+"""Masks in typed text: a tiny model that knows one sentence by heart, and what may be typed wrong."""
 
 import io
 import json

