@@ -50,7 +50,7 @@ def python_files(folders: list[str]) -> list:
             path
             for folder in folders
             for path in sorted((ROOT / folder).rglob("*.py"))
-            if "peers" not in path.parts
+            if "peer_programs" not in path.parts
         ),
     ]
 
@@ -76,7 +76,7 @@ def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
     for path in python_files(["official", "tf2_bert"])[1:]:
         assert not {name.split(".")[0] for name in imported_modules(path)} & {
             "scripts",
-            "command_line",
+            "installed",
             "checkpoints_tools",
             "train",
         }, path
@@ -104,8 +104,9 @@ IMPORTS = (
     "import official, tensorflow_text, tensorflow_addons, scipy.stats, sklearn.metrics, matplotlib,"
     " safetensors, blingfire, tf2_bert.bert_benchmark"
 )
-STEPS = """--use_synthetic_data --bert_config_file=bert_tiny.json --model_dir=run --max_seq_length=32 --max_predictions_per_seq=5 --train_batch_size=4
---num_steps_per_epoch=2 --num_train_epochs=1 --steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8""".split()
+STEPS = """--use_synthetic_data --bert_config_file=configs/models/bert_tiny.json --model_dir=run
+--max_seq_length=32 --max_predictions_per_seq=5 --train_batch_size=4 --num_steps_per_epoch=2 --num_train_epochs=1
+--steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8""".split()
 
 
 @pytest.mark.slow
@@ -124,19 +125,19 @@ def test_a_fresh_environment_works(tmp_path):
     if newest.returncode:
         pytest.skip(f"no package index: {newest.stderr.strip().splitlines()[-1:]}")
     source, outside = tmp_path / "source", tmp_path / "outside"
-    for name in ("official", "tf2_bert"):
+    for name in ("official", "tf2_bert", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "setup.py", source)
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
     outside.mkdir()
-    for path in ("train.py", "configs/models/bert_tiny.json"):
-        shutil.copy(ROOT / path, outside)
+    bert = python.with_name("bert")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in (
         (*pip, "install", source),
         (*pip, "check"),
         (python, "-c", IMPORTS),
-        (python, "train.py", "--help"),
-        (python, "train.py", *STEPS),
+        (bert, "--help"),
+        (bert, "train", *STEPS),
     ):
         done = run(*command, cwd=outside, env=environment)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
