@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import subprocess
-from typing import Any
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
