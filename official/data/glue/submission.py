@@ -1,5 +1,6 @@
 """Predictions of a test set -> the file that GLUE's server takes, and back with every row checked.
- A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
+
+A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
 Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0
 and 5.
 """
@@ -45,7 +46,7 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
                 f" {predictions[np.argmin(finite)]}. The model's weights are not finite: train it with a"
                 " lower --learning_rate."
             )
-        return [f"{score:.3f}" for score in np.clip(predictions, 0, MAX_SCORE)]
+        return [f"{score:.3f}" for score in np.clip(predictions, 0.0, MAX_SCORE) + 0.0]  # no "-0.000"
     words = task.labels if task.words_in_submission else range(len(task.labels))
     return [str(words[number]) for number in predictions]
 

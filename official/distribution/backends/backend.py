@@ -70,4 +70,6 @@ class Backend:
     next_batch: Callable[[Iterator, tf.distribute.Strategy], Any] = deal_out
     is_chief: Callable[[tf.distribute.Strategy], bool] = lambda strategy: True
     has_peers: bool = False
-    noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = contextlib.nullcontext
+    noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = (
+        contextlib.nullcontext
+    )
