@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
 from tests.conftest import ROOT
@@ -67,7 +68,9 @@ def check_bert(monkeypatch, arguments: list[str]) -> None:
         flags.parse([*rest, "--plan"])  # which asks for neither data nor devices
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
-        command.load().make_parser().parse()
+        given = command.load().make_parser().parse()
+        if command.name == "convert" and given.action != "SOURCE2TARGET":
+            registry.get_action(given.action)
 
 
 def check_program(program: str, arguments: list[str]) -> None:
@@ -216,6 +219,12 @@ def test_files_that_are_named_are_there():
 def test_every_result_is_shown():
     text = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
     assert {path.name for path in (ROOT / "results").iterdir() if path.name not in text} == set()
+
+
+def test_every_format_is_listed():
+    listed = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8"), re.M)
+    aliases = {name for one in registry.FORMATS.values() for name in one.names}
+    assert {registry.get_format(name).name for name in listed if name in aliases} == registry.FORMATS.keys()
 
 
 def test_all_rooms_are_on_the_floor_plan():
