@@ -132,7 +132,7 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
     return [
         *_scores(result),
         (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
-        (_fixed(result.majority_accuracy), f"always predicting {verdict.constant_name(result)}"),
+        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
         (_fixed(result.eval_loss), "evaluation loss, nats"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
         (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),

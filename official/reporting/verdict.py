@@ -78,12 +78,12 @@ def constant_name(result: TrainResult) -> str:
         "pearson": "the mean score",
         "spearman": "the mean score",
     }
-    name = result.majority_prediction
+    name = result.baseline_prediction
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
 
 
 def _constant(result: TrainResult) -> tuple[str, float] | None:
-    return None if result.majority_accuracy is None else (constant_name(result), result.majority_accuracy)
+    return None if result.baseline_score is None else (constant_name(result), result.baseline_score)
 
 
 def _lost_peer(result: TrainResult) -> Verdict:
