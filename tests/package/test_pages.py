@@ -14,6 +14,7 @@ from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
 from tests.conftest import ROOT
+from tests.test_architecture import ALLOWED
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -231,6 +232,22 @@ def test_all_rooms_are_on_the_floor_plan():
     plan = blocks(ROOT / "docs" / "architecture.md", "")[0]
     rooms = {path.name for path in (ROOT / "official").iterdir() if (path / "__init__.py").exists()}
     assert set(re.findall(r"^  (\w+)/", plan, re.MULTILINE)) == rooms
+
+
+def test_the_walls_are_those_that_are_enforced():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = {}
+    for rooms, imports in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", text, re.MULTILINE):
+        for room in re.findall(r"`(\w+)`", rooms):
+            told[room] = ALLOWED.keys() if imports == "everything" else set(re.findall(r"`(\w+)`", imports))
+    rooms = {
+        room: names - {"config", "io"}
+        for room, names in ALLOWED.items()
+        if (ROOT / "official" / room).is_dir()
+    }
+    assert {room: set(told[room]) - {"config", "io", room} for room in rooms} == {
+        room: names - {room} for room, names in rooms.items()
+    }
 
 
 def test_the_readme_is_one_page():
