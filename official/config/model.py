@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 from absl import logging
 
@@ -42,7 +43,7 @@ _MOST_PARAMETERS = 10**11
 
 # Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would
 # mean)}.
-_FIXED_KEYS = {
+_FIXED_KEYS: dict[str, tuple[tuple, str]] = {
     "model_type": (("bert",), "another model"),
     "directionality": (("bidi",), "attention in one direction"),
     "pooler_type": (("first_token_transform",), "another pooler"),
@@ -226,7 +227,7 @@ def _warn_of_key(key: str, source: str) -> None:
 
 def checked_size(key: str, value, source: str):
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
-    kind = _BERT_FIELDS[key].type
+    kind: Any = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
     elif kind is int:
