@@ -227,7 +227,7 @@ def _warn_of_key(key: str, source: str) -> None:
 
 def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
-    kind = _BERT_FIELDS[key].type
+    kind: Any = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
     elif kind is int:
