@@ -22,8 +22,8 @@ from official.training.task import Task, is_scored
 
 
 def check_init_checkpoint(config: Config) -> None:
-    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before a large
-    model is built."""
+    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before a
+    large model is built."""
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
         initialize.check_model(config.model, source)

@@ -1,4 +1,4 @@
-"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
+"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, parameters."""
 
 import io
 import json
@@ -13,9 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from official.reporting import plots as plots_lib
-from official.reporting import run_picture
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
+from official.reporting import run_picture
 from official.reporting import summary as summary_lib
 from official.reporting.metrics import MetricsWriter, read_metrics
 from official.reporting.observer import End, Evaluation, Start
