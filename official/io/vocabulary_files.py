@@ -14,22 +14,16 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from official.io import files
+from official.io import files, tokenizer_json
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json, read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
-_CASED_SHARE = 0.02  # of the words with letters that have capitals: Google's cased vocabularies have 20 % and more, uncased ones none
+# Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
+# its uncased ones.
+_CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
-_STEPS = {
-    "Sequence",
-    "BertNormalizer",
-    "Lowercase",
-    "StripAccents",
-    "NFD",
-    "NFC",
-}  # of normalizers that BERT's rules are made of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +80,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     if not found.endswith(".json"):
         return VocabularyFile(found, words_of(content, f"--{flag}={path}"), content, told)
     tokenizer = parse_json(content, f"--{flag}={path}")
-    words = _words_of_tokenizer(tokenizer, f"--{flag}={path}")
-    lower_case = _lower_case_of_tokenizer(tokenizer, f"--{flag}={path}")
+    words = tokenizer_json.words_of(tokenizer, f"--{flag}={path}")
+    lower_case = tokenizer_json.lower_case_of(tokenizer, f"--{flag}={path}")
     return VocabularyFile(
         found, words, "".join(f"{word}\n" for word in words).encode(), lower_case if told is None else told
     )
@@ -103,9 +97,9 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
             f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
         ) from None
     words = tuple(map(str.strip, lines))
-    return (
-        words if "" not in words else tuple(line.strip() or line for line in lines)
-    )  # white space of Unicode's may be a word
+    if "" in words:  # white space of Unicode's may be a word
+        return tuple(line.strip() or line for line in lines)
+    return words
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
@@ -132,69 +126,6 @@ def check_each(words: tuple[str, ...], source: str) -> None:
         raise ConfigError(
             f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line."
         )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# tokenizer.json
-
-
-def _words_of_tokenizer(tokenizer: dict, source: str) -> tuple[str, ...]:
-    model = tokenizer.get("model")
-    kind = model.get("type", "WordPiece") if isinstance(model, dict) else None
-    if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ConfigError(
-            f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. Give"
-            " --vocab_file=vocab.txt."
-        )
-    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise ConfigError(
-            f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. Give"
-            " --vocab_file=vocab.txt."
-        )
-    added = tokenizer.get("added_tokens") or []
-    try:
-        ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
-        words = sorted(ids, key=ids.get)
-        is_whole = [ids[word] for word in words] == list(range(len(words)))
-    except (TypeError, KeyError):
-        is_whole = False
-    if not is_whole or not all(isinstance(word, str) for word in words):
-        raise ConfigError(
-            f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
-        )
-    return tuple(words)
-
-
-def _lower_case_of_tokenizer(tokenizer: dict, source: str) -> bool:
-    """Returns whether the normalizer lower-cases. Raises ConfigError where it does something that BERT's does
-    not."""
-    steps = list(_steps(tokenizer.get("normalizer")))
-    kinds = {str(step.get("type")) for step in steps}
-    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
-    lower_case = "Lowercase" in kinds or bert.get("lowercase") is True
-    accents = bert.get("strip_accents")
-    strips = "StripAccents" in kinds or (lower_case and bool(bert) if accents is None else accents is True)
-    before = tokenizer.get("pre_tokenizer") or {"type": "BertPreTokenizer"}
-    splits_like_bert = isinstance(before, dict) and before.get("type") == "BertPreTokenizer"
-    if (
-        not kinds <= _STEPS
-        or strips != lower_case
-        or not splits_like_bert
-        or bert.get("handle_chinese_chars") is False
-    ):
-        raise ConfigError(
-            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
-            " or does neither. Give --vocab_file=vocab.txt."
-        )
-    return lower_case
-
-
-def _steps(normalizer) -> Iterable[dict]:
-    if isinstance(normalizer, dict):
-        yield normalizer
-        parts = normalizer.get("normalizers")
-        for step in parts if isinstance(parts, list) else ():
-            yield from _steps(step)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -266,7 +197,7 @@ def _lower_case_of_checkpoint(path: str | None) -> bool | None:
     told = lower_case_beside(path)
     beside = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER)
     return (
-        _lower_case_of_tokenizer(read_json(beside), beside)
+        tokenizer_json.lower_case_of(read_json(beside), beside)
         if told is None and files.is_file(beside)
         else told
     )

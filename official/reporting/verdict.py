@@ -117,7 +117,7 @@ def _diverged(losses: Points, step: int, result: TrainResult) -> Verdict:
     )
 
 
-def _lowest(losses) -> str:
+def _lowest(losses: Points) -> str:
     points = [(value, step) for step, value in losses if value is not None]
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data.squad import features as features_lib
 from official.data.squad.features import Features
+from official.data.squad.max_context import is_max_context
 from official.data.squad.squad_files import SquadData
 from official.io import writing
 
@@ -97,14 +97,6 @@ def answer_questions(
     return answers
 
 
-def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
-    """Returns the predictions of version 2 with another null_score_diff_threshold."""
-    return {
-        identity: "" if odds > threshold else answers.best_texts[identity]
-        for identity, odds in answers.null_odds.items()
-    }
-
-
 def write_answers(answers: Answers, folder: str) -> list[str]:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their
     paths. Raises ConfigError."""
@@ -171,7 +163,7 @@ def _search(
 ) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer."""
-    may_start, may_end = features_lib.is_max_context(features), features.is_context()
+    may_start, may_end = is_max_context(features), features.is_context()
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)

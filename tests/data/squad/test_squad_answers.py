@@ -41,6 +41,14 @@ def tokenizer():
     return Tokenizer(VOCABULARY)
 
 
+def predict_at(found, threshold):
+    """Returns the predictions of version 2 with another null_score_diff_threshold."""
+    return {
+        identity: "" if odds > threshold else found.best_texts[identity]
+        for identity, odds in found.null_odds.items()
+    }
+
+
 def make(
     *asked,
     for_training=False,
@@ -293,7 +301,7 @@ def test_no_answer_must_be_better_by_more_than_the_threshold(null, threshold, ex
         data,
         answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=123.0),
     )
-    assert answers.predict_at(other, threshold) == found.predictions
+    assert predict_at(other, threshold) == found.predictions
 
 
 def test_no_answer_has_its_place_in_the_list_and_never_falls_out_of_it():
@@ -418,7 +426,7 @@ def test_the_best_threshold_of_real_odds_is_the_best():
         lowest = min(found.null_odds.values()) - 1
         best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
         tried = {
-            threshold: evaluation.evaluate_v2(gold, answers.predict_at(found, threshold))
+            threshold: evaluation.evaluate_v2(gold, predict_at(found, threshold))
             for threshold in (lowest, *found.null_odds.values())
         }
         for name in ("exact", "f1"):
