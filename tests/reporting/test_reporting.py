@@ -1,4 +1,4 @@
-"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
+"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, parameters."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a run keeps beside its weights: its vocabulary, whether text is lower-cased, and its labels; and what finds it there."""
+"""What a run keeps beside its weights, vocabulary, capitals and labels, and what finds it there."""
 
 import json
 import os
