@@ -30,7 +30,7 @@ from official.io.errors import report_error
 
 def parse_flags():
     parser = _Parser(__doc__.splitlines()[0])
-    parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
+    parser.add_argument("action", metavar="ACTION", help=f"{registry.describe_actions()}.")
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
     parser.add_argument(

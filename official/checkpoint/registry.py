@@ -64,12 +64,18 @@ def get_action(name: str) -> tuple[str, Format, Format]:
     if name in known:
         ends = known[name]
         return next(other for other in known if known[other] == ends), *ends
-    free = [one for one in FORMATS if FORMATS[one].partners is None]
-    others = [one for one, ends in known.items() if any(end.partners is not None for end in ends)]
-    raise ConfigError(
-        f"unknown action {name!r}{suggest(name, known)}. It is SOURCE2TARGET with two of {', '.join(free)},"
-        f" or {' or '.join(others)}."
-    )
+    raise ConfigError(f"unknown action {name!r}{suggest(name, known)}. It is {describe_actions()}.")
+
+
+def describe_actions() -> str:
+    """Returns what an action may be, for messages and --help."""
+    free = [
+        f"{one.name} ({', '.join(one.aliases)})" if one.aliases else one.name
+        for one in FORMATS.values()
+        if one.partners is None
+    ]
+    others = [one for one, ends in actions().items() if any(end.partners is not None for end in ends)]
+    return f"SOURCE2TARGET with two of {', '.join(free)}, or {' or '.join(others)}"
 
 
 def _names_beside(one: Format, other: Format) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def _check_names(model: BertConfig, source: str) -> None:
 
 
 def parameters(model: BertConfig) -> int:
-    """Returns the number of weights of the encoder: embeddings, blocks and pooler."""
+    """Returns the number of weights of an encoder with BERT's blocks: embeddings, blocks and pooler."""
     hidden, inner = model.hidden_size, model.intermediate_size
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
     block = 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden

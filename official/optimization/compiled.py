@@ -53,7 +53,7 @@ class CompiledOptimizer:
         self._learning_rate = learning_rate
         self._constants = _Constants(weight_decay, beta_1, beta_2, epsilon)
         self._excluded = re.compile("|".join(excluded))
-        self._moments = {}
+        self._moments: dict[str, dict[str, tf.Variable]] = {}
 
     def create_slots(self, variables) -> None:
         """Creates the moments of variables, no two of one name, in the strategy's scope."""
@@ -72,7 +72,7 @@ class CompiledOptimizer:
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
         replica, all with the same gradients."""
-        layers = {}
+        layers: dict[str | None, list[tuple]] = {}
         for gradient, variable in zip(gradients, variables):
             layer = _LAYER.match(variable.name)
             handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError, encoder_options
+from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
@@ -16,28 +16,30 @@ from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
 
 
 class PretrainingTask:
-    """See `official.training.task.Task` for what each member means."""
+    """See `official.training.task.Task` and `ExampleTask` for what each member means."""
 
     losses = ("mlm_loss", "nsp_loss")
     metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
     target_metric = "mlm_accuracy"
-    keeps_best = predicts_evaluation_set = False
+    is_scored = False
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
     local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         self._config = config
         self._schema = schema_lib.pretraining_schema(
             config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
         )
-        self._train_files, self._eval_files = [], []
-        self.companions = {}
+        self._train_files: list[str] = []
+        self._eval_files: list[str] = []
+        self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
@@ -55,9 +57,10 @@ class PretrainingTask:
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
             told = record_formats.lower_case_of(files[0])
-        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
 
     def _files(self, flag: str) -> list[str]:
@@ -70,10 +73,12 @@ class PretrainingTask:
     def build_model(self) -> BertPretrainer:
         return BertPretrainer(self._config.model, **encoder_options(self._config))
 
-    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+    def train_dataset(
+        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+    ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size)
-        streams = record_batches.num_streams(len(self._train_files), self._config.train_batch_size)
+            return self.synthetic_dataset(replica_batch)
+        streams = record_batches.num_streams(len(self._train_files), global_batch)
         name = (
             f"record_counts-{host}.json" if host else "record_counts.json"
         )  # a host counts the files that it reads
@@ -81,7 +86,7 @@ class PretrainingTask:
         return record_batches.training_dataset(
             self._train_files,
             self._schema,
-            batch_size,
+            replica_batch,
             pipeline.TrainingOrder(self._config.seed, samples_done, host, num_hosts),
             streams,
             counts_path,
@@ -129,9 +134,6 @@ class PretrainingTask:
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.loss(model, batch, None), {}
 
-    def score(self, outputs) -> dict[str, float]:
-        return {}
-
     def data_digest(self) -> dict:
         return {
             name: io_files.digest(files)
@@ -173,9 +175,9 @@ class PretrainingTask:
             return None
 
     def constant_prediction(self) -> tuple[str, float]:
-        counts = np.zeros(0)
+        counts: np.ndarray = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
-            new = np.bincount(
+            new: np.ndarray = np.bincount(
                 batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts)
             )
             new[: len(counts)] += counts

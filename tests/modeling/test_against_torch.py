@@ -1,7 +1,7 @@
-"""Forward passes and gradients against another framework's: Hugging Face's BERT in torch, in a process of its own.
+"""Forward passes and gradients against another framework's: Hugging Face's BERT in torch, in its own process.
 
-torch and transformers come from this environment or from that of the interpreter BERT_TEST_TORCH_PYTHON, e.g. one of
-`python -m venv V; V/bin/pip install torch transformers safetensors`.
+torch and transformers come from this environment or from that of the interpreter BERT_TEST_TORCH_PYTHON, e.g.
+one of `python -m venv V; V/bin/pip install torch transformers safetensors`.
 """
 
 import importlib.util

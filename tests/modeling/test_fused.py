@@ -1,4 +1,4 @@
-"""The fused blocks against the plain ones: outputs, gradients, dropout's masks, types, lengths and places they run in."""
+"""The fused blocks against the plain ones: outputs, gradients, dropout's masks, types, lengths and places."""
 
 import numpy as np
 import pytest

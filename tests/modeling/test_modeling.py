@@ -15,15 +15,20 @@ from tests import numpy_bert
 from tests.conftest import ROOT, TINY
 from tests.numpy_bert import NumpyBert, cross_entropy_sum
 
-LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
-attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel attention/output/dense/bias
-attention/output/LayerNorm/gamma attention/output/LayerNorm/beta intermediate/dense/kernel intermediate/dense/bias
-output/dense/kernel output/dense/bias output/LayerNorm/gamma output/LayerNorm/beta""".split()
-AROUND = """bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
-bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel bert/pooler/dense/bias
-cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias cls/predictions/transform/LayerNorm/gamma
-cls/predictions/transform/LayerNorm/beta cls/predictions/output_bias cls/seq_relationship/output_weights
-cls/seq_relationship/output_bias""".split()
+LAYER = """
+attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
+attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel
+attention/output/dense/bias attention/output/LayerNorm/gamma attention/output/LayerNorm/beta
+intermediate/dense/kernel intermediate/dense/bias output/dense/kernel output/dense/bias
+output/LayerNorm/gamma output/LayerNorm/beta
+""".split()
+AROUND = """
+bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
+bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel
+bert/pooler/dense/bias cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias
+cls/predictions/transform/LayerNorm/gamma cls/predictions/transform/LayerNorm/beta
+cls/predictions/output_bias cls/seq_relationship/output_weights cls/seq_relationship/output_bias
+""".split()
 
 
 def features(batch=3, length=16, predictions=3, seed=0) -> dict:

@@ -30,11 +30,12 @@ def test_a_saved_model_gives_the_same_outputs_elsewhere(shared, tmp_path):
         lambda batch: model(batch),
         input_signature=[{name: tf.TensorSpec([None, None], tf.int32, name) for name in batch}],
     )
+    expected = model(batch)
     tf.saved_model.save(model, str(tmp_path / "saved"))
     np.savez(tmp_path / "batch.npz", **batch)
     command = [sys.executable, "-c", LOADER, tmp_path / "saved", tmp_path / "batch.npz", tmp_path / "out.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found, expected = np.load(tmp_path / "out.npz"), model(batch)
+    found = np.load(tmp_path / "out.npz")
     np.testing.assert_allclose(found["masked"], expected[0], atol=1e-6)
     np.testing.assert_allclose(found["relation"], expected[1], atol=1e-6)

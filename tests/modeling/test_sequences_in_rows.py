@@ -1,4 +1,6 @@
-"""Rows of several sequences: who sees whom, positions and pooled vectors that come with the batch, any length."""
+"""Rows of several sequences: who sees whom, positions and pooled vectors that come with the batch."""
+
+import functools
 
 import numpy as np
 import pytest
@@ -34,7 +36,9 @@ def packed() -> dict:
     row["sequence_ids"] = filled([np.full(length, 1 + n, np.int32) for n, length in enumerate(LENGTHS)])
     row["input_mask"] = np.minimum(row["sequence_ids"], 1)
     row["cls_positions"] = STARTS[None].astype(np.int32)
-    row["masked_lm_positions"] = (batch["masked_lm_positions"] + STARTS[:, None]).reshape(1, -1).astype(np.int32)
+    row["masked_lm_positions"] = (
+        (batch["masked_lm_positions"] + STARTS[:, None]).reshape(1, -1).astype(np.int32)
+    )
     return row
 
 
@@ -106,9 +110,8 @@ def test_what_a_batch_may_say_is_what_is_taken_without(fused_ops):
     (masked, relation), (masked_said, relation_said) = model(batch), model({**batch, **said})
     np.testing.assert_array_equal(masked, masked_said)
     np.testing.assert_array_equal(relation, relation_said[:, 0])
-    tokens, (alone, _) = batch["input_mask"] > 0, model.encoder(*list(batch.values())[:3])
-    numbered = randomised(SpanModel(BertConfig(**TINY), fused_ops))
-    for plainly, by_number in zip(numbered(batch), numbered({**batch, "sequence_ids": batch["input_mask"]})):
+    tokens, spans = batch["input_mask"] > 0, randomised(SpanModel(BertConfig(**TINY), fused_ops))
+    for plainly, by_number in zip(spans(batch), spans({**batch, "sequence_ids": batch["input_mask"]})):
         np.testing.assert_allclose(plainly.numpy()[tokens], by_number.numpy()[tokens], atol=2e-6)
 
 
@@ -145,19 +148,21 @@ def test_scores_say_who_sees_whom():
     np.testing.assert_array_equal(padded, [[[[0, attention.MASKED_SCORE]]]])
 
 
-MODELS = {
-    "pretrainer": BertPretrainer,
-    "span": SpanModel,
-    "sequence": lambda sizes, *options: SequenceModel(sizes, 3, *options),
-}
-
-
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize("options", [(False,), (True,), (True, True)], ids=["plain", "fused", "shared"])
-@pytest.mark.parametrize("batch", [separate(), packed()], ids=["separate", "packed"])
+@pytest.mark.parametrize(
+    "make,options,batch",
+    [
+        (BertPretrainer, {}, packed()),
+        (BertPretrainer, {"fused": True}, separate()),
+        (BertPretrainer, {"fused": True, "shared": True}, packed()),
+        (SpanModel, {}, separate()),
+        (functools.partial(SequenceModel, outputs=3), {"fused": True}, packed()),
+    ],
+    ids=["plain packed", "fused separate", "shared packed", "plain spans", "fused classes"],
+)
 def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, batch):
     rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
-    model, seed = randomised(make(BertConfig(**{**TINY, **rates}), *options)), tf.constant([1, 2])
+    model = randomised(make(BertConfig(**{**TINY, **rates}), **options))
+    seed = tf.constant([1, 2])
     batch = {name: value for name, value in batch.items() if value.dtype == np.int32}
 
     @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in batch}])

@@ -1,4 +1,4 @@
-"""The model as a list of stages: the list is the model, can be cut, and a stage computed again; kinds of blocks."""
+"""The model as a list of stages: it can be cut, and a stage computed again; kinds of blocks."""
 
 import numpy as np
 import pytest

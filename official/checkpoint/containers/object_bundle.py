@@ -7,6 +7,7 @@ tensorflow/core/protobuf/trackable_object_graph.proto.
 
 import collections
 import dataclasses
+from typing import TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -19,8 +20,10 @@ from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
-_VALUE = (  # ends the key of a variable's tensor; before it the way to the variable
-    "/.ATTRIBUTES/VARIABLE_VALUE"
+Graph: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph
+Node: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph.TrackableObject
+_VALUE = (
+    "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
 )
 _SAVE_COUNTER = "save_counter"
 
@@ -59,7 +62,7 @@ def read(prefix: str) -> Tensors:
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
 
-def _parse(tensor: Tensor) -> trackable_object_graph_pb2.TrackableObjectGraph:
+def _parse(tensor: Tensor) -> Graph:
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
         graph.ParseFromString(tensor.read().tobytes())  # not item(), which takes off zeros at the end
@@ -69,7 +72,7 @@ def _parse(tensor: Tensor) -> trackable_object_graph_pb2.TrackableObjectGraph:
     return graph
 
 
-def _check_numbers(graph) -> None:
+def _check_numbers(graph: Graph) -> None:
     numbers = [child.node_id for node in graph.nodes for child in node.children]
     numbers += [
         number
@@ -81,7 +84,7 @@ def _check_numbers(graph) -> None:
         raise IndexError("an object that is not there")
 
 
-def _names(graph) -> dict[str, str]:
+def _names(graph: Graph) -> dict[str, str]:
     """Returns {key in the bundle: name}."""
     names = {}
     for node in graph.nodes:
@@ -94,7 +97,7 @@ def _names(graph) -> dict[str, str]:
     return {key: name if counts[name] == 1 else key.removesuffix(_VALUE) for key, name in names.items()}
 
 
-def _slot_names(graph, names: dict[str, str]) -> dict[str, str]:
+def _slot_names(graph: Graph, names: dict[str, str]) -> dict[str, str]:
     slots = {}
     for node in graph.nodes:
         optimizer = _optimizer_name(graph, node, names) if node.slot_variables else None
@@ -112,7 +115,7 @@ def _slot_names(graph, names: dict[str, str]) -> dict[str, str]:
     return slots
 
 
-def _optimizer_name(graph, node, names: dict[str, str]) -> str | None:
+def _optimizer_name(graph: Graph, node: Node, names: dict[str, str]) -> str | None:
     """Returns LAMB for an optimizer whose counter of steps is called LAMB/iter; None where it has none."""
     for child in node.children:
         for key in _keys(graph.nodes[child.node_id]) if child.local_name == "iter" else ():
@@ -120,7 +123,7 @@ def _optimizer_name(graph, node, names: dict[str, str]) -> str | None:
     return None
 
 
-def _keys(node) -> list[str]:
+def _keys(node: Node) -> list[str]:
     return [attribute.checkpoint_key for attribute in node.attributes]
 
 
@@ -146,12 +149,12 @@ def write(
     # `restore` looks for it, and assert_existing_objects_matched misses it
     ways[_SAVE_COUNTER] = (_SAVE_COUNTER,)
     by_key[_SAVE_COUNTER + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), _SAVE_COUNTER)
-    graph = np.array(_graph(ways).SerializeToString(), object)
+    graph = np.array(_graph(ways).SerializeToString(), np.object_)
     by_key[bundle.GRAPH] = tensors_lib.of_array(graph, bundle.GRAPH)
     bundle.write(by_key, prefix, progress)
 
 
-def _graph(paths: dict[str, tuple[str, ...]]) -> trackable_object_graph_pb2.TrackableObjectGraph:
+def _graph(paths: dict[str, tuple[str, ...]]) -> Graph:
     """Builds the graph of objects. `paths` is {full name of a variable: ways to it}; the first way is its
     key."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
@@ -167,7 +170,7 @@ def _graph(paths: dict[str, tuple[str, ...]]) -> trackable_object_graph_pb2.Trac
     return graph
 
 
-def _number_of(graph, numbers: dict[str, int], path: str) -> int:
+def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:
     """Returns the number of the object at the end of a way; adds it and those before it where they are not
     there yet."""
     if path not in numbers:
@@ -176,7 +179,7 @@ def _number_of(graph, numbers: dict[str, int], path: str) -> int:
     return numbers[path]
 
 
-def _connect(graph, numbers: dict[str, int], path: str, number: int) -> None:
+def _connect(graph: Graph, numbers: dict[str, int], path: str, number: int) -> None:
     """Lets a way end at an object."""
     parent, _, name = path.rpartition("/")
     numbers[path] = number

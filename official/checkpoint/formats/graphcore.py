@@ -51,7 +51,7 @@ USE_ATTENTION_BIAS = Option(
 )
 FUSED_QKV = Option("fused_qkv", False, "one kernel [H, 3H] for query, key and value.")
 OPTIONS = (NUM_EMBEDDINGS_SPLITS, USE_CLS_LAYER, USE_QKV_BIAS, USE_ATTENTION_BIAS, FUSED_QKV)
-PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # of `research`, which writes it here too
+PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # `research` brings it
 
 _LAYER = {
     "attention/self/query/kernel": "attention/self/query/kernel",

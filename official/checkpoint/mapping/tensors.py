@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from official.config import ConfigError
 
@@ -39,7 +40,7 @@ def of_array(array: np.ndarray, name: str) -> Tensor:
     return Tensor(array.shape, array.dtype, lambda: array, (name,))
 
 
-def zeros(shape: tuple[int, ...], dtype) -> Tensor:
+def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
     return Tensor(shape, np.dtype(dtype), lambda: np.zeros(shape, dtype))
 
 
@@ -81,7 +82,7 @@ def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
     """Cuts off rows, or adds rows of zeros."""
 
-    def read():
+    def read() -> np.ndarray:
         values = tensor.read()[:rows]
         return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
 
@@ -98,7 +99,7 @@ def rows_from(tensor: Tensor, start: int) -> Tensor:
     )
 
 
-def cast(tensor: Tensor, dtype) -> Tensor:
+def cast(tensor: Tensor, dtype: DTypeLike) -> Tensor:
     return Tensor(tensor.shape, np.dtype(dtype), lambda: tensor.read().astype(dtype), tensor.sources)
 
 
@@ -107,7 +108,7 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
     if tensor.dtype == dtype:
         return tensor
 
-    def read():
+    def read() -> np.ndarray:
         values = tensor.read()
         with np.errstate(over="ignore"):
             result = values.astype(dtype)
