@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 
 # absl's log lines of level INFO, and what it says before it is set up.
-_NOISE = re.compile(rb"^(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n", re.MULTILINE)
+_NOISE = re.compile(
+    rb"^(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n", re.MULTILINE
+)
 
 
 class _Finder:

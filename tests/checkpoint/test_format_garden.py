@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+
 tfa = pytest.importorskip("tensorflow_addons")
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 

@@ -17,7 +17,9 @@ def test_importing_tensorflow_writes_nothing():
 
 def test_only_log_lines_are_kept_back(capfd):
     with first_import.without_noise():
-        os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
+        os.write(
+            2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        )
         os.write(2, b"I0000 00:00:1795384536.594967   22802 port.cc:153] oneDNN custom operations are on.\n")
         os.write(2, b"E0000 00:00:1795384536.594967   22802 x.cc:1] Something is wrong.\nIllegal instruction")
     assert capfd.readouterr().err == (
@@ -45,4 +47,6 @@ def test_an_error_of_the_import_is_raised_and_its_output_shown(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 1 and done.stderr.startswith("before\n") and "ValueError: no good" in done.stderr
+    assert (
+        done.returncode == 1 and done.stderr.startswith("before\n") and "ValueError: no good" in done.stderr
+    )
