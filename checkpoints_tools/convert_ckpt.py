@@ -4,10 +4,10 @@ both ways.
 
   python checkpoints_tools/convert_ckpt.py ACTION PATH --output_dir=DIR [flags]
 
-ACTION is SOURCE2TARGET with any two of google, graphcore, popart, keras (this project), garden (TF2 object
-checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research (GroupBERT). PATH
-is a prefix, a file, or a folder, of which the newest checkpoint is taken. The result is DIR/<basename of
-PATH>, or DIR itself for huggingface.
+ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras), garden
+(TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps, apps2research
+(GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken. The result is
+DIR/<basename of PATH>, or DIR itself for huggingface.
 
 Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 """
@@ -22,34 +22,15 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import command_line
 
-from official.config import ConfigError, suggest
+from official.checkpoint import registry
+from official.config import ConfigError
 from official.config.model import LARGEST
 from official.io.errors import report_error
-
-_NAMES = ("google", "graphcore", "popart", "keras", "garden", "huggingface")
-_ACTIONS = {
-    "research2apps": ("research", "graphcore"),
-    "apps2research": ("graphcore", "research"),
-    **{f"{source}2{target}": (source, target) for source in _NAMES for target in _NAMES if source != target},
-}
-_ALIASES = {"hf": "huggingface"}
-# The published google2graphcore's, for whatever becomes a checkpoint of Graphcore's: what its model
-# configurations want.
-_GRAPHCORE_DEFAULTS = {"vocab_size": 30400, "precision": 16, "use_cls_layer": False}
-# {flag: (formats of which one must be at an end, what other conversions do anyway and may be told to)}
-_CONCERNS = {
-    **dict.fromkeys(
-        ("use_cls_layer", "use_qkv_bias", "use_attention_bias"), (("graphcore", "research"), True)
-    ),
-    "num_embeddings_splits": (("graphcore", "research"), 1),
-    "fused_qkv": (("graphcore", "research"), False),
-    "baseline": (("research",), False),
-}
 
 
 def parse_flags():
     parser = _Parser(__doc__.splitlines()[0])
-    parser.add_argument("action", metavar="ACTION", help="SOURCE2TARGET, e.g. google2graphcore.")
+    parser.add_argument("action", metavar="ACTION", help=f"{registry.describe_actions()}.")
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument("--output_dir", default="converted_ckpt", help="Folder of the result.")
     parser.add_argument(
@@ -60,21 +41,6 @@ def parse_flags():
             "earlier conversion cut off comes back; 30400 for graphcore."
         ),
     )
-    parser.add_argument(
-        "--num_embeddings_splits", type=int, help="graphcore: parts of the word embeddings (unset: 1)."
-    )
-    add_bool(
-        parser, "use_cls_layer", None, "graphcore: keep the transform of the masked-LM head (unset: no)."
-    )
-    add_bool(parser, "use_qkv_bias", None, "graphcore: keep the biases of query, key and value (unset: yes).")
-    add_bool(
-        parser,
-        "use_attention_bias",
-        None,
-        "graphcore: keep the bias of the attention's projection (unset: yes).",
-    )
-    add_bool(parser, "fused_qkv", None, "graphcore: one kernel for query, key and value.")
-    add_bool(parser, "baseline", None, "research: BERT and not GroupBERT.")
     parser.add_argument(
         "--precision",
         type=int,
@@ -89,12 +55,6 @@ def parse_flags():
         type=int,
         help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.",
     )
-    add_bool(
-        parser,
-        "hf_prefix",
-        None,
-        "huggingface: names begin with bert. (unset: where there is a head, as transformers has it).",
-    )
     parser.add_argument(
         "--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint."
     )
@@ -107,7 +67,18 @@ def parse_flags():
         "Build the model from both checkpoints and compare its outputs on a random batch.",
     )
     add_bool(parser, "overwrite", False, "Replace an older result.")
+    add_options_of_formats(parser)
     return check(parser.parse())
+
+
+def add_options_of_formats(parser) -> None:
+    """Adds the flags that formats bring with them."""
+    for option, having in registry.options_of_formats().items():
+        text = f"{', '.join(one.name for one in having)}: {option.help}"
+        if option.most is None:
+            add_bool(parser, option.name, None, text)
+        else:
+            parser.add_argument(f"--{option.name}", type=int, help=text)
 
 
 class _Parser(command_line.Parser):
@@ -136,66 +107,24 @@ def add_bool(parser, name: str, default, text: str) -> None:
 
 
 def check(flags):
-    flags.action = "2".join(_ALIASES.get(end, end) for end in flags.action.split("2"))
-    if flags.action not in _ACTIONS:
-        raise ConfigError(
-            f"unknown action {flags.action!r}{suggest(flags.action, _ACTIONS)}. It is SOURCE2TARGET with two"
-            f" of {', '.join(_NAMES)}, or research2apps or apps2research."
-        )
-    heads, words = LARGEST["num_attention_heads"], LARGEST["vocab_size"]
-    for name, most in (
-        ("vocab_size", words),
-        ("num_embeddings_splits", words),
-        ("num_attention_heads", heads),
-    ):
+    flags.action, _, _ = registry.get_action(flags.action)
+    limits = {"vocab_size": LARGEST["vocab_size"], "num_attention_heads": LARGEST["num_attention_heads"]}
+    limits |= {option.name: option.most for option in registry.options_of_formats() if option.most}
+    for name, most in limits.items():
         if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
-    check_concerned(flags, _ACTIONS[flags.action])
+    registry.check_concerned(flags.action, vars(flags))
     return flags
 
 
-def check_concerned(flags, ends: tuple[str, str]) -> None:
-    """Raises ConfigError for a flag that asks for what this conversion cannot do."""
-    for name, (formats, anyway) in _CONCERNS.items():
-        if getattr(flags, name) not in (None, anyway) and not set(formats) & set(ends):
-            raise ConfigError(
-                f"--{name} concerns only {' and '.join(formats)}, and {flags.action} has none of them. Drop"
-                " the flag."
-            )
-    if flags.hf_prefix is not None and ends[1] != "huggingface":
-        raise ConfigError(
-            f"--hf_prefix concerns only what is written for huggingface, not {flags.action}. Drop the flag."
-        )
+_EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
 
 
 def options_of(flags):
     """Returns the options of the conversion: what was given, over the defaults of the action."""
-    from official.checkpoint.formats.options import Options
-
-    source, target = _ACTIONS[flags.action]
-    defaults = {"use_cls_layer": True}
-    if target == "graphcore" and source != "research":
-        defaults |= _GRAPHCORE_DEFAULTS
-    elif "research" in (source, target):
-        defaults |= {"precision": 16}
-    elif source == "graphcore":
-        defaults |= {"precision": 32}
-    names = (
-        "vocab_size",
-        "with_optimizer",
-        "precision",
-        "num_embeddings_splits",
-        "use_cls_layer",
-        "use_qkv_bias",
-        "use_attention_bias",
-        "fused_qkv",
-        "num_attention_heads",
-        "baseline",
-        "hf_prefix",
-        "vocab_file",
-    )
-    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
-    return Options(**{**defaults, **given})
+    _, source, target = registry.get_action(flags.action)
+    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
+    return registry.make_options(source, target, {name: getattr(flags, name) for name in names})
 
 
 def main() -> int:
@@ -206,14 +135,15 @@ def main() -> int:
     from official.checkpoint import conversion_report, publication
     from official.checkpoint import convert as convert_lib
 
-    source, target = _ACTIONS[flags.action]
+    _, source, target = registry.get_action(flags.action)
     options = options_of(flags)
     verify = verification.verify if flags.verify else None
     try:
+        checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
         if flags.verify:
-            verification.check(flags.path, source, options)
+            verification.check(checkpoint, options)
         report = convert_lib.convert(
-            flags.path, target, flags.output_dir, source, options, flags.overwrite, Bar(flags.action), verify
+            checkpoint, target.name, flags.output_dir, options, flags.overwrite, Bar(flags.action), verify
         )
     except publication.MismatchError as error:
         report_error("convert_ckpt.py", f"{error} Nothing was written to {flags.output_dir}.")

@@ -28,8 +28,8 @@ def parse_flags():
 def inspect(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
-    from official.checkpoint import reading
-    from official.checkpoint.formats import registry
+    from official.checkpoint import registry
+    from official.checkpoint.errors import DamagedError
     from official.config import ConfigError
 
     checkpoint = registry.open_checkpoint(path, "PATH")
@@ -43,10 +43,10 @@ def inspect(path: str, digest: bool) -> dict:
             }
             for name, tensor in sorted(checkpoint.tensors.items())
         ]
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise ConfigError(f"{path}: unreadable checkpoint ({error}).") from None
     return {
-        "format": checkpoint.format,
+        "format": checkpoint.format.reported_name,
         "path": checkpoint.location,
         **registry.size_of(checkpoint.tensors),
         "table": rows,

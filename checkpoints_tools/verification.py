@@ -1,16 +1,16 @@
 """Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import convert as convert_lib
-from official.checkpoint import reading
-from official.checkpoint.formats import companions, registry
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import companions, registry
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
 from official.modeling.pretrainer import BertPretrainer
@@ -19,14 +19,13 @@ _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
 _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
 
 
-def check(path: str, format_name: str, options: Options) -> None:
+def check(checkpoint: registry.Checkpoint, options: Options) -> None:
     """Raises ConfigError where a source is no model that `verify` can build."""
-    checkpoint = registry.open_checkpoint(path, "PATH", format_name)
-    options = convert_lib.with_companions(options, checkpoint)
+    options = companions.with_companions(options, checkpoint)
     try:
         model_config([checkpoint.to_canonical(options).tensors], options)
-    except reading.DamagedError as error:
-        raise ConfigError(f"PATH={path}: unreadable checkpoint ({error}).") from None
+    except DamagedError as error:
+        raise ConfigError(f"PATH={checkpoint.location}: unreadable checkpoint ({error}).") from None
 
 
 def verify(source: dict, target: dict, options: Options) -> dict:
@@ -71,9 +70,9 @@ def verify(source: dict, target: dict, options: Options) -> dict:
 
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
-    nothing = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
-    source = convert_lib.with_companions(options, ends[0])
-    target = convert_lib.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    source = companions.with_companions(options, ends[0])
+    target = companions.with_companions(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
         target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
     return [source, target]
@@ -131,7 +130,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         **sizes,
         num_attention_heads=heads,
         hidden_act=options.hidden_act,
-        layer_norm_eps=options.layer_norm_eps,
+        layer_norm_eps=options.layer_norm_eps or BertConfig.layer_norm_eps,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )

@@ -51,10 +51,10 @@ def make_answerer(config, model, vocabulary, context: str):
     """Returns question -> [(answer, probability)], best first; '' for no answer."""
     import numpy as np
 
-    from official.data.squad import answers, features, reading
+    from official.data.squad import answers, features, squad_files
 
-    windows = features.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
-    rules = answers.Rules(
+    windows = features.WindowRules(config.max_seq_length, config.doc_stride, config.max_query_length)
+    rules = answers.AnswerRules(
         config.n_best_size,
         config.max_answer_length,
         config.version_2_with_negative,
@@ -62,7 +62,7 @@ def make_answerer(config, model, vocabulary, context: str):
     )
 
     def answer(question: str) -> list[tuple[str, float]]:
-        data = reading.SquadData(
+        data = squad_files.SquadData(
             "",
             "",
             "",
@@ -70,7 +70,7 @@ def make_answerer(config, model, vocabulary, context: str):
             config.version_2_with_negative,
             [""],
             [context],
-            [reading.Question("0", question, 0, (), (), False)],
+            [squad_files.Question("0", question, 0, (), (), False)],
             {},
             [],
         )

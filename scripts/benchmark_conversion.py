@@ -38,8 +38,9 @@ def write_random(config_file: str, prefix: str) -> int:
     """Writes a Google checkpoint of random numbers, a tensor at a time. Returns its bytes."""
     import numpy as np
 
-    from official.checkpoint.formats import bundle, canonical
-    from official.checkpoint.formats.tensors import Tensor
+    from official.checkpoint.containers import bundle
+    from official.checkpoint.mapping import canonical
+    from official.checkpoint.mapping.tensors import Tensor
     from official.config import bert_config_from_dict, read_json
 
     model = bert_config_from_dict(read_json(config_file, "bert_config_file"), config_file)
@@ -107,7 +108,7 @@ def measure(config_file: str, folder: str) -> dict:
 
 def same(folder: str) -> bool:
     """Compares the tensors of the first and the last checkpoint."""
-    from official.checkpoint.formats import bundle
+    from official.checkpoint.containers import bundle
 
     first, last = (bundle.read(bundle.locate(os.path.join(folder, name))) for name in ("a", "c"))
     return first.keys() == last.keys() and all(

@@ -55,7 +55,7 @@ def creation_cases(flags, folder: str) -> dict:
     from official.data.pretraining import creation, pairs
 
     def make(length: int, predictions: int, dupes: int, kind: str):
-        rules = pairs.Rules(length, predictions, dupes)
+        rules = pairs.ExampleRules(length, predictions, dupes)
         job = creation.Job(
             flags.input_files,
             os.path.join(folder, f"{length}_{dupes}_{kind}"),
@@ -95,14 +95,14 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
     """Returns ({name: what reads the records of 512 tokens a few times}, {name: how many records})."""
     import tensorflow as tf
 
-    from official.data.records import batches as reading
-    from official.data.records import schema
+    from official.data.pipeline import TrainingOrder
+    from official.data.records import record_batches, record_files, schema
 
     length, predictions = SHAPES[-1]
     cases, counts = {}, {}
     for kind in FORMATS:
         made = os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}")
-        paths = reading.find_files(os.path.join(made, "*.tfrecord"), "input_files")
+        paths = record_files.find_files(os.path.join(made, "*.tfrecord"), "input_files")
         batches = (
             _READ_EPOCHS
             * sum(read_json(os.path.join(made, "manifest.json"))["files"].values())
@@ -112,7 +112,9 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
 
         # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that
         # does not count.
-        iterator = iter(reading.training_dataset(paths, features, _READ_BATCH, seed=1, streams=len(paths)))
+        iterator = iter(
+            record_batches.training_dataset(paths, features, _READ_BATCH, TrainingOrder(seed=1), len(paths))
+        )
 
         @tf.function
         def read(iterator=iterator, batches=batches):

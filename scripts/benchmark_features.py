@@ -37,15 +37,15 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
-    from official.data.squad import cache, features, reading
+    from official.data.squad import cache, features, squad_files
     from official.data.word_pieces import vocabulary
     from official.reporting import environment, measurement
 
     words = vocabulary.load_for_text(flags.vocab_file, flags.do_lower_case)
-    rules = features.Rules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
+    rules = features.WindowRules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
 
     def make():
-        data = reading.read_squad(
+        data = squad_files.read_squad(
             flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False
         )
         return data, cache.load_or_make_features(data, words, rules, cache_dir=None)

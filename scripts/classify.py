@@ -27,7 +27,7 @@ def make_labeller(config, model, vocabulary):
     """Returns list of texts of one row -> one line: the label with its probability, or the score."""
     import tensorflow as tf
 
-    from official.data.glue import features, reading, tasks
+    from official.data.glue import features, tasks, tsv_files
     from official.data.rows import token_rows
     from official.data.word_pieces.tokenization import Tokenizer
 
@@ -35,7 +35,7 @@ def make_labeller(config, model, vocabulary):
 
     def label(texts: list[str]) -> str:
         made = features.make_features(
-            reading.GlueRows("", tuple([text] for text in texts), None, []),
+            tsv_files.GlueRows("", tuple([text] for text in texts), None, []),
             tokenizer,
             vocabulary,
             config.max_seq_length,

@@ -105,7 +105,7 @@ def main() -> None:
         pairs,  # after the flags are checked: these load TensorFlow
     )
 
-    rules = pairs.Rules(**{name: flags.pop(name) for name in pairs.Rules.__dataclass_fields__})
+    rules = pairs.ExampleRules(**{name: flags.pop(name) for name in pairs.ExampleRules.__dataclass_fields__})
     job = creation.Job(rules=rules, **flags)
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")

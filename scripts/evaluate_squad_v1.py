@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import command_line
 
-from official.data.squad import evaluation, reading
+from official.data.squad import evaluation, squad_files
 
 _VERSION = "1.1"
 
@@ -26,8 +26,8 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
-    gold = reading.read_gold_answers(flags.data)
-    predictions = reading.read_by_question(flags.predictions, (str,), "texts")
+    gold = squad_files.read_gold_answers(flags.data)
+    predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     if gold.version != _VERSION:
         print(f"Evaluation expects v-{_VERSION}, but got dataset with v-{gold.version}", file=sys.stderr)
     result = evaluation.evaluate_v1(gold.answers, predictions)

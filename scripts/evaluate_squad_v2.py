@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 
 from official.config import ConfigError
-from official.data.squad import evaluation, reading
+from official.data.squad import evaluation, squad_files
 
 
 def parse_flags():
@@ -55,10 +55,12 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
-    gold = reading.read_gold_answers(flags.data)
-    predictions = reading.read_by_question(flags.predictions, (str,), "texts")
+    gold = squad_files.read_gold_answers(flags.data)
+    predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     na_probs = (
-        reading.read_by_question(flags.na_prob_file, (int, float), "numbers") if flags.na_prob_file else None
+        squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
+        if flags.na_prob_file
+        else None
     )
     result = evaluation.evaluate_v2(gold.answers, predictions, na_probs, flags.na_prob_thresh)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
@@ -74,7 +76,7 @@ def main() -> None:
 
 
 def _draw(
-    gold: reading.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
+    gold: squad_files.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
 ) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
     from official.data.squad import plots  # loads matplotlib
@@ -89,7 +91,7 @@ def _draw(
     return {f"{name}_ap": curve.average for name, curve in curves.items()}
 
 
-def _explain(gold: reading.GoldAnswers, predictions: dict[str, str]) -> None:
+def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
     scores = evaluation.score_v2(gold.answers, predictions)
     print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
     for kinds in (

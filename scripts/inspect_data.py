@@ -118,11 +118,11 @@ def main() -> None:
     from official.data.pretraining import (
         inspection,
     )  # after the flags are checked: TensorFlow takes seconds to load
-    from official.data.records import batches as reading
+    from official.data.records import record_files
 
-    paths = {"records": reading.find_files(",".join(flags.files))}
+    paths = {"records": record_files.find_files(",".join(flags.files))}
     if flags.compare_to:
-        paths["compare_to"] = reading.find_files(flags.compare_to, "compare_to")
+        paths["compare_to"] = record_files.find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
     summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
     shares = {name: summary.shares() for name, summary in summaries.items()}

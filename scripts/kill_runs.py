@@ -232,7 +232,7 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
     predictions."""
     import numpy as np
 
-    from official.checkpoint import reading
+    from official.checkpoint.containers import bundle
 
     if process.popen.returncode:
         return [
@@ -244,7 +244,7 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
         for name in ("status", "step", "samples", "eval_accuracy", "eval_loss", "best_step")
         if results[0].get(name) != results[1].get(name)
     ]
-    readers = [reading.new_reader(f"{folder}/ckpt-{results[1]['step']}") for folder in (ours, theirs)]
+    readers = [bundle.new_reader(f"{folder}/ckpt-{results[1]['step']}") for folder in (ours, theirs)]
     for name in readers[1].get_variable_to_shape_map():
         if not np.array_equal(*(reader.get_tensor(name) for reader in readers)):
             found.append(f"ckpt: {name}")

@@ -6,11 +6,11 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import convert as convert_lib
-from official.checkpoint import reading
-from official.checkpoint.formats import canonical, companions, registry
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import companions, registry
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
@@ -111,7 +111,7 @@ def load_masked_lm(path: str, vocab_file: str | None = None, do_lower_case: bool
       ConfigError: where there is no checkpoint, vocabulary or masked-LM head, or they do not fit together.
     """
     checkpoint = registry.open_checkpoint(path, "--checkpoint")
-    options = convert_lib.with_companions(Options(vocab_file=vocab_file), checkpoint)
+    options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
         _check_head(tensors, path)
@@ -119,7 +119,7 @@ def load_masked_lm(path: str, vocab_file: str | None = None, do_lower_case: bool
         vocabulary = _vocabulary_of(options, do_lower_case, checkpoint.location, config)
         model = BertPretrainer(config)
         _assign(model, tensors, path)
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise ConfigError(f"--checkpoint={path}: unreadable checkpoint ({error}).") from None
     return MaskedLM(model, config, vocabulary, Tokenizer(vocabulary))
 

@@ -41,10 +41,10 @@ def parse_flags():
 
 def read_examples(path: str, record_format: str):
     """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
-    from official.data.records import batches as reading
+    from official.data.records import record_files
 
     try:
-        yield from reading.read_examples(path, record_format)
+        yield from record_files.read_rows(path, record_format)
     except ConfigError as error:
         raise ConfigError(f"--input_files: {error}") from None
 
@@ -81,11 +81,11 @@ def picked_examples(files: list[str], record_format: str, counts: list[int], pos
 
 def joined(examples, record_format: str):
     """Yields records that hold the examples."""
-    from official.data.records import containers as records
+    from official.data.records import record_formats
 
     examples = iter(examples)
-    while some := list(itertools.islice(examples, records.examples_per_record(record_format))):
-        yield from records.join(some, record_format)
+    while some := list(itertools.islice(examples, record_formats.rows_per_record(record_format))):
+        yield from record_formats.join(some, record_format)
 
 
 def write_records(path: str, records) -> None:
@@ -113,15 +113,15 @@ def _progress(examples, what: str):
 
 def main() -> None:
     flags = parse_flags()
-    from official.data.records import batches as reading  # after the flags are checked: it loads TensorFlow
+    from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
 
-    files = reading.find_files(flags.input_files, "input_files")
+    files = record_files.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, files):
         raise ConfigError(
             f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
             " name."
         )
-    record_format = reading.detect_format(files)
+    record_format = record_files.detect_format(files)
     counts = count_examples(files, record_format)
     examples = sum(counts)
     if examples < flags.num_samples:

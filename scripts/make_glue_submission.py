@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import command_line
 
 from official.config import ConfigError
-from official.data.glue import reading, submission
+from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS, GlueTask
 
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
@@ -71,7 +71,7 @@ def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
 def check(task: GlueTask, path: str, data_dir: str | None) -> int:
     """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
     should be."""
-    rows = len(reading.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
+    rows = len(tsv_files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
     submission.check_predictions(task, path, rows)
     return rows
 

@@ -99,25 +99,15 @@ def reset_highest() -> None:
 
 def measure_steps(config, steps: int) -> list[int]:
     """Returns the bytes that each of some training steps takes at its peak."""
-    import tensorflow as tf
-
-    from official.distribution import strategy as strategy_lib
     from official.tasks import TASKS
-    from official.training import step as step_lib
+    from official.training import step_benchmark
 
-    strategy, task = strategy_lib.make_strategy(config), TASKS[config.task](config)
-    state = step_lib.make_state(config, task, strategy)
-    iterator = iter(
-        strategy_lib.distribute(lambda _: task.synthetic_dataset(config.train_batch_size), strategy)
-    )
-    train_loop = step_lib.make_train_loop(config, task, state, strategy)
+    step = step_benchmark.make_step(config, TASKS[config.task], steps=1)
     peaks = []
     for _ in range(steps + 1):  # the first compiles
         reset_highest()
         before = resident_bytes("VmRSS")
-        tf.nest.map_structure(
-            lambda value: value.numpy(), train_loop(iterator, tf.constant(1), step_lib.no_totals(task))
-        )
+        step()
         peaks.append(resident_bytes("VmHWM") - before)
     return peaks[1:]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 
 from absl import logging
 
@@ -24,6 +25,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    block_type: str = "bert"  # of block_types()
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
@@ -71,17 +73,15 @@ _FREE_KEYS = frozenset(
     transformers_version typical_p use_bfloat16 use_cache xla_device
     """.split()
 )
-# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the
-# error function.
-ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
-# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see
-# `activation_of`.
-_ACTIVATION_ALIASES = {
-    **dict.fromkeys(
-        ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"
-    ),
-    "gelu_python": "gelu_erf",
+# The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
+# forms: Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
+# `activation_of`. `official.modeling.activations` has a row of the same name, which computes it.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
+    "gelu_erf": ("gelu_python",),
+    "relu": (),
 }
+_ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for alias in aliases}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 # What a model computes depends on these, and no tensor's shape tells them.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
@@ -142,16 +142,28 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
             f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e}"
             " are allowed."
         )
-    if model.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])},"
-            " gelu, relu."
-        )
+    _check_names(model, source)
     return model
 
 
+def block_types() -> list[str]:
+    """Returns the kinds of encoder blocks: the names of the files in official/modeling/blocks, one a kind."""
+    folder = pathlib.Path(__file__).parents[1] / "modeling" / "blocks"
+    return sorted(path.stem for path in folder.glob("[a-z]*.py"))
+
+
+def _check_names(model: BertConfig, source: str) -> None:
+    """Raises ConfigError where the activation or the kind of block is not known."""
+    *gelus, relu = ACTIVATIONS
+    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
+        if getattr(model, key) not in allowed:
+            raise ConfigError(
+                f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
+            )
+
+
 def parameters(model: BertConfig) -> int:
-    """Returns the number of weights of the encoder: embeddings, blocks and pooler."""
+    """Returns the number of weights of an encoder with BERT's blocks: embeddings, blocks and pooler."""
     hidden, inner = model.hidden_size, model.intermediate_size
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
     block = 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden

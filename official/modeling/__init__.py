@@ -1,7 +1,16 @@
-"""Tensors to tensors: the layers of BERT, its heads and losses.
+"""Tensors to tensors: the model as a list of stages, its heads and its losses.
 
-Shape suffixes: B batch, L length, M attended length, P predictions, D hidden, H heads, K head size, F feed-forward,
-V vocabulary, C classes. Variables carry Google's TF1 names, so that a checkpoint's names need no map.
+Where to look:
+  stages      what a stage is, and how a list of them is run
+  encoder     embeddings, blocks and pooler, as stages; pretrainer and fine_tuning add their heads
+  blocks/     one file for each kind of block (`block_type` in the model's JSON)
+  operations/ what is bound by memory, twice: plain (TensorFlow's own gradients) and fused (faster on CPUs)
+
+Keras layers hold variables under Google's TF1 names, so that a checkpoint's names need no map. A layer's
+`tensors()` reads its variables, in the type to compute in. What is done with them are functions of tensors.
+
+Shape suffixes: B batch (rows), L length, M attended length, P predictions, S sequences in a row, D hidden,
+H heads, K head size, F feed-forward, V vocabulary, C classes.
 """
 
 import tensorflow as tf

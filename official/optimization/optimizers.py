@@ -1,11 +1,14 @@
-"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own fused ones and tensorflow-addons'."""
+"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own compiled ones and
+tensorflow-addons'."""
+
+from __future__ import annotations
 
 import importlib.util
 from typing import Protocol
 
 import tensorflow as tf
 
-from official.optimization import fused, plain
+from official.optimization import compiled, plain
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
 # the gamma of the MLM head is decayed there; one list serves both optimizers here.
@@ -54,7 +57,7 @@ def build_optimizer(config, schedule) -> Optimizer:
         excluded=list(EXCLUDED),
     )
     if config.fused_ops:
-        return {"lamb": fused.Lamb, "adamw": fused.AdamW}[config.optimizer_type](**hyper)
+        return {"lamb": compiled.Lamb, "adamw": compiled.AdamW}[config.optimizer_type](**hyper)
     if has_addons():
         from official.optimization import addons  # a second of start-up
 

@@ -1,5 +1,7 @@
 """Learning-rate schedules: pure functions of the step."""
 
+from __future__ import annotations
+
 import math
 
 import tensorflow as tf

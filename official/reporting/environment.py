@@ -51,7 +51,7 @@ def commit() -> str | None:
 
 def machine() -> dict:
     """Returns what the speed of a run depends on."""
-    cpu = {}
+    cpu: dict[str, str] = {}
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:

@@ -2,6 +2,8 @@
 
 import os
 
+from official.io.files import is_remote
+
 
 def drop(paths: list[str]) -> int:
     """Drops local files from the page cache. Needs no privileges; other files stay.
@@ -13,7 +15,7 @@ def drop(paths: list[str]) -> int:
         return 0
     dropped = 0
     for path in paths:
-        if "://" in path:
+        if is_remote(path):
             continue
         try:
             file = os.open(path, os.O_RDONLY)

@@ -10,18 +10,11 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.formats import (
-    bundle,
-    garden,
-    google,
-    object_bundle,
-    onnx_file,
-    popart,
-    research,
-    tensors,
-)
-from official.checkpoint.formats.options import Options
+from official.checkpoint.containers import bundle, object_bundle, onnx_file
+from official.checkpoint.formats import garden, google, popart, research
 from official.checkpoint.manager import CheckpointManager
+from official.checkpoint.mapping import tensors
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
@@ -292,7 +285,7 @@ def canonical_tensors(model) -> dict:
 def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
     location = object_bundle.target(str(tmp_path), "model")
     mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
-    object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
+    garden.write(mapped.tensors, location, Options(num_attention_heads=4), lambda size: None)
     for sizes in (None, BertConfig(**TINY)):
         assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, sizes).fresh
     with pytest.raises(
@@ -387,7 +380,7 @@ def test_popart_names_are_strict_too(tmp_path, model):
 
 def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model):
     bundle.write(
-        research.from_canonical(canonical_tensors(model), Options(baseline=True)).tensors,
+        research.from_canonical(canonical_tensors(model), Options.of(baseline=True)).tensors,
         str(tmp_path / "model"),
     )
     report = initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), str(tmp_path))
@@ -396,10 +389,10 @@ def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model):
 
 def test_a_step_that_cannot_be_read_is_said(tmp_path, model, monkeypatch):
     def fail():
-        raise initialize.reading.DamagedError("global_step: checksum")
+        raise initialize.DamagedError("global_step: checksum")
 
     monkeypatch.setattr(
-        initialize.registry.bundle,
+        bundle,
         "read",
         lambda prefix: {
             "bert/encoder/layer_0/attention/self/qkv_bias": tensors.zeros((96,), np.float32),

@@ -14,12 +14,12 @@ import pytest
 import safetensors.numpy
 
 from checkpoints_tools import convert_ckpt, verification
-from official.checkpoint import conversion_report, initialize, publication
-from official.checkpoint import convert as convert_lib
+from official.checkpoint import companions, conversion_report, initialize, publication, registry
+from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
-from official.checkpoint.formats import bundle, canonical, registry
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.io import label_files
 from official.modeling.pretrainer import BertPretrainer
@@ -81,12 +81,12 @@ def random_checkpoint(heads=canonical.PRETRAINING_HEADS, slots=(), seed: int = 1
 
 def write(tensors, format_name: str, folder, options=OPTIONS) -> str:
     """Writes canonical tensors in a format and returns where."""
-    names, container = registry.get_format(format_name)
-    mapped = names.from_canonical(tensors, options)
+    target = registry.get_format(format_name)
+    mapped = target.from_canonical(tensors, options)
     assert not mapped.unmatched and not mapped.dropped
     os.makedirs(folder, exist_ok=True)
-    location = container.target(str(folder), "model.ckpt-7")
-    container.write(mapped.tensors, location, options, lambda size: None)
+    location = target.load_container().target(str(folder), "model.ckpt-7")
+    target.write(mapped.tensors, location, options, lambda size: None)
     return location
 
 
@@ -263,7 +263,11 @@ def test_weights_that_are_no_finite_numbers_are_refused_by_name(values, message,
         if array.size == values.size and array.max() in (3, np.inf)
     )
     with pytest.raises(ConfigError, match=message.format(re.escape(theirs))) as error:
-        convert(start, "google" if first != "google" else "keras", str(tmp_path / "b"), first)
+        convert(
+            registry.open_checkpoint(start, "PATH", first),
+            "google" if first != "google" else "keras",
+            str(tmp_path / "b"),
+        )
     assert (
         "\n" not in str(error.value)
         and len(str(error.value)) < 300 + len(str(tmp_path))
@@ -424,7 +428,8 @@ def test_the_activation_goes_along(ours, theirs, between, second, tmp_path):
     assert ("hidden_act=gelu_erf" in " ".join(there["notes"])) == (
         ours == "gelu_erf"
     ) and "layer_norm_eps=1e-05" in conversion_report.describe(there)
-    back = convert(there["target"]["path"], "huggingface", str(tmp_path / "c"), second)
+    checkpoint = registry.open_checkpoint(there["target"]["path"], "PATH", second)
+    back = convert(checkpoint, "huggingface", str(tmp_path / "c"))
     assert back["hidden_act"] == ours and hidden_act_in(tmp_path / "c") == theirs and not back["notes"]
     assert (tmp_path / "a/config.json").read_text() == (tmp_path / "c/config.json").read_text()
 
@@ -466,7 +471,7 @@ def test_a_format_is_read_with_its_own_configuration(tmp_path):
         (f"{folder}/model", "google", "gelu_tanh"),
     ):
         checkpoint = registry.open_checkpoint(path, "PATH", name)
-        assert convert_lib.with_companions(Options(), checkpoint).hidden_act == expected
+        assert companions.with_companions(Options(), checkpoint).hidden_act == expected
 
 
 @pytest.mark.parametrize(
@@ -761,8 +766,9 @@ def test_verification_fails_on_nan_and_takes_the_same_at_both_ends(tmp_path):
 
 def test_what_cannot_be_verified_is_refused_before_it_is_written(tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
+    checkpoint = registry.open_checkpoint(start, "PATH", "google")
     with pytest.raises(ConfigError, match="does not divide"):
-        verification.check(start, "google", dataclasses.replace(OPTIONS, num_attention_heads=3))
+        verification.check(checkpoint, dataclasses.replace(OPTIONS, num_attention_heads=3))
 
 
 @pytest.mark.parametrize("output_dir", ["", "."])

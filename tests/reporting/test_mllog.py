@@ -11,6 +11,7 @@ import pytest
 
 from official.config import ConfigError
 from official.reporting import mllog
+from official.reporting.observer import Start
 from official.tasks import TASKS
 from official.training import page_cache, runner
 from official.training.loop import Loop, NonFiniteError
@@ -307,11 +308,10 @@ def test_a_closed_stdout_does_not_stop_a_run(run_config, monkeypatch):
 def test_a_remote_log_is_there_before_the_end(run_config):
     config = run_config(mllog_file="ram://mllog_test/log.txt")
     log = mllog.MLPerfLog(
-        config.mllog_file, mllog.run_settings(config, "cpu-1"), 0, goes_on=False, evaluated=False
+        config.mllog_file, mllog.run_settings(config, "cpu-1", 8, 2), 0, goes_on=False, evaluated=False
     )
-    log.initialize(["a"], since=1.0)
-    log.run_start()
-    log.flush()
+    log.on_start(Start(0, 0, 20, ("a",), process_started=1.0, caches_dropped=False))
+    log.on_checkpoint(0)
     assert keys(mllog.read_events(config.mllog_file))[-1] == "run_start"
 
 

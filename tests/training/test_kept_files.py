@@ -14,12 +14,15 @@ from official.tasks import TASKS
 from official.training import kept_files, runner
 from tests.conftest import ROOT, TINY
 from tests.data.glue.test_glue_data import write_split
-from tests.tasks.test_fine_tuning import run  # fixtures  # pylint: disable=unused-import
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import ask  # pylint: disable=wrong-import-position
 import classify  # pylint: disable=wrong-import-position
 import fine_tuned  # pylint: disable=wrong-import-position
+
+
+def run(config):
+    return runner.run(config, TASKS[config.task])
 
 
 def given(folder, **flags):

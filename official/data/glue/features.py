@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from official.data.glue.reading import GlueRows
+from official.data.glue.tsv_files import GlueRows
 from official.data.pretraining.pairs import kept_lengths
 from official.data.rows import ragged
 from official.data.word_pieces.tokenization import Tokenizer

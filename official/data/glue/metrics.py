@@ -1,5 +1,6 @@
 """GLUE's metrics over a whole set, by scikit-learn and SciPy.
- Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
+
+Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
 fewer than two; the F1 of no positive example) it is 0.0: such predictions say nothing.
 """
 

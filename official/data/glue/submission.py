@@ -1,5 +1,6 @@
 """Predictions of a test set -> the file that GLUE's server takes, and back with every row checked.
- A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
+
+A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
 Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0
 and 5.
 """

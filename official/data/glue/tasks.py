@@ -1,6 +1,7 @@
 """The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
 predictions are called.
- Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
+
+Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
 differ, as they do.
 
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.

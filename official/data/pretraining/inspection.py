@@ -9,9 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import batches as reading
-from official.data.records import containers as records
-from official.data.records import schema
+from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
 
 _HASH_SEED = 7
@@ -86,7 +84,7 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     for path in paths:
         summary.bytes += tf.io.gfile.stat(path).length
         first = 1
-        for batch in reading.read_batches(path, kind):
+        for batch in record_files.read_batches(path, kind):
             _count(summary, _parse(path, first, batch, features, kind), vocabulary, weights)
             first += len(batch)
     return summary
@@ -95,15 +93,17 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
 def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""
-    record = next((batch[0] for batch in reading.read_batches(path, "plain", limit=1)), None)
-    kind = records.detect_format(record) if record is not None else None
+    record = next((batch[0] for batch in record_files.read_batches(path, "plain", limit=1)), None)
+    kind = record_formats.detect_format(record) if record is not None else None
     if kind is None:
         raise ConfigError(
             f"{path}, record 1:"
             f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
-            f" formats {', '.join(records.FORMATS)} of create_pretraining_data.py."
+            f" formats {', '.join(record_formats.FORMATS)} of create_pretraining_data.py."
         )
-    features = schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
+    features = schema.pretraining_schema(
+        *record_formats.sizes_of(record, kind), vocabulary and vocabulary.size
+    )
     return kind, {
         name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()
     }  # nothing is cut to 32 bits
@@ -114,7 +114,7 @@ def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str)
     try:
         values = {
             name: value.numpy()
-            for name, value in records.parse_batch(tf.constant(batch), features, kind).items()
+            for name, value in record_formats.parse_records(tf.constant(batch), features, kind).items()
         }
         suspect = _faults(values, features).any()
     except (
@@ -125,7 +125,9 @@ def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str)
     if not suspect:
         return values
     for number, record in enumerate(batch, first):
-        fault = records.describe_mismatch(record, features, kind) or _describe_faults(record, features, kind)
+        fault = record_formats.describe_mismatch(record, features, kind) or _describe_faults(
+            record, features, kind
+        )
         if fault:
             raise ConfigError(f"{path}, record {number}: {fault}.")
     return values
@@ -166,7 +168,7 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
 def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
     values = {
         name: value.numpy()
-        for name, value in records.parse_batch(tf.constant([record]), features, kind).items()
+        for name, value in record_formats.parse_records(tf.constant([record]), features, kind).items()
     }
     faults = _faults(values, features)
     bad = np.flatnonzero(faults.any(axis=1))
@@ -211,7 +213,7 @@ def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str
     {token} where it is kept."""
     kind, features = _describe(path, vocabulary)
     for number, record in enumerate(
-        itertools.chain.from_iterable(reading.read_batches(path, kind, limit=count)), 1
+        itertools.chain.from_iterable(record_files.read_batches(path, kind, limit=count)), 1
     ):
         values = _parse(path, number, [record], features, kind)
         rows = len(values["input_ids"])

@@ -1,5 +1,6 @@
 """Where an interleaved reading of files stands after some records: found by arithmetic, not by reading.
- A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
+
+A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
 last block of a file is what is left. A place whose file gives nothing more stays empty for that turn and
 takes the next file at its next one. That is how tf.data's interleave works on files that are read in batches
 of `part`; so a reading that goes on is a new one of the files in the order in which their turns come, each

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data.squad import features as features_lib
 from official.data.squad.features import Features
-from official.data.squad.reading import SquadData
+from official.data.squad.max_context import is_max_context
+from official.data.squad.squad_files import SquadData
 from official.io import writing
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 2048  # are searched at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class AnswerRules:
     """What counts as an answer; the fields are the flags of the same names."""
 
     n_best_size: int = 20
@@ -65,7 +65,7 @@ class Answers:
 
 
 def answer_questions(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: AnswerRules
 ) -> Answers:
     """Finds the answers to all questions.
 
@@ -95,14 +95,6 @@ def answer_questions(
         )
         _add(answers, question.id, found, nulls and nulls[number], rules)
     return answers
-
-
-def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
-    """Returns the predictions of version 2 with another null_score_diff_threshold."""
-    return {
-        identity: "" if odds > threshold else answers.best_texts[identity]
-        for identity, odds in answers.null_odds.items()
-    }
 
 
 def write_answers(answers: Answers, folder: str) -> list[str]:
@@ -167,11 +159,11 @@ class _Candidates(NamedTuple):
 
 
 def _search(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
 ) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer."""
-    may_start, may_end = features_lib.is_max_context(features), features.is_context()
+    may_start, may_end = is_max_context(features), features.is_context()
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)
@@ -270,7 +262,7 @@ def _add(
     identity: str,
     found: dict[str, tuple[float, float]],
     null: tuple[float, float] | None,
-    rules: Rules,
+    rules: AnswerRules,
 ) -> None:
     """Adds a question's n-best list and prediction."""
     texts = list(found.items())

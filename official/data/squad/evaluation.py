@@ -1,5 +1,6 @@
 """The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
- A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
+
+A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
 is the best over its answers; all results are in percent. Sums are taken in the order of the file, as the
 published scripts take them.
 

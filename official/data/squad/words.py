@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 
 from official.data.rows import ragged
-from official.data.squad.reading import SPACES, WORD
+from official.data.squad.squad_files import SPACES, WORD
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 

@@ -1,6 +1,7 @@
 """English prose that is on every machine with Python: the language reference and the docstrings of installed
 packages.
- Sources are parsed, never imported. A document is the prose of one module or of one topic of the language
+
+Sources are parsed, never imported. A document is the prose of one module or of one topic of the language
 reference, one sentence per element. Sentences that occur twice are dropped everywhere, before documents are
 split into training and evaluation, and so are evaluation sentences that share a run of words with the
 training text.

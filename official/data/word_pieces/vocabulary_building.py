@@ -1,5 +1,6 @@
 """Text -> a new vocabulary of word pieces, the same for the same text on any machine.
- Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
+
+Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
 decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
 order: left to itself it would number them by chance, and ties with them.
 """

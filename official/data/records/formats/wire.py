@@ -1,6 +1,7 @@
 """Arrays -> serialized tf.train.Examples, the very bytes that protobuf writes, without a Python step per
 value.
- A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its
+
+A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its
 values. The values of a batch are turned into varints together: one look-up gives their bytes, filled up with
 zeros to four each, and these zeros are deleted from a row at once. No byte of a varint is zero, but for that
 of the value 0 itself.
