@@ -20,7 +20,9 @@ from official.checkpoint.convert import convert
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import Options
+from official.cli import convert as convert_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
+from official.inference import verification
 from official.io import label_files
 from official.modeling.pretrainer import BertPretrainer
 from tests import numpy_bert
@@ -739,9 +741,6 @@ def test_flags_take_no_arguments_from_others(arguments, expected, monkeypatch):
 
 
 def parse(monkeypatch, *arguments):
-    monkeypatch.syspath_prepend(os.path.join(ROOT, "scripts"))
-    from checkpoints_tools import convert_ckpt
-
     monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *arguments])
     return convert_ckpt.parse_flags()
 
