@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from checkpoints_tools import convert_ckpt, inspect_ckpt, verification
 from official.checkpoint import companions, conversion_report, initialize, publication, registry
 from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
