@@ -20,6 +20,7 @@ from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import Options
 from official.cli import convert as convert_ckpt
+from official.cli import inspect as inspect_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
 from official.io import label_files
