@@ -20,7 +20,7 @@ ALLOWED = {
     "tasks": {"config", "io", "modeling", "data"},
     "serving": {"config", "io", "modeling", "data"},
     "training": {"config", "io", "optimization", "distribution", "checkpoint", "reporting"},
-    "planning": {"config", "io", "modeling", "optimization", "distribution", "training", "reporting"},
+    "planning": {"config", "io", "modeling", "optimization", "distribution"},
     "cli": {"config", "io"},
 }
 SOURCES = sorted(
