@@ -69,9 +69,7 @@ setup(
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={
-        "gpu": per_stack(
-            tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]
-        ),
+        "gpu": per_stack(tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]),
         "wandb": ["wandb>=0.28,<1"],
         "onnx": per_stack(
             # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.

@@ -1,6 +1,6 @@
 """PerfZero benchmarks: a method runs one flagfile and reports speed, accuracy, start-up time and memory.
 
-    pip install '.[perfzero]' -c constraints.txt
+    pip install '.[perfzero]' -c constraints/tf215.txt
     python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero \
         --python_path=$PWD --root_data_dir=/data \
         --benchmark_methods=tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_8_gpu
