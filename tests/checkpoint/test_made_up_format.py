@@ -1,6 +1,8 @@
 """A format is one file: a made-up one is found, converted both ways, inspected, trained from."""
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -170,3 +172,15 @@ def test_reports_keep_the_older_name(tmp_path):
 def test_names_of_formats_need_no_tensorflow():
     code = "import sys, official.checkpoint.registry; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_nothing_outside_of_the_folder_knows_a_format_by_name():
+    names = {name for one in registry.FORMATS.values() for name in one.names}
+    for path in (ROOT / "official").rglob("*.py"):
+        if path.is_relative_to(ROOT / "official/checkpoint/formats"):
+            continue
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        assert not texts & names or "benchmark" in path.parts, path
+        imported = re.findall(r"checkpoint\.formats(?: import|\.)", path.read_text(encoding="utf-8"))
+        assert not imported, path
