@@ -32,7 +32,11 @@ setup(
     name="bert-tf2",
     version="0.1.0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
-    packages=find_packages(include=["official*", "tf2_bert*"]),
+    # configs/ of the repository is official/configs of the wheel: see official/cli/configs.py.
+    packages=[*find_packages(include=["official*", "tf2_bert*"]), "official.configs"],
+    package_dir={"official.configs": "configs"},
+    package_data={"official.configs": ["**/*.flags", "**/*.json"]},
+    entry_points={"console_scripts": ["bert = official.cli.main:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
         *per_stack(
@@ -65,9 +69,7 @@ setup(
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={
-        "gpu": per_stack(
-            tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]
-        ),
+        "gpu": per_stack(tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]),
         "wandb": ["wandb>=0.28,<1"],
         "onnx": per_stack(
             # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.

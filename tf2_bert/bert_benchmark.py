@@ -1,6 +1,6 @@
 """PerfZero benchmarks: a method runs one flagfile and reports speed, accuracy, start-up time and memory.
 
-    pip install '.[perfzero]' -c constraints.txt
+    pip install '.[perfzero]' -c constraints/tf215.txt
     python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero \
         --python_path=$PWD --root_data_dir=/data \
         --benchmark_methods=tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_8_gpu
@@ -139,7 +139,8 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
                 " of its own in output_dir. Use output_dir."
             )
         own = {"model_dir": _free_folder(os.path.join(self._output_dir, method))}
-        if self._tpu and {**settings, **self._default_flags}.get("distribution_strategy") == "tpu":
+        backend = {**settings, **self._default_flags}.get("distribution_strategy")
+        if self._tpu and backend in config_lib.FIELDS["tpu"].backends:
             own["tpu"] = self._tpu
         return config_lib.build_config(
             [

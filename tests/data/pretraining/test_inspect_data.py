@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from official.cli.data import inspect as inspect_data
 from official.config import ConfigError
 from official.data.pretraining import creation, inspection, pairs
 from official.data.records import record_files, record_formats, schema
@@ -17,9 +18,6 @@ from tests.conftest import ROOT, make_records, write_records
 from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_text, write
 from tests.data.records.test_records import make_examples
 from tests.records import serialize_example
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import inspect_data  # pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
