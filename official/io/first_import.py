@@ -1,4 +1,4 @@
-"""The first import of a package whose C++ code writes to stderr while it is loaded, without what it writes there."""
+"""The first import of a package whose C++ code logs to stderr while it is loaded, without those lines."""
 
 import contextlib
 import importlib.util
@@ -43,8 +43,8 @@ def quieten(package: str) -> None:
 
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
-    """Keeps back the log lines of level INFO that the process writes to its stderr, also from C++; all else is
-    written when the block ends."""
+    """Keeps back the log lines of level INFO that the process writes to its stderr, also from C++; all else
+    is written when the block ends."""
     import tempfile  # late: who only asks for help does not wait for it
 
     if sys.stderr:

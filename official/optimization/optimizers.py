@@ -4,10 +4,12 @@ tensorflow-addons'."""
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Protocol
 
 import tensorflow as tf
 
+from official.config import Config
 from official.optimization import compiled, plain
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
@@ -39,7 +41,7 @@ class Optimizer(Protocol):
         the context of a replica."""
 
 
-def build_optimizer(config, schedule) -> Optimizer:
+def build_optimizer(config: Config, schedule) -> Optimizer:
     """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -=
@@ -56,13 +58,18 @@ def build_optimizer(config, schedule) -> Optimizer:
         epsilon=config.epsilon,
         excluded=list(EXCLUDED),
     )
-    if config.fused_ops:
-        return {"lamb": compiled.Lamb, "adamw": compiled.AdamW}[config.optimizer_type](**hyper)
+    return _makers(config.fused_ops)[config.optimizer_type](**hyper)
+
+
+def _makers(fused_ops: bool) -> dict[str, Callable[..., Optimizer]]:
+    """Returns {type: what makes it}."""
+    if fused_ops:
+        return {"lamb": compiled.Lamb, "adamw": compiled.AdamW}
     if has_addons():
         from official.optimization import addons  # a second of start-up
 
-        return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
-    return {"lamb": plain.Lamb, "adamw": plain.AdamW}[config.optimizer_type](**hyper)
+        return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}
+    return {"lamb": plain.Lamb, "adamw": plain.AdamW}
 
 
 def has_addons() -> bool:

@@ -98,8 +98,9 @@ class AdamW(Plain):
 class Lamb(Plain):
     """u = m / (sqrt(v) + epsilon) + weight decay * w with corrected m and v, w -= rate * |w| / |u| * u.
 
-    Variables that are not decayed are not adapted either: w -= rate * u. Source: You et al. 2019, "Large Batch
-    Optimization for Deep Learning"; where one of the norms is 0 their ratio is 1, as in tensorflow-addons.
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0
+    their ratio is 1, as in tensorflow-addons.
+    Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
 
     def _change(self, weight, moments, corrections, rate, decays: bool):

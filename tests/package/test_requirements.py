@@ -1,4 +1,4 @@
-"""setup.py asks for what the code imports, in versions that work, for both stacks, with and without constraints/."""
+"""setup.py asks for what the code imports, in versions that work, for both stacks."""
 
 import importlib.metadata
 import os
@@ -47,14 +47,17 @@ def pinned(stack: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
+def all_requirements(settings: dict) -> list[str]:
+    """Returns those of the package, then those of its extras."""
+    extras = settings["extras_require"].values()
+    return [*settings["install_requires"], *(text for extra in extras for text in extra)]
+
+
 def requirements(settings: dict) -> dict[str, Requirement]:
     """Returns {name: requirement} of the package and its extras."""
-    texts = [
-        *settings["install_requires"],
-        *(text for extra in settings["extras_require"].values() for text in extra),
-    ]
+    texts = reversed(all_requirements(settings))
     return {
-        canonical(requirement.name): requirement for requirement in reversed(list(map(Requirement, texts)))
+        canonical(requirement.name): requirement for requirement in map(Requirement, texts)
     }  # the package's own win
 
 
@@ -104,11 +107,7 @@ def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_tested_versions_are_among_those_asked_for(settings_of, stack):
     settings, versions = settings_of(stack), pinned(stack)
-    texts = [
-        *settings["install_requires"],
-        *(text for extra in settings["extras_require"].values() for text in extra),
-    ]
-    for requirement in map(Requirement, texts):
+    for requirement in map(Requirement, all_requirements(settings)):
         version = versions[canonical(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} and {version}"
 
@@ -131,8 +130,8 @@ def test_a_stack_that_there_is_not(settings_of):
 
 
 def test_tf215_has_addons_and_pkg_resources_and_modern_neither(settings_of):
-    """tensorflow-hub, which tensorflow-text 2.15 needs, imports pkg_resources and does not ask for it; setuptools
-    has it up to 80."""
+    """tensorflow-hub, which tensorflow-text 2.15 needs, imports pkg_resources and does not ask for it;
+    setuptools has it up to 80."""
     old, new = (requirements(settings_of(stack)) for stack in STACKS)
     assert "tensorflow-addons" in old and "tensorflow-addons" not in new and "tf-keras" in new
     assert old["setuptools"].specifier.contains("80.9.0") and not old["setuptools"].specifier.contains(
