@@ -32,7 +32,11 @@ setup(
     name="bert-tf2",
     version="0.1.0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
-    packages=find_packages(include=["official*", "tf2_bert*"]),
+    # configs/ of the repository is official/configs of the wheel: see official/cli/configs.py.
+    packages=[*find_packages(include=["official*", "tf2_bert*"]), "official.configs"],
+    package_dir={"official.configs": "configs"},
+    package_data={"official.configs": ["**/*.flags", "**/*.json"]},
+    entry_points={"console_scripts": ["bert = official.cli.main:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
         *per_stack(

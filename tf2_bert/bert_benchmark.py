@@ -139,7 +139,8 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
                 " of its own in output_dir. Use output_dir."
             )
         own = {"model_dir": _free_folder(os.path.join(self._output_dir, method))}
-        if self._tpu and {**settings, **self._default_flags}.get("distribution_strategy") == "tpu":
+        backend = {**settings, **self._default_flags}.get("distribution_strategy")
+        if self._tpu and backend in config_lib.FIELDS["tpu"].backends:
             own["tpu"] = self._tpu
         return config_lib.build_config(
             [

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 from absl import logging
 
@@ -42,7 +43,7 @@ _MOST_PARAMETERS = 10**11
 
 # Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would
 # mean)}.
-_FIXED_KEYS = {
+_FIXED_KEYS: dict[str, tuple[tuple, str]] = {
     "model_type": (("bert",), "another model"),
     "directionality": (("bidi",), "attention in one direction"),
     "pooler_type": (("first_token_transform",), "another pooler"),
@@ -87,7 +88,7 @@ _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 
-def activation_of(values: dict):
+def activation_of(values: dict) -> Any:
     """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
 
     Args:
@@ -224,9 +225,9 @@ def _warn_of_key(key: str, source: str) -> None:
     )
 
 
-def checked_size(key: str, value, source: str):
+def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
-    kind = _BERT_FIELDS[key].type
+    kind: Any = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
     elif kind is int:
@@ -236,7 +237,7 @@ def checked_size(key: str, value, source: str):
         valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
-        allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
+        allowed = "a string" if kind is str else "a positive integer" if kind is int else numbers
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")

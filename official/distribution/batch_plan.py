@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from official.config import Config, ConfigError, nearest_multiples
+from official.config import Config, ConfigError, nearest_multiples, train_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +84,8 @@ def eval_is_due(config: Config, step: int, last_step: int) -> bool:
         return False
     if step >= last_step:
         return True
-    return (
-        bool(step and config.steps_between_eval)
-        and step % config.steps_between_eval == 0
-        and step >= config.steps_before_eval_start
-    )
+    every = config.steps_between_eval
+    return bool(step and every and step % every == 0 and step >= config.steps_before_eval_start)
 
 
 def next_evaluation(config: Config, step: int, last_step: int) -> int:
@@ -97,3 +94,13 @@ def next_evaluation(config: Config, step: int, last_step: int) -> int:
         return last_step
     earliest = max(step + 1, config.steps_before_eval_start)
     return min(-(-earliest // config.steps_between_eval) * config.steps_between_eval, last_step)
+
+
+def evaluation_steps(config: Config) -> list[int]:
+    """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
+    last, step, steps = train_steps(config), 0, []
+    while step < last:
+        step += loop_length(step, config.steps_per_loop, next_evaluation(config, step, last))
+        if eval_is_due(config, step, last):
+            steps.append(step)
+    return steps

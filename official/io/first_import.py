@@ -1,4 +1,4 @@
-"""The first import of a package whose C++ code logs to stderr while it is loaded, without those lines."""
+"""The first import of a package whose C++ code writes to stderr while it is loaded, without that writing."""
 
 import contextlib
 import importlib.util

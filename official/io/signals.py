@@ -161,12 +161,13 @@ def _listen(reader: int) -> None:
         section, _state.received = _state.raised_in or _state.section, data[0]
         section.note(data[0])
         if section.secs is not None:
-            threading.Thread(target=_end_if_still_in, args=(section, data[0]), daemon=True).start()
+            rest = (section, section.secs, data[0])
+            threading.Thread(target=_end_if_still_in, args=rest, daemon=True).start()
     os.close(reader)
 
 
-def _end_if_still_in(section: _Section, number: int) -> None:
-    time.sleep(section.secs)
+def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
+    time.sleep(secs)
     if _state.section is section:
         _end(number)
 

@@ -145,7 +145,7 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main one
         yield
         return
-    received = []
+    received: list[int] = []
     handlers = {
         number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -155,11 +155,12 @@ def signals_held() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in received[:1]:
-            if callable(handlers[number]):
-                handlers[number](number, None)  # sent again, it would count as a second one
+        for first in received[:1]:
+            handler = handlers[signal.Signals(first)]
+            if callable(handler):
+                handler(first, None)  # sent again, it would count as a second one
             else:
-                signal.raise_signal(number)
+                signal.raise_signal(first)
 
 
 def _clean_up_after_killed_ones(folder: str) -> None:

@@ -7,11 +7,11 @@ where they use all cores. The others, vectors, go through ResourceApplyAdam.
 
 from __future__ import annotations
 
-import functools
 import re
-from typing import NamedTuple
 
 import tensorflow as tf
+
+from official.optimization.moments import Moments
 
 _compiled = tf.function(jit_compile=True, autograph=False)
 # Traced and optimised once for all layers that are alike.
@@ -19,66 +19,18 @@ _shared = tf.function(autograph=False, experimental_attributes={"_noinline": Tru
 _LAYER = re.compile(r".*/layer_\d+/")
 
 
-class _Constants(NamedTuple):
-    """What stays the same from step to step; a compiled function has these numbers in it."""
-
-    weight_decay: float
-    beta_1: float
-    beta_2: float
-    epsilon: float
-
-
-class CompiledOptimizer:
-    """What both optimizers share: step, moments `m` and `v`, what does not decay, and one function that
-    updates any layer."""
-
-    def __init__(
-        self, learning_rate, weight_decay: float, beta_1: float, beta_2: float, epsilon: float, excluded
-    ):
-        """Makes the optimizer, in the strategy's scope.
-
-        Args:
-          learning_rate: schedule, float32 of the step.
-          weight_decay: of the weights that `excluded` does not name.
-          beta_1, beta_2, epsilon: of Adam.
-          excluded: regular expressions; variables whose name one of them is found in are not decayed.
-        """
-        self.iterations = tf.Variable(
-            0,
-            trainable=False,
-            dtype=tf.int64,
-            name="iterations",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        self._learning_rate = learning_rate
-        self._constants = _Constants(weight_decay, beta_1, beta_2, epsilon)
-        self._excluded = re.compile("|".join(excluded))
-        self._moments: dict[str, dict[str, tf.Variable]] = {}
-
-    def create_slots(self, variables) -> None:
-        """Creates the moments of variables, no two of one name, in the strategy's scope."""
-        for variable in variables:
-            zeros = functools.partial(tf.zeros, shape=variable.shape, dtype=variable.dtype)
-            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-                # For each name of its own TensorFlow would prepare an operation of its own, a millisecond
-                # that BERT-base would take 400 times.
-                self._moments[variable.name] = {
-                    slot: tf.Variable(zeros, trainable=False, name=slot) for slot in ("m", "v")
-                }
-
-    def get_slot(self, variable, slot: str) -> tf.Variable:
-        return self._moments[variable.name][slot]
+class CompiledOptimizer(Moments):
+    """What both optimizers share: one function that updates any layer."""
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
         replica, all with the same gradients."""
-        layers: dict[str | None, list[tuple]] = {}
+        layers: dict[str, list[tuple]] = {}  # "" for what is in no layer
         for gradient, variable in zip(gradients, variables):
-            layer = _LAYER.match(variable.name)
+            match = _LAYER.match(variable.name)
             handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))
-            layers.setdefault(layer and layer.group(), []).append(
-                (handles, gradient, self._excluded.search(variable.name) is None)
-            )
+            weight = (handles, gradient, self.decays(variable))
+            layers.setdefault(match.group() if match else "", []).append(weight)
         # By this name profiles tell the optimizer's operations from others.
         with tf.name_scope(type(self).__name__):
             step = self._shared_by_updates(factor)

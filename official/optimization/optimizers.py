@@ -1,4 +1,4 @@
-"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own compiled ones and
+"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own, compiled or plain, and
 tensorflow-addons'."""
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Optimizer(Protocol):
         the context of a replica."""
 
 
-def build_optimizer(config: Config, schedule) -> Optimizer:
+def build_optimizer(config: Config, schedule: Callable) -> Optimizer:
     """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
-    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -=
-    rate * |w| / |u| * u.
+    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
+      w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
     --fused_ops=false takes tensorflow-addons' optimizers, or where it is not installed our own in plain
     TensorFlow operations: all three are the same to rounding.
@@ -58,18 +58,16 @@ def build_optimizer(config: Config, schedule) -> Optimizer:
         epsilon=config.epsilon,
         excluded=list(EXCLUDED),
     )
-    return _makers(config.fused_ops)[config.optimizer_type](**hyper)
-
-
-def _makers(fused_ops: bool) -> dict[str, Callable[..., Optimizer]]:
-    """Returns {type: what makes it}."""
-    if fused_ops:
-        return {"lamb": compiled.Lamb, "adamw": compiled.AdamW}
-    if has_addons():
+    makers: dict[str, Callable[..., Optimizer]]
+    if config.fused_ops:
+        makers = {"lamb": compiled.Lamb, "adamw": compiled.AdamW}
+    elif has_addons():
         from official.optimization import addons  # a second of start-up
 
-        return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}
-    return {"lamb": plain.Lamb, "adamw": plain.AdamW}
+        makers = {"lamb": addons.make_lamb, "adamw": addons.make_adamw}
+    else:
+        makers = {"lamb": plain.Lamb, "adamw": plain.AdamW}
+    return makers[config.optimizer_type](**hyper)
 
 
 def has_addons() -> bool:

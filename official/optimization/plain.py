@@ -3,70 +3,30 @@
 What --fused_ops=false takes where tensorflow-addons is not installed; equal to its optimizers to rounding.
 """
 
-import re
-from collections.abc import Callable, Iterable
+from __future__ import annotations
 
 import tensorflow as tf
 
+from official.optimization.moments import Moments
 
-class Plain:
-    """Step, moments `m` and `v`, and what does not decay. A subclass says what becomes of a weight."""
 
-    def __init__(
-        self,
-        learning_rate: Callable,
-        weight_decay: float,
-        beta_1: float,
-        beta_2: float,
-        epsilon: float,
-        excluded: Iterable[str],
-    ):
-        """Makes the optimizer, in the strategy's scope.
-
-        Args:
-          learning_rate: schedule, float32 of the step.
-          weight_decay: of the weights that `excluded` does not name.
-          beta_1, beta_2, epsilon: of Adam.
-          excluded: regular expressions; variables whose name one of them is found in are not decayed.
-        """
-        self.iterations = tf.Variable(
-            0,
-            trainable=False,
-            dtype=tf.int64,
-            name="iterations",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        self._learning_rate, self._weight_decay = learning_rate, weight_decay
-        self._beta_1, self._beta_2, self._epsilon = beta_1, beta_2, epsilon
-        self._excluded = re.compile("|".join(excluded))
-        self._moments: dict[str, dict[str, tf.Variable]] = {}
-
-    def create_slots(self, variables) -> None:
-        """Creates the moments of variables, no two of one name, in the strategy's scope."""
-        for variable in variables:
-            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-                self._moments[variable.name] = {
-                    slot: tf.Variable(tf.zeros_like(variable), trainable=False, name=slot)
-                    for slot in ("m", "v")
-                }
-
-    def get_slot(self, variable, slot: str) -> tf.Variable:
-        return self._moments[variable.name][slot]
+class PlainOptimizer(Moments):
+    """What both optimizers share; a subclass says what becomes of a weight."""
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
         replica, all with the same gradients."""
+        _, beta_1, beta_2, _ = self._constants
         step = tf.cast(self.iterations + 1, tf.float32)
-        corrections = 1 - tf.pow(self._beta_1, step), 1 - tf.pow(self._beta_2, step)
+        corrections = 1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)
         rate = self._learning_rate(self.iterations)
         for gradient, variable in zip(gradients, variables):
             m, v = self._moments[variable.name].values()
             gradient = gradient * factor
-            new_m = self._beta_1 * m + (1 - self._beta_1) * gradient
-            new_v = self._beta_2 * v + (1 - self._beta_2) * tf.square(gradient)
-            decays = self._excluded.search(variable.name) is None
+            new_m = beta_1 * m + (1 - beta_1) * gradient
+            new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
             weight = tf.convert_to_tensor(variable)
-            change = self._change(weight, (new_m, new_v), corrections, rate, decays)
+            change = self._change(weight, (new_m, new_v), corrections, rate, self.decays(variable))
             _write(variable, weight - change)
             _write(m, new_m)
             _write(v, new_v)
@@ -85,30 +45,30 @@ class Plain:
         raise NotImplementedError
 
 
-class AdamW(Plain):
+class AdamW(PlainOptimizer):
     """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
 
     def _change(self, weight, moments, corrections, rate, decays: bool):
         m, v = moments
         of_m, of_v = corrections
-        change = rate * tf.sqrt(of_v) / of_m * m / (tf.sqrt(v) + self._epsilon)
-        return change + rate * self._weight_decay * weight if decays else change
+        change = rate * tf.sqrt(of_v) / of_m * m / (tf.sqrt(v) + self._constants.epsilon)
+        return change + rate * self._constants.weight_decay * weight if decays else change
 
 
-class Lamb(Plain):
+class Lamb(PlainOptimizer):
     """u = m / (sqrt(v) + epsilon) + weight decay * w with corrected m and v, w -= rate * |w| / |u| * u.
 
-    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0
-    their ratio is 1, as in tensorflow-addons.
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    ratio is 1, as in tensorflow-addons.
     Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
 
     def _change(self, weight, moments, corrections, rate, decays: bool):
         m, v = (moment / correction for moment, correction in zip(moments, corrections))
-        direction = m / (tf.sqrt(v) + self._epsilon)
+        direction = m / (tf.sqrt(v) + self._constants.epsilon)
         if not decays:
             return rate * direction
-        direction += self._weight_decay * weight
+        direction += self._constants.weight_decay * weight
         weight_norm, norm = tf.norm(weight), tf.norm(direction)
         ratio = tf.where((weight_norm > 0) & (norm > 0), tf.math.divide_no_nan(weight_norm, norm), 1.0)
         return rate * ratio * direction

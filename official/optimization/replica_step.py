@@ -1,7 +1,7 @@
 """One replica's part of an optimizer step: accumulate -> unscale -> reduce across replicas -> clip -> apply.
 
-Each stage is a function here or in `gradients`; `make_replica_gradients` is the line of them up to the clipping, and the
-optimizer's `update` applies what comes out.
+Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
+clipping; the optimizer's `update` applies what comes out.
 """
 
 from collections.abc import Callable

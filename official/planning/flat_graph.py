@@ -1,4 +1,4 @@
-"""A TensorFlow graph as one list of operations: function bodies in place of their calls, a loop as one round of it."""
+"""A TensorFlow graph as one list of operations: functions in place of their calls, one round of a loop."""
 
 import collections
 import dataclasses

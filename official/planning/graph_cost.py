@@ -1,7 +1,7 @@
-"""What a training step costs, read from its graph: FLOPs of matrix products, and the most bytes that live at once.
+"""What a training step costs, read from its graph: FLOPs of matrix products, most bytes alive at once.
 
-The graph is that of the program itself: the task's model and loss, the replica's step, the optimizer. Its variables are
-symbolic and nothing in it runs, so a large model costs no more memory than a small one.
+The graph is that of the program itself: the task's model and loss, the replica's step, the optimizer. Its
+variables are symbolic and nothing in it runs, so a large model costs no more memory than a small one.
 """
 
 import dataclasses

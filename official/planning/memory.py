@@ -1,4 +1,7 @@
-"""The most bytes that a flat graph has alive at once: the order in which it runs, and who writes over whose memory."""
+"""The most bytes that a flat graph has alive at once.
+
+That depends on the order in which it runs, and on who writes over whose memory.
+"""
 
 import collections
 import re
@@ -65,8 +68,8 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
     ready, first run.
 
     It is not the order in which they were written: an operation runs as soon as its inputs are there, long
-    before it is needed. Dropout draws all its masks, weights are cast, and an optimizer multiplies its slots before the
-    forward pass, and all this lives on.
+    before it is needed. Dropout draws all its masks, weights are cast, and an optimizer multiplies its slots
+    before the forward pass, and all this lives on.
 
     Args:
       flat: the graph.

@@ -89,7 +89,7 @@ def _batch_sizes(batches: batch_plan.BatchPlan) -> dict:
 
 
 def _steps(config: Config, batches: batch_plan.BatchPlan) -> dict:
-    evaluations = eval_steps(config)
+    evaluations = batch_plan.evaluation_steps(config)
     return {
         "train_steps": config_lib.train_steps(config),
         "steps_per_loop": config.steps_per_loop,
@@ -132,18 +132,6 @@ def _precision(config: Config) -> Iterator[None]:
         yield
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
-
-
-def eval_steps(config: Config) -> list[int]:
-    """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
-    last, step, steps = config_lib.train_steps(config), 0, []
-    while step < last:
-        step += batch_plan.loop_length(
-            step, config.steps_per_loop, batch_plan.next_evaluation(config, step, last)
-        )
-        if batch_plan.eval_is_due(config, step, last):
-            steps.append(step)
-    return steps
 
 
 def learning_rates(config: Config) -> dict[str, float]:

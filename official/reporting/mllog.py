@@ -1,8 +1,9 @@
 """The MLPerf log of a run: lines `:::MLLOG {json}` that rulesets 0.7.0 to 5.0.0 of closed BERT accept.
 
-The file tells one run, however many processes it took: a process that resumes takes back the earlier ones' `run_stop`
-and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are all counted in sequences seen
-(`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what reference-convergence checks compare.
+The file tells one run, however many processes it took: a process that resumes takes back the earlier ones'
+`run_stop` and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are all
+counted in sequences seen (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what
+reference-convergence checks compare.
 """
 
 import contextlib

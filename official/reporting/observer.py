@@ -72,11 +72,12 @@ class Observer:
         """The run begins or goes on."""
 
     def on_training(self, step: int, samples: int, planned: int) -> None:
-        """An interval of training begins after `step` updates and `samples` sequences; `planned` sequences are
-        to come before the next evaluation or the end."""
+        """An interval of training begins after `step` updates and `samples` sequences; `planned` sequences
+        are to come before the next evaluation or the end."""
 
     def on_first_step(self, step: int, secs: float) -> None:
-        """This process has done its first step, which has compiled the others, `secs` after it was started."""
+        """This process has done its first step, which has compiled the others, `secs` after it was
+        started."""
 
     def on_steps(self, step: int, values: dict) -> None:
         """Some more steps are done, not the first one; `values` are those of the interval so far."""
@@ -95,8 +96,8 @@ class Observer:
         """An evaluation has this outcome."""
 
     def on_checkpoint(self, step: int) -> None:
-        """The state is about to be saved. What is in memory is written out first: what a later process knows of
-        the run must reach to its checkpoint."""
+        """The state is about to be saved. What is in memory is written out first: what a later process knows
+        of the run must reach to its checkpoint."""
 
     def on_end(self, end: End) -> None:
         """The training is over; nothing more of it comes, and files of it are complete."""

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and the format of log lines."""
+"""What a person sees while a run goes on: a bar on a terminal, lines elsewhere; the form of log lines."""
 
 import logging as standard_logging
 import math

@@ -72,7 +72,7 @@ def planned_steps(config: dict) -> int | None:
 
 
 def constant_name(result: TrainResult) -> str:
-    """Returns what `majority_accuracy` is the score of always predicting: “the”."""
+    """Returns what `baseline_score` is the score of always predicting: “the”."""
     names = {
         "mlm_accuracy": "the most frequent token",
         "pearson": "the mean score",

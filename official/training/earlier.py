@@ -68,7 +68,8 @@ class Earlier:
         return None if prediction is None or score is None else (prediction, score)
 
     def complete(self, result: TrainResult, first_step: int) -> None:
-        """Adds to the result of this process, which went on from `first_step`, what only earlier ones know."""
+        """Adds to the result of this process, which went on from `first_step`, what only earlier ones
+        know."""
         result.skipped_steps += self.skipped_steps(first_step)
         if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
             result.sequences_per_sec = self.result.get("sequences_per_sec")

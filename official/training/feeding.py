@@ -38,8 +38,8 @@ def synthetic_batches(task: Task, replica_batch: int, strategy: tf.distribute.St
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:
-    """Returns a set once, for `strategy.batches`: global batches, filled up to one shape, cut into one batch a
-    replica and dealt out to the hosts."""
+    """Returns a set once, for `strategy.batches`: global batches, filled up to one shape, cut into one batch
+    a replica and dealt out to the hosts."""
 
     def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         batches = dataset(plan.eval_batch_size).rebatch(plan.replica_eval_batch_size, drop_remainder=True)
@@ -49,8 +49,8 @@ def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strateg
 
 
 def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) -> Iterable:
-    """Returns one batch a replica, of `rows` rows each, from the start of a set, with `rows` as a ScoredTask's
-    batches have them."""
+    """Returns one batch a replica, of `rows` rows each, from the start of a set, with `rows` as a
+    ScoredTask's batches have them."""
 
     def numbered(batch: dict) -> dict:
         weights = batch["example_weights"]

@@ -1,4 +1,4 @@
-"""What follows the training: scores of the best checkpoint, where the model is right and wrong, and predictions."""
+"""What follows the training: scores of the best checkpoint, where the model is wrong, and predictions."""
 
 import dataclasses
 import os

@@ -38,8 +38,8 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
 
 
 def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Observer]:
-    """Returns the observers that write the files of a training and go on where it begins; of a process that is
-    not the chief, and without training, there are none."""
+    """Returns the observers that write the files of a training and go on where it begins; of a process that
+    is not the chief, and without training, there are none."""
     if not (devices.is_chief and config.do_train):
         return []
     step = beginning.state.step

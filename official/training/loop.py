@@ -255,8 +255,8 @@ class Loop:
         return values
 
     def outputs_of(self, dataset: feeding.Dataset) -> dict[str, np.ndarray]:
-        """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global batches
-        of their size."""
+        """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global
+        batches of their size."""
         return self._evaluated(dataset)[1]
 
     def _evaluated(self, dataset: feeding.Dataset) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Dropping files from the operating system's page cache, so that a measured run reads its data from the disk."""
+"""Dropping files from the system's page cache, so that a measured run reads its data from the disk."""
 
 import os
 

@@ -196,8 +196,8 @@ def _finish(loop: Loop, end: End) -> tuple[End, finish.Findings]:
 
 
 def _baseline(loop: Loop, end: End, earlier: Earlier | None) -> tuple[str, float] | None:
-    """Returns what to predict always, and its score. Found after the run, which is to be the first to read the
-    data."""
+    """Returns what to predict always, and its score. Found after the run, which is to be the first to read
+    the data."""
     known = earlier.baseline() if earlier else None
     stopped = end.status in ("interrupted", "failed")
     if known or not loop.config.do_eval or loop.manager.read_only or stopped:

@@ -22,8 +22,8 @@ from official.training.task import Task, is_scored
 
 
 def check_init_checkpoint(config: Config) -> None:
-    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before a large
-    model is built."""
+    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before
+    a large model is built."""
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
         initialize.check_model(config.model, source)
@@ -50,8 +50,6 @@ def take_devices(config: Config) -> tuple[Devices, Config]:
     Raises:
       ConfigError: where devices are missing, or a batch cannot be divided among them.
     """
-    if config.num_tpu_cores:  # said before anything is connected to
-        make_batch_plan(config, config.num_tpu_cores)
     strategy = strategy_lib.make_strategy(config)
     config = strategy_lib.with_length_buckets(config, strategy)
     chief = strategy_lib.is_chief(strategy)

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on, so that all of them do the same: numbers, where they start, and when to stop."""
+"""What the processes of a run agree on, so that all do the same: numbers, where they start, when to stop."""
 
 import signal
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Hugging Face folders: real names, round trips, what the safetensors library reads, damage, and pickles that stay closed."""
+"""Hugging Face folders: real names, round trips, what the safetensors library reads, damage, and pickles that
+stay closed.
+"""
 
 import importlib.util
 import json

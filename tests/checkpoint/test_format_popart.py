@@ -1,4 +1,6 @@
-"""PopART's ONNX files: names and shapes of Graphcore's loader, round trips, what the onnx package reads, variants and damage."""
+"""PopART's ONNX files: names and shapes of Graphcore's loader, round trips, what the onnx package reads,
+variants and damage.
+"""
 
 import pathlib
 import sys

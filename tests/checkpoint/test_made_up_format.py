@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from checkpoints_tools import convert_ckpt, inspect_ckpt
 from official.checkpoint import formats, initialize, registry
 from official.checkpoint.convert import convert
+from official.cli import convert as convert_ckpt
+from official.cli import inspect as inspect_ckpt
 from official.config import BertConfig, ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from tests.checkpoint.test_convert import HIDDEN, INNER, LAYERS, WORDS, arrays_of, random_checkpoint, write

@@ -1,7 +1,8 @@
-"""What is exported works in transformers: AutoModel* finds every weight and computes the same, AutoTokenizer makes the same tokens.
+"""What is exported works in transformers: AutoModel* finds every weight and computes the same, AutoTokenizer
+makes the same tokens.
 
-transformers and torch are no requirements of this project. BERT_TEST_TRANSFORMERS names the Python programs of environments that have
-them, separated by commas; unset, this one is asked.
+transformers and torch are no requirements of this project. BERT_TEST_TRANSFORMERS names the Python programs
+of environments that have them, separated by commas; unset, this one is asked.
 """
 
 import collections

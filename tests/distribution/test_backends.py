@@ -1,4 +1,6 @@
-"""The back ends: each has its row and its module, and says what it is."""
+"""The back ends: each has its row and its module, and nobody else asks which one it is."""
+
+import ast
 
 import pytest
 import tensorflow as tf
@@ -37,3 +39,25 @@ def test_the_back_end_of_a_strategy(make_config):
 )
 def test_replicas_that_a_run_would_have(make_config, settings, replicas):
     assert strategy_lib.num_replicas(make_config(**settings)) == replicas
+
+
+# Files in which a back end may be called by its name.
+OF_BACK_ENDS = {ROOT / "official/config/backends.py", *(ROOT / "official/distribution/backends").glob("*.py")}
+
+
+def _asks_for_a_back_end(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        parts = [part for side in sides for part in (side, *getattr(side, "elts", ()))]
+        return any(isinstance(part, ast.Constant) and part.value in BACKENDS for part in parts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+        return ast.unparse(node.args[1]).endswith("Strategy")
+    return False
+
+
+@pytest.mark.parametrize("folder", ["official", "tf2_bert", "scripts", "checkpoints_tools"])
+def test_only_a_back_end_knows_which_one_it_is(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path not in OF_BACK_ENDS:
+            found = [node for node in ast.walk(ast.parse(path.read_text())) if _asks_for_a_back_end(node)]
+            assert not found, f"{path}: {ast.unparse(found[0])}"

@@ -10,9 +10,11 @@ import sys
 
 import pytest
 
+from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
 from tests.conftest import ROOT
+from tests.test_architecture import ALLOWED
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -67,7 +69,9 @@ def check_bert(monkeypatch, arguments: list[str]) -> None:
         flags.parse([*rest, "--plan"])  # which asks for neither data nor devices
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
-        command.load().make_parser().parse()
+        given = command.load().make_parser().parse()
+        if command.name == "convert" and given.action != "SOURCE2TARGET":
+            registry.get_action(given.action)
 
 
 def check_program(program: str, arguments: list[str]) -> None:
@@ -218,10 +222,32 @@ def test_every_result_is_shown():
     assert {path.name for path in (ROOT / "results").iterdir() if path.name not in text} == set()
 
 
+def test_every_format_is_listed():
+    listed = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8"), re.M)
+    aliases = {name for one in registry.FORMATS.values() for name in one.names}
+    assert {registry.get_format(name).name for name in listed if name in aliases} == registry.FORMATS.keys()
+
+
 def test_all_rooms_are_on_the_floor_plan():
     plan = blocks(ROOT / "docs" / "architecture.md", "")[0]
     rooms = {path.name for path in (ROOT / "official").iterdir() if (path / "__init__.py").exists()}
     assert set(re.findall(r"^  (\w+)/", plan, re.MULTILINE)) == rooms
+
+
+def test_the_walls_are_those_that_are_enforced():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = {}
+    for rooms, imports in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", text, re.MULTILINE):
+        for room in re.findall(r"`(\w+)`", rooms):
+            told[room] = ALLOWED.keys() if imports == "everything" else set(re.findall(r"`(\w+)`", imports))
+    rooms = {
+        room: names - {"config", "io"}
+        for room, names in ALLOWED.items()
+        if (ROOT / "official" / room).is_dir()
+    }
+    assert {room: set(told[room]) - {"config", "io", room} for room in rooms} == {
+        room: names - {room} for room, names in rooms.items()
+    }
 
 
 def test_the_readme_is_one_page():

@@ -1,4 +1,4 @@
-"""--plan: what it says of the published recipes, against exact FLOPs, built models and graphs whose memory is known."""
+"""--plan: what it says, against exact FLOPs, built models and graphs whose memory is known."""
 
 import json
 import os

@@ -626,8 +626,7 @@ def test_an_unwritable_place_is_one_line(tmp_path, flag):
     ],
 )
 def test_bad_flags(monkeypatch, arguments, message):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import compare_runs
+    from official.cli import compare as compare_runs
 
     monkeypatch.setattr("sys.argv", ["compare_runs.py", *arguments])
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
+"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, parameters."""
 
 import io
 import json
@@ -479,9 +479,9 @@ def test_picture_of_a_run():
     figure = run_picture.plot_run(
         fake_metrics(),
         target=0.28,
-        majority=0.05,
+        baseline=0.05,
         title="a run",
-        majority_name="always \u201cthe\u201d",
+        baseline_name="always \u201cthe\u201d",
         learning_rates=rates,
     )
     loss, accuracy, rate, throughput = figure.axes

@@ -1,4 +1,4 @@
-"""Weights & Biases: what a real offline run holds, one run over all processes, and errors that leave training alone."""
+"""Weights & Biases: what an offline run holds, one run over all processes, errors that do no harm."""
 
 import logging as standard_logging
 import pathlib
@@ -66,9 +66,9 @@ def parse_wandb_file(path):
 
 
 def leveldb_records(content):
-    """Yields the records of a log of LevelDB, which a .wandb file is after its first 7 bytes: blocks of 32 KiB, in
-    them pieces of (checksum, length, kind), the kinds 1 for a whole record, 2, 3, 4 for its first, middle and last
-    pieces."""
+    """Yields the records of a log of LevelDB, which a .wandb file is after its first 7 bytes: blocks of 32
+    KiB, in them pieces of (checksum, length, kind), the kinds 1 for a whole record, 2, 3, 4 for its first,
+    middle and last pieces."""
     position, record = 7, b""
     while position + 7 <= len(content):
         if 32768 - position % 32768 < 7:  # no room for the head of a piece

@@ -1,4 +1,4 @@
-"""Fine-tuning end to end on small files: what can be learned is learned, the best checkpoint counts, nothing depends on devices or padding."""
+"""Fine-tuning end to end: what can be learned is learned, the best checkpoint counts, devices do not."""
 
 import json
 import os

@@ -340,8 +340,8 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
 
 
 def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
-    """They are looked at after the end of the training, so that no timed region pays for them; 5 rows are fewer than the
-    replicas have room for."""
+    """They are looked at after the end of the training, so that no timed region pays for them; 5 rows are
+    fewer than the replicas have room for."""
     events = []
     monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
     monkeypatch.setattr(MLPerfLog, "on_end", _noting(events, MLPerfLog.on_end))
@@ -664,7 +664,10 @@ def test_replicas_read_the_dataset_itself():
     ):
         contexts = []
         assert (
-            strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+            strategy_lib.distribute(
+                lambda context, found=contexts: found.append(context) or dataset, strategy
+            )
+            is dataset
         )
         assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
         values = [

@@ -30,7 +30,7 @@ def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:
 def confusion_matrix(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are
     predicted as class j."""
-    return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.labels)))
+    return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.classes)))
 
 
 def _sklearn():

@@ -47,8 +47,13 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
                 " lower --learning_rate."
             )
         return [f"{score:.3f}" for score in np.clip(predictions, 0.0, MAX_SCORE) + 0.0]  # no "-0.000"
-    words = task.labels if task.words_in_submission else range(len(task.labels))
-    return [str(words[number]) for number in predictions]
+    words = _submitted(task)
+    return [words[number] for number in predictions]
+
+
+def _submitted(task: GlueTask) -> tuple[str, ...]:
+    """Returns what stands in the file for each class."""
+    return task.classes if task.words_in_submission else tuple(map(str, range(len(task.classes))))
 
 
 def check_predictions(task: GlueTask, path: str, rows: int) -> None:
@@ -87,17 +92,13 @@ def _problem(task: GlueTask, fields: list[str], index: int) -> str | None:
     if fields[0] != str(index):
         return f"index {fields[0][:100]!r}, expected {index}"
     if task.is_regression:
-        return (
-            None
-            if _is_score(fields[1])
-            else f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
-        )
-    allowed = task.labels if task.words_in_submission else tuple(map(str, range(len(task.labels))))
-    return (
-        None
-        if fields[1] in allowed
-        else f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
-    )
+        if _is_score(fields[1]):
+            return None
+        return f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
+    allowed = _submitted(task)
+    if fields[1] in allowed:
+        return None
+    return f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
 
 
 def _is_score(text: str) -> bool:

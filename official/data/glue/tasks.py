@@ -41,6 +41,11 @@ class GlueTask:
         return self.labels is None
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels; none where a score is predicted."""
+        return self.labels or ()
+
+    @property
     def num_outputs(self) -> int:
         """The width of the head: one per class, or one for a score."""
         return 1 if self.labels is None else len(self.labels)

@@ -47,7 +47,8 @@ class GlueRows:
         if self.problems:
             shown = [f"line {problem.line} {problem.reason}" for problem in self.problems[:_SHOWN_PROBLEMS]]
             more = ["..."] * (len(self.problems) > _SHOWN_PROBLEMS)
-            text += f"; {len(self.problems):,} {'malformed' if self.labels is None else 'skipped'}: {'; '.join(shown + more)}"
+            kind = "malformed" if self.labels is None else "skipped"
+            text += f"; {len(self.problems):,} {kind}: {'; '.join(shown + more)}"
         return text + "."
 
 
@@ -196,23 +197,25 @@ def _without_dev(
 def _labels(task: GlueTask, rows: list[_Row], path: str) -> np.ndarray:
     if task.is_regression:
         return np.array([_score(row, path) for row in rows], np.float32)
-    numbers = {label: number for number, label in enumerate(task.labels)}
-    for row in rows:
-        if row.label not in numbers:
+    numbers = {label: number for number, label in enumerate(task.classes)}
+    labels = [row.label or "" for row in rows]
+    for row, label in zip(rows, labels):
+        if label not in numbers:
             raise ConfigError(
-                f"{path}:{row.line}: label {row.label[:100]!r}{suggest(row.label, numbers)} is not one of"
-                f" {task.name}'s: {', '.join(task.labels)}."
+                f"{path}:{row.line}: label {label[:100]!r}{suggest(label, numbers)} is not one of"
+                f" {task.name}'s: {', '.join(task.classes)}."
             )
-    return np.array([numbers[row.label] for row in rows], np.int32)
+    return np.array([numbers[label] for label in labels], np.int32)
 
 
 def _score(row: _Row, path: str) -> float:
+    label = row.label or ""
     try:
-        score = float(row.label)
+        score = float(label)
     except ValueError:
         score = np.nan
     if not 0 <= score <= MAX_SCORE:  # true for NaN, too
         raise ConfigError(
-            f"{path}:{row.line}: score {row.label[:100]!r} is not a number from 0 to {MAX_SCORE:g}."
+            f"{path}:{row.line}: score {label[:100]!r} is not a number from 0 to {MAX_SCORE:g}."
         )
     return score

@@ -54,7 +54,8 @@ def _write_shard_records(
     path: str, job: Job, folder: str, layout: Layout, number: int, share: float, sha256: str
 ) -> dict:
     """Writes the records and returns what the manifest says about them."""
-    totals, lengths = collections.Counter(), np.zeros(job.rules.max_seq_length + 1, np.int64)
+    totals: collections.Counter[str] = collections.Counter()
+    lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     with tf.io.TFRecordWriter(path) as writer:
         for examples, part in _shard_examples(job, folder, layout, number, sha256):
             for record in record_formats.encode(

@@ -27,7 +27,8 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     """Writes the blocks of a task's splits of the text and, last, what was counted."""
     if unfinished.read_done(counts_path(folder, number)):
         return
-    counts, kept = documents.ReadCounts(), collections.Counter()
+    counts = documents.ReadCounts()
+    kept: collections.Counter[str] = collections.Counter()
     keys = np.random.default_rng([job.random_seed, KEYS, number])
     tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")

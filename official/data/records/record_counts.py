@@ -72,8 +72,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
         kept[path][1] if path in kept and kept[path][0] == version else None
         for path, version in zip(paths, versions)
     ]
-    if all(found):
-        return found
+    whole = [counts for counts in found if counts is not None]
+    if len(whole) == len(found):
+        return whole
     if record_formats.rows_per_record(record_format) == 1:
         found = _by_manifests(paths, versions, found)
     missing = [number for number, counts in enumerate(found) if counts is None]
@@ -86,8 +87,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
                 missing, readers.map(count_file, [paths[number] for number in missing])
             ):
                 found[number] = counts
-    _write_kept(kept_path, paths, versions, found)
-    return found
+    whole = [counts for counts in found if counts is not None]
+    _write_kept(kept_path, paths, versions, whole)
+    return whole
 
 
 def _version(path: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ reference.
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 INTEGER_LIMIT = 1 << 31  # of integers in memory, which have 32 bits
@@ -101,7 +102,7 @@ def describe_example(record: bytes, schema: dict[str, Feature]) -> str | None:
     return None
 
 
-def describe_range(name: str, values: Sequence[float], feature: Feature) -> str | None:
+def describe_range(name: str, values: Sequence[float] | np.ndarray, feature: Feature) -> str | None:
     """Says which range the values have, where it is not the one of the feature; numbers are 0 or more, and
     finite."""
     if len(values) == 0:

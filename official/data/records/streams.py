@@ -16,6 +16,7 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import pipeline
 from official.data.records import interleaving, record_counts, record_formats
+from official.data.records.schema import Feature
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
@@ -37,16 +38,16 @@ class Streams(NamedTuple):
     """The files, dealt out to streams that are each read for ever in an order of its own."""
 
     files: list[str]
-    count: int
-    schema: dict
+    num_streams: int
+    schema: dict[str, Feature]
     record_format: str
     seed: int
 
     def rows(
         self, numbers: Sequence[int], rows_done: int, batch_size: int, counts_path: str
     ) -> tf.data.Dataset:
-        """Returns the rows (`record_formats.unpack`) of some streams, as many of one as of the other, `batch_size`
-        at a time.
+        """Returns the rows (`record_formats.unpack`) of some streams, as many of one as of the other,
+        `batch_size` at a time.
 
         Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
         would take seconds to start.
@@ -115,14 +116,14 @@ class Streams(NamedTuple):
 
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
-        own = tf.constant(self.files)[number :: self.count]
+        own = tf.constant(self.files)[number :: self.num_streams]
         return tf.random.experimental.stateless_shuffle(own, seed=self._order_seed(number, epoch))
 
     def _window(self) -> int:
-        return record_formats.records_of(_SHUFFLED_ROWS // self.count, self.record_format)
+        return record_formats.records_of(_SHUFFLED_ROWS // self.num_streams, self.record_format)
 
     def _cycle(self) -> int:
-        return min(_INTERLEAVED_FILES, -(-len(self.files) // self.count))
+        return min(_INTERLEAVED_FILES, -(-len(self.files) // self.num_streams))
 
     def _part(self) -> int:
         """Returns the records of a window that are read from one file: what is inside a window is shuffled
@@ -131,7 +132,7 @@ class Streams(NamedTuple):
 
     def _places(self, numbers: Sequence[int], rows_done: int, counts_path: str) -> tuple[np.ndarray, ...]:
         """Returns the fields of `_Place`, one for each stream."""
-        own = sorted({path for number in numbers for path in self.files[number :: self.count]})
+        own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
         counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
             places = [self._place(number, rows_done, counts) for number in numbers]
@@ -140,7 +141,7 @@ class Streams(NamedTuple):
 
     def _place(self, number: int, rows_done: int, counts: dict[str, record_counts.RowCounts]) -> _Place:
         """Returns where a stream goes on after its first rows, found by arithmetic."""
-        epoch_rows = sum(counts[path].rows for path in self.files[number :: self.count])
+        epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
         if not epoch_rows:
             raise ConfigError(f"--input_files: {self.files[number]} has no examples.")
         epoch, rows = divmod(rows_done, epoch_rows)

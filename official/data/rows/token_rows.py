@@ -1,8 +1,9 @@
 """Rows of different lengths in memory -> batches, in an order that is a function of (seed, epoch).
 
 A row holds one sequence. Callers count sequences; what is batched here are rows. Bucketed batches hold rows
-of about one length, so that padding does not dominate; this changes the order only. All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever
-that is.
+of about one length, so that padding does not dominate; this changes the order only.
+
+All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
 """
 
 import dataclasses

@@ -82,18 +82,16 @@ def answer_questions(
     _check_logits(start_logits, end_logits, features)
     candidates = _search(start_logits, end_logits, features, rules)
     starts = np.searchsorted(candidates.questions, np.arange(len(data.questions) + 1)).tolist()
-    nulls = (
-        _null_logits(start_logits, end_logits, features, len(data.questions))
-        if rules.version_2_with_negative
-        else None
-    )
+    nulls: list[tuple[float, float] | None] = [None] * len(data.questions)
+    if rules.version_2_with_negative:
+        nulls = _null_logits(start_logits, end_logits, features, len(data.questions))
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     columns = candidates.lists()
     for number, question in enumerate(data.questions):
         found = _distinct(
             columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
         )
-        _add(answers, question.id, found, nulls and nulls[number], rules)
+        _add(answers, question.id, found, nulls[number], rules)
     return answers
 
 
@@ -101,7 +99,7 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their
     paths. Raises ConfigError."""
     nbest = {identity: [entry._asdict() for entry in entries] for identity, entries in answers.nbest.items()}
-    values = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
+    values: dict[str, dict] = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
     if answers.null_odds is not None:
         values[NULL_ODDS] = answers.null_odds
     for name, by_question in values.items():
@@ -267,7 +265,7 @@ def _add(
     """Adds a question's n-best list and prediction."""
     texts = list(found.items())
     answers.best_texts[identity] = answers.predictions[identity] = texts[0][0] if texts else ""
-    if null is not None:
+    if null is not None and answers.null_odds is not None:
         odds = sum(null) - sum(texts[0][1]) if texts else NO_WINDOW_ODDS
         answers.null_odds[identity] = odds
         if odds > rules.null_score_diff_threshold:
@@ -295,7 +293,7 @@ def _with_probabilities(texts: list) -> list[Entry]:
 
 def _null_logits(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float] | None]:
     """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
     without a window."""
     starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))

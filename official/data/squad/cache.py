@@ -56,7 +56,8 @@ def load_or_make_features(
 def cache_name(data: SquadData, rules: WindowRules) -> str:
     """Returns the folder's name, as published: 384_128_64_SQuAD11_train."""
     version = "SQuAD20" if data.version_2_with_negative else "SQuAD11"
-    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{'train' if data.for_training else 'eval'}"
+    purpose = "train" if data.for_training else "eval"
+    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{purpose}"
 
 
 def _manifest(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> dict:

@@ -10,7 +10,7 @@ Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evalua
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from official.config import ConfigError
@@ -47,8 +47,8 @@ def f1_of(gold: list[str], predicted: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[str]:
-    """Returns the ids of the questions that have no prediction."""
+def missing_predictions(gold: Iterable[str], predictions: Container[str]) -> list[str]:
+    """Returns the ids of the questions, of the keys of `gold`, that have no prediction."""
     return [identity for identity in gold if identity not in predictions]
 
 
@@ -206,7 +206,7 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Answers question by question, the surest first, and returns the best mean on the way and its
     threshold."""
-    current = best = sum(not gold[identity] for identity in scores)
+    current = best = float(sum(not gold[identity] for identity in scores))
     threshold = lowest
     for identity in _surest_first(na_probs, scores):
         current += scores[identity] if gold[identity] else -bool(predictions[identity])
@@ -290,7 +290,7 @@ def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float
 
 
 def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:
-    members = {name: [] for name in names}
+    members: dict[str, list[str]] = {name: [] for name in names}
     for identity, kind in kinds.items():
         members[kind].append(identity)
     means = {name: _means(scores, identities) for name, identities in members.items() if identities}

@@ -1,4 +1,4 @@
-"""The official pictures of version 2: precision over recall, and how the no-answer probabilities are spread."""
+"""The official pictures of version 2: precision over recall, and the spread of no-answer probabilities."""
 
 import io
 from collections.abc import Mapping

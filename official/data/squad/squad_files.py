@@ -166,7 +166,7 @@ class _Paragraph:
 
 def _load(path: str, source: str) -> tuple[dict, str]:
     root, sha256 = json_files.read_json_digest(path, source, (dict, list))
-    expect(root, "data", list, source)
+    expect(root, "data", list, source)  # so it is an object
     return root, sha256
 
 

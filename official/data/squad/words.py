@@ -159,7 +159,8 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
       For each token, for each character of its normalised text, [first character in the word, character
       behind the last one]. An accent that is stripped belongs to the character before it.
     """
-    tokens, is_open = [], False
+    tokens: list[list[list[int]]] = []
+    is_open = False
     for place, character in enumerate(word):
         kind, size = _normalize(character, do_lower_case)
         if kind == "accent" and tokens and tokens[-1][-1][1] == place:

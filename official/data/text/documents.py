@@ -1,7 +1,7 @@
-"""Text files -> documents. A document is a list of sentences; documents are read one after the other, never
-all at once.
+"""Text files -> documents: lists of sentences, read one after the other, never all at once.
 
-`official.data.text.layouts` says which formats there are. Compressed files (`official.data.text.text_files`) are read like others.
+`official.data.text.layouts` says which formats there are. Compressed files (`official.data.text.text_files`)
+are read like others.
 
 A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
 line, the heading, or the blank line before a document of plain text. What is counted goes with it: a split
@@ -109,7 +109,8 @@ def _lines_of_split(
 ) -> layouts.Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
-    inside, before, opens_document = split.start == 0, 0, layout.opens
+    inside, opens_document = split.start == 0, layout.opens
+    before: int | None = 0
     for offset, line in text_files.read_lines(
         text, split, _MOST_JSON_BYTES if layout is layouts.JSON else _MOST_LINE_BYTES
     ):
@@ -157,7 +158,8 @@ def _has_paragraphs(head: list[str], layout: layouts.Format, sentence_splitting:
 
 def _collect(items: layouts.Items, counts: ReadCounts) -> Iterator[list[str]]:
     """Puts paragraphs together to documents, [] for one without any; cuts those that are too long."""
-    document, characters, begun, cut = [], 0, False, False
+    document: list[str] = []
+    characters, begun, cut = 0, False, False
     for item in itertools.chain(items, [None]):
         if item is None:
             if document or begun:

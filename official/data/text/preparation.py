@@ -144,7 +144,8 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
         return
-    counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
+    counts, done = documents.ReadCounts(), 0
+    totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
         outputs = {

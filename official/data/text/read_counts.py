@@ -51,7 +51,9 @@ class ReadCounts:
 
     def __add__(self, other: "ReadCounts") -> "ReadCounts":
         others = other.totals()
-        total = ReadCounts(*(value + others[name] for name, value in self.totals().items()))
+        total = dataclasses.replace(
+            self, by_file={}, **{name: value + others[name] for name, value in self.totals().items()}
+        )
         for path, counts in itertools.chain(self.by_file.items(), other.by_file.items()):
             total.of(path).add(counts)
         return total

@@ -1,19 +1,20 @@
 """What every back end has."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import Config
 
 HostDataset = Callable[[tf.distribute.InputContext], tf.data.Dataset]
-Strategy: TypeAlias = tf.distribute.Strategy
 
 
-def host_batches(host_dataset: HostDataset, strategy: Strategy) -> tf.data.Dataset:
+def host_batches(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
     """Returns this host's dataset itself.
 
     TensorFlow would put iterators for devices behind it that are autotuned whatever the dataset's options
@@ -24,12 +25,12 @@ def host_batches(host_dataset: HostDataset, strategy: Strategy) -> tf.data.Datas
     return host_dataset(input_context(strategy))
 
 
-def deal_out(iterator: Iterator, strategy: Strategy) -> Any:
+def deal_out(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
     """Returns the next batches of the host's dataset, one for every replica of this process."""
     return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
 
 
-def input_context(strategy: Strategy) -> tf.distribute.InputContext:
+def input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputContext:
     """Says which of the processes this one is, of how many, in the order of their replicas."""
     replicas: list[int] = []
 
@@ -63,10 +64,12 @@ class Backend:
     """
 
     strategies: tuple[type, ...]
-    make_strategy: Callable[[Config], Strategy]
+    make_strategy: Callable[[Config], tf.distribute.Strategy]
     num_replicas: Callable[[Config], int]
-    distribute: Callable[[HostDataset, Strategy], Iterable] = host_batches
-    next_batch: Callable[[Iterator, Strategy], Any] = deal_out
-    is_chief: Callable[[Strategy], bool] = lambda strategy: True
+    distribute: Callable[[HostDataset, tf.distribute.Strategy], Iterable] = host_batches
+    next_batch: Callable[[Iterator, tf.distribute.Strategy], Any] = deal_out
+    is_chief: Callable[[tf.distribute.Strategy], bool] = lambda strategy: True
     has_peers: bool = False
-    noticing_lost_peers: Callable[[Strategy], contextlib.AbstractContextManager] = contextlib.nullcontext
+    noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = (
+        contextlib.nullcontext
+    )

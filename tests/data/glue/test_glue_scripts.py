@@ -15,14 +15,12 @@ import zipfile
 import numpy as np
 import pytest
 
+from official.cli.data import glue as download_glue_data
+from official.cli.evaluate import glue_submission as make_glue_submission
 from official.config import ConfigError
 from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS
 from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import download_glue_data  # pylint: disable=wrong-import-position
-import make_glue_submission  # pylint: disable=wrong-import-position
 
 
 def call(module, monkeypatch, *arguments):

@@ -11,14 +11,12 @@ import sys
 import pytest
 import tensorflow as tf
 
+from official.cli.data import eval_set as make_eval_set
 from official.config import ConfigError
 from official.data.records import record_files, record_formats
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, write_records
 from tests.data.records.test_records import make_examples
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import make_eval_set  # pylint: disable=wrong-import-position
 
 
 @pytest.fixture

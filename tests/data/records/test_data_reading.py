@@ -87,16 +87,12 @@ def test_order_is_a_function_of_the_seed(files, schema):
     assert training_ids(files, schema, 9) != training_ids(files, schema, 9, seed=2)
 
 
-@pytest.mark.parametrize("done", [4, 36, 60])
-@pytest.mark.parametrize("streams", [1, 3])
-def test_going_on_gives_the_records_that_come_next(files, schema, done, streams):
-    whole = training_ids(files, schema, 21, batch_size=4 - streams % 2, streams=streams)
-    size = len(whole) // 21
-    done -= done % (size * streams)
-    assert (
-        training_ids(files, schema, 21 - done // size, batch_size=size, sequences_done=done, streams=streams)
-        == whole[done:]
-    )
+@pytest.mark.parametrize("streams, places", [(1, (3, 36, 60)), (3, (9, 36, 54))])
+def test_going_on_gives_the_sequences_that_come_next(files, schema, streams, places):
+    whole = training_ids(files, schema, 21, batch_size=3, streams=streams)
+    for done in places:
+        rest = training_ids(files, schema, 2, batch_size=3, sequences_done=done, streams=streams)
+        assert rest == whole[done : done + 6]
 
 
 @pytest.fixture(params=["plain", "compact"])
@@ -296,12 +292,11 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
 
-@pytest.mark.parametrize("done", [0, 30])
-def test_batches_may_be_of_any_size(files, schema, done):
-    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=done)
+def test_batches_may_be_of_any_size(files, schema):
+    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=30)
     for batch_size in (1, 4, 18):
         other = training_ids(
-            files, schema, 72 // batch_size, batch_size=batch_size, streams=3, sequences_done=done
+            files, schema, 72 // batch_size, batch_size=batch_size, streams=3, sequences_done=30
         )
         common = math.lcm(6, batch_size)
         for first in range(0, 72, common):

@@ -7,13 +7,11 @@ import sys
 
 import pytest
 
+from official.cli.evaluate import squad_v1 as evaluate_squad_v1
+from official.cli.evaluate import squad_v2 as evaluate_squad_v2
 from official.config import ConfigError
 from official.data.squad import evaluation, squad_files
 from tests.conftest import ROOT, TEST_DATA
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import evaluate_squad_v1  # pylint: disable=wrong-import-position
-import evaluate_squad_v2  # pylint: disable=wrong-import-position
 
 THIRD = 100 / 3
 
@@ -404,7 +402,7 @@ def test_bad_data_are_an_error(write, value, message):
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):
     code = (
-        "import sys; sys.path.insert(0, 'scripts'); import evaluate_squad_v1, evaluate_squad_v2; assert"
+        "import sys; from official.cli.evaluate import squad_v1, squad_v2; assert"
         " 'tensorflow' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.squad import cache, features, squad_files, words
+from official.data.squad import cache, features, max_context, squad_files, words
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad, reference_wordpiece
@@ -434,7 +434,7 @@ def assert_as_published(data, vocabulary, rules):
     assert len(made) == len(expected)
     batch = made.batch(slice(None)) | {
         "question": made.question_numbers,
-        "is_max_context": features.is_max_context(made),
+        "is_max_context": max_context.is_max_context(made),
         "is_context": made.is_context(),
     }
     for name in expected[0] if expected else ():
@@ -660,7 +660,7 @@ def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squa
         ),
     )
     made = features.make_features(data, VOCABULARY, features.WindowRules())
-    assert features.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
+    assert max_context.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
     np.testing.assert_array_equal(made.first_pieces[:-1], 128 * np.arange(len(made) - 1))
     assert {tuple(answer_in(made, row)) for row in np.flatnonzero(made.start_positions[:-1])} == {("sat",)}
     assert answer_in(made, len(made) - 1) == ["[UNK]"]

@@ -12,6 +12,9 @@ words of an example. What has a fixed length comes first in a string, so that fi
 makes them the rows of a matrix.
 """
 
+import itertools
+import operator
+
 import numpy as np
 import tensorflow as tf
 
@@ -84,22 +87,18 @@ def split(record: bytes) -> list[bytes]:
 def join(records: list[bytes]) -> list[bytes]:
     """Returns the examples of some records in as few records as hold them; those of another shape begin a new
     one."""
-    joined, (shape, strings) = [], (None, [])
-    for record in records:
-        other, more = _read(record)
-        if other != shape:
-            joined += _blocks(shape, strings)
-            shape, strings = other, []
-        strings += more
-    return joined + _blocks(shape, strings)
+    joined: list[bytes] = []
+    for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
+        joined += _blocks(shape, [string for _, strings in group for string in strings])
+    return joined
 
 
 def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
     features = read_example(record) or {}
-    shape = features[SHAPE].int64_list.value if SHAPE in features else ()
+    shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []
     if len(shape) != 2 or _EXAMPLES not in features:
         raise ValueError("it is not a compact record")
-    return tuple(shape), list(features[_EXAMPLES].bytes_list.value)
+    return (shape[0], shape[1]), list(features[_EXAMPLES].bytes_list.value)
 
 
 def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,7 @@
-"""Hugging Face transformers on PyTorch: BertForPreTraining with the head over the masked positions only, autocast, fused AdamW."""
+"""Hugging Face transformers on PyTorch: BertForPreTraining, autocast, fused AdamW.
+
+The masked-LM head is over the masked positions only.
+"""
 
 import worker
 
@@ -11,7 +14,7 @@ def make_step(specification: dict):
     torch.manual_seed(specification["seed"])
     config = transformers.BertConfig(**specification["model"], attn_implementation=specification["variant"])
     model = transformers.BertForPreTraining(config).train()
-    decayed = {True: [], False: []}
+    decayed: dict = {True: [], False: []}
     for name, parameter in model.named_parameters():
         decayed[not ("LayerNorm" in name or name.endswith("bias"))].append(parameter)
     groups = [

@@ -1,17 +1,50 @@
-"""The TensorFlow Model Garden (tf-models-official): BertPretrainerV2 with a next-sentence head, AdamWeightDecay, which clips."""
+"""The TensorFlow Model Garden (tf-models-official): BertPretrainerV2 with a next-sentence head.
+
+Its optimizer is AdamWeightDecay, which clips.
+"""
 
 import worker
 
 
 def make_step(specification: dict):
     import tensorflow as tf
-    from official.modeling.optimization import legacy_adamw
-    from official.nlp.modeling import layers, models, networks
 
     if specification["dtype"] == "bf16":
         tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     tf.keras.utils.set_random_seed(specification["seed"])
-    sizes = specification["model"]
+    model = make_model(specification["model"])
+    optimizer = make_optimizer(specification)
+    batch = {name: tf.constant(value) for name, value in worker.examples(specification).items()}
+    inputs = {
+        "input_word_ids": batch["input_ids"],
+        "input_mask": batch["input_mask"],
+        "input_type_ids": batch["segment_ids"],
+        "masked_lm_positions": batch["positions"],
+    }
+
+    def mean_loss(labels, logits):
+        logits = tf.cast(logits, tf.float32)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    @tf.function
+    def update():
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            words = mean_loss(batch["labels"], outputs["mlm_logits"])
+            loss = words + mean_loss(batch["next_sentence"], outputs["next_sentence"])
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    return lambda: update().numpy()
+
+
+def make_model(sizes: dict):
+    """Returns the pre-training model of the keys of a bert_config.json."""
+    import tensorflow as tf
+
+    from official.nlp.modeling import layers, models, networks
+
     gelu = lambda x: tf.keras.activations.gelu(x, approximate=True)
     initializer = lambda: tf.keras.initializers.TruncatedNormal(stddev=sizes["initializer_range"])
     encoder = networks.BertEncoderV2(
@@ -34,41 +67,21 @@ def make_step(specification: dict):
         name="next_sentence",
         initializer=initializer(),
     )
-    model = models.BertPretrainerV2(
+    return models.BertPretrainerV2(
         encoder, classification_heads=[head], mlm_activation=gelu, mlm_initializer=initializer()
     )
-    optimizer = legacy_adamw.AdamWeightDecay(
+
+
+def make_optimizer(specification: dict):
+    from official.modeling.optimization import legacy_adamw
+
+    return legacy_adamw.AdamWeightDecay(
         learning_rate=specification["learning_rate"],
         weight_decay_rate=specification["weight_decay"],
         epsilon=specification["epsilon"],
         exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
         gradient_clip_norm=specification["clip_norm"],
     )
-    batch = {name: tf.constant(value) for name, value in worker.examples(specification).items()}
-    inputs = {
-        "input_word_ids": batch["input_ids"],
-        "input_mask": batch["input_mask"],
-        "input_type_ids": batch["segment_ids"],
-        "masked_lm_positions": batch["positions"],
-    }
-
-    def mean_loss(labels, logits):
-        return tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))
-        )
-
-    @tf.function
-    def update():
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            loss = mean_loss(batch["labels"], outputs["mlm_logits"]) + mean_loss(
-                batch["next_sentence"], outputs["next_sentence"]
-            )
-        variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-        return loss
-
-    return lambda: update().numpy()
 
 
 if __name__ == "__main__":

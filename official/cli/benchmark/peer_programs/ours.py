@@ -1,13 +1,9 @@
 """This project's own step, as train.py runs it: synthetic full-length data, the loop in the graph."""
 
-import os
-import sys
-
 import worker
 
 
 def make_step(specification: dict):
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     import official
 
     official.choose_kernels(specification["dtype"])

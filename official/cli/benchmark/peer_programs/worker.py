@@ -1,11 +1,12 @@
-"""The side of a benchmarked system: builds its training step from a specification, then runs steps when asked.
+"""The side of a benchmarked system: builds its training step from a specification, then runs steps.
 
-One JSON object a line, over standard input and output. First the specification comes in and {"start_secs"} goes out once the first
-step is done; then {"steps": N} comes in and {"losses"} goes out, until the input ends. Nothing here imports this project: a worker
-runs in an environment of its own.
+One JSON object a line, over standard input and output. First the specification comes in and {"start_secs"}
+goes out once the first step is done; then {"steps": N} comes in and {"losses"} goes out, until the input
+ends. Nothing here imports this project: a worker runs in an environment of its own.
 
-The specification: model (keys of a bert_config.json), dtype (fp32 or bf16), length, batch, predictions (masked tokens of a sequence),
-threads, learning_rate, weight_decay, epsilon, clip_norm, seed, and variant, which is the system's own.
+The specification: model (keys of a bert_config.json), dtype (fp32 or bf16), length, batch, predictions
+(masked tokens of a sequence), threads, learning_rate, weight_decay, epsilon, clip_norm, seed, and variant,
+which is the system's own.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Masks in typed text: a tiny model that knows one sentence by heart, in several formats, and what a person may type wrong."""
+"""Masks in typed text: a tiny model that knows one sentence by heart, and what may be typed wrong."""
 
 import io
 import json
@@ -12,16 +12,13 @@ import safetensors.numpy
 import tensorflow as tf
 
 from official import config as config_lib
+from official import inference
 from official.checkpoint import convert as convert_lib
 from official.checkpoint.manager import CheckpointManager
+from official.cli import fill_mask
 from official.config import ConfigError
 from official.modeling.pretrainer import BertPretrainer
-from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import fill_mask  # pylint: disable=wrong-import-position
-import loaded_model  # pylint: disable=wrong-import-position
+from tests.conftest import TINY
 
 SENTENCE = "the cat sees a red house near the river".split()
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(SENTENCE)), "##s", "."]
@@ -105,7 +102,7 @@ def masked(*numbers: int) -> str:
 
 @pytest.mark.parametrize("name", ["run", "prefix", "google", "huggingface", "file", "masked_lm"])
 def test_a_word_that_was_learned_comes_back(checkpoints, name):
-    model = loaded_model.load_masked_lm(str(checkpoints[name]))
+    model = inference.load(str(checkpoints[name]))
     for number in (0, 1, 5, 8):
         (words,) = model.fill_mask(masked(number), top_k=3)
         assert words[0][0] == SENTENCE[number] and words[0][1] > 0.8 and len(words) == 3
@@ -115,7 +112,7 @@ def test_a_word_that_was_learned_comes_back(checkpoints, name):
 
 
 def test_each_mask_has_its_words_and_capitals_do_not_matter(run):
-    model = loaded_model.load_masked_lm(str(run))
+    model = inference.load(str(run))
     first, second = model.fill_mask(masked(1, 8).replace("sees", "SEES"), top_k=100)
     assert len(first) == len(second) == len(WORDS) and sum(
         probability for _, probability in first
@@ -134,7 +131,7 @@ def test_each_mask_has_its_words_and_capitals_do_not_matter(run):
 )
 def test_a_text_that_cannot_be_used_is_refused(run, text, message):
     with pytest.raises(ConfigError, match=message):
-        loaded_model.load_masked_lm(str(run)).fill_mask(text)
+        inference.load(str(run)).fill_mask(text)
 
 
 def copy_of(run, tmp_path):
@@ -145,16 +142,16 @@ def test_a_run_without_a_vocabulary_of_its_own_takes_the_one_it_was_given(run, t
     folder = copy_of(run, tmp_path)
     os.rename(folder / "vocab.txt", tmp_path / "words.txt")
     with pytest.raises(ConfigError, match="no vocabulary beside it. Give --vocab_file=PATH"):
-        loaded_model.load_masked_lm(str(folder))
+        inference.load(str(folder))
     for named in (tmp_path / "words.txt", tmp_path / "gone.txt"):
         (folder / "config.json").write_text(
             json.dumps({"task": "pretrain", "vocab_file": str(named), "model": SIZES})
         )
         if named.exists():
-            assert loaded_model.load_masked_lm(str(folder)).vocabulary.size == len(WORDS)
+            assert inference.load(str(folder)).source.vocabulary.size == len(WORDS)
         else:
             with pytest.raises(ConfigError, match="gone.txt is not there any more. Give --vocab_file=PATH"):
-                loaded_model.load_masked_lm(str(folder))
+                inference.load(str(folder))
 
 
 @pytest.mark.parametrize("more,fits", [(-2, True), (3, True), (200, False)])
@@ -163,9 +160,9 @@ def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     if not fits:
         with pytest.raises(ConfigError, match="words, the model's vocab_size is"):
-            loaded_model.load_masked_lm(str(run), str(tmp_path / "vocab.txt"))
+            inference.load(str(run), str(tmp_path / "vocab.txt"))
         return
-    model = loaded_model.load_masked_lm(str(run), str(tmp_path / "vocab.txt"))
+    model = inference.load(str(run), str(tmp_path / "vocab.txt"))
     (found,) = model.fill_mask(masked(1) + " word1", top_k=1000)
     assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
 
@@ -175,7 +172,7 @@ def test_a_cased_model_is_given_its_capitals(run, tmp_path):
     words = [word.title() if word in ("cat", "house", "river", "red", "near") else word for word in WORDS]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     with pytest.raises(ConfigError, match="is cased.*Give --do_lower_case=false"):
-        loaded_model.load_masked_lm(str(folder))
+        inference.load(str(folder))
     text = (
         masked(1)
         .replace("red", "Red")
@@ -183,7 +180,7 @@ def test_a_cased_model_is_given_its_capitals(run, tmp_path):
         .replace("near", "Near")
         .replace("river", "River")
     )
-    for model in (loaded_model.load_masked_lm(str(folder), do_lower_case=False), _with_setting(folder)):
+    for model in (inference.load(str(folder), do_lower_case=False), _with_setting(folder)):
         assert model.fill_mask(text)[0][0][0] == "Cat"
 
 
@@ -191,7 +188,7 @@ def _with_setting(folder):
     (folder / "config.json").write_text(
         json.dumps({"task": "pretrain", "do_lower_case": False, "model": SIZES})
     )
-    return loaded_model.load_masked_lm(str(folder))
+    return inference.load(str(folder))
 
 
 def test_weights_that_are_not_finite_are_refused(checkpoints, tmp_path):
@@ -200,7 +197,7 @@ def test_weights_that_are_not_finite_are_refused(checkpoints, tmp_path):
     tensors["cls.predictions.bias"][3] = np.nan
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ConfigError, match="NaN or infinite numbers in cls/predictions/output_bias"):
-        loaded_model.load_masked_lm(str(folder))
+        inference.load(str(folder)).prepare("fill_mask")
 
 
 def test_a_checkpoint_without_the_head_is_refused(checkpoints, tmp_path):
@@ -211,7 +208,7 @@ def test_a_checkpoint_without_the_head_is_refused(checkpoints, tmp_path):
         folder / "model.safetensors",
     )
     with pytest.raises(ConfigError, match="has no masked-LM head .* cannot fill masks"):
-        loaded_model.load_masked_lm(str(folder))
+        inference.load(str(folder)).prepare("fill_mask")
 
 
 def typed(monkeypatch, capsys, data: bytes, *flags: str):
