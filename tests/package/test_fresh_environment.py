@@ -15,9 +15,10 @@ IMPORTS = (
     " tf2_bert.bert_benchmark"
 )
 STEPS = """
---config=quickstart --input_files= --eval_files= --vocab_file= --use_synthetic_data --model_dir=run --max_seq_length=32
---max_predictions_per_seq=5 --train_batch_size=4 --num_steps_per_epoch=2 --num_train_epochs=1
---steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8 --stop_threshold=
+--config=quickstart --input_files= --eval_files= --vocab_file= --use_synthetic_data --model_dir=run
+--max_seq_length=32 --max_predictions_per_seq=5 --train_batch_size=4 --num_steps_per_epoch=2
+--num_train_epochs=1 --steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8
+--stop_threshold=
 """.split()
 
 
