@@ -8,4 +8,8 @@ from official.tasks.glue import GlueTask
 from official.tasks.pretraining import PretrainingTask
 from official.tasks.squad import SquadTask
 
-TASKS: dict[str, Callable[[Config], Any]] = {"pretrain": PretrainingTask, "squad": SquadTask, "glue": GlueTask}
+TASKS: dict[str, Callable[[Config], Any]] = {
+    "pretrain": PretrainingTask,
+    "squad": SquadTask,
+    "glue": GlueTask,
+}
