@@ -1,8 +1,8 @@
 """Packaging. Exact versions of everything that is installed stand in constraints/, one file a stack.
 
-Two stacks: "tf215", TensorFlow 2.15 with tensorflow-addons, is what Python 3.10 and 3.11 take, and "modern", the
-newest TensorFlow with tf_keras, what later ones take. BERT_STACK=modern in the environment takes that one on every
-Python: scripts/setup_env.sh --stack=modern.
+Two stacks: "tf215", TensorFlow 2.15 with tensorflow-addons, is what Python 3.10 and 3.11 take, and "modern",
+the newest TensorFlow with tf_keras, what later ones take. BERT_STACK=modern in the environment takes that one
+on every Python: scripts/setup_env.sh --stack=modern.
 """
 
 import os
@@ -14,8 +14,8 @@ STACKS = {"tf215": 'python_version < "3.12"', "modern": 'python_version >= "3.12
 
 
 def per_stack(**requirements: list[str]) -> list[str]:
-    """Returns the requirements of the stack of BERT_STACK; without it those of both, each with the marker of its
-    Pythons.
+    """Returns the requirements of the stack of BERT_STACK; without it those of both, each with the marker of
+    its Pythons.
 
     Args:
       requirements: {stack: requirements}.
@@ -46,7 +46,8 @@ setup(
                 "tensorflow-text==2.15.0",
                 "numpy>=1.23.5,<2",
                 "ml-dtypes>=0.3.1,<0.4",
-                # Later ones lack pkg_resources, which tensorflow-hub and TensorBoard import and do not ask for.
+                # Later ones lack pkg_resources, which tensorflow-hub and TensorBoard import and do not ask
+                # for.
                 "setuptools<81",
             ],
             modern=[

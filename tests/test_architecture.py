@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: who may import whom, how long things are, what must not be there."""
+"""The house rules that a machine can check: who may import whom, how long things are, what is not there."""
 
 import ast
 import functools

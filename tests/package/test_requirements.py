@@ -1,11 +1,8 @@
-"""setup.py asks for what the code imports, in versions that work, for both stacks, with and without constraints/."""
+"""setup.py asks for what the code imports, in versions that work, for both stacks."""
 
 import importlib.metadata
-import os
 import re
 import runpy
-import shutil
-import subprocess
 import sys
 
 import pytest
@@ -47,14 +44,17 @@ def pinned(stack: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
+def all_requirements(settings: dict) -> list[str]:
+    """Returns those of the package, then those of its extras."""
+    extras = settings["extras_require"].values()
+    return [*settings["install_requires"], *(text for extra in extras for text in extra)]
+
+
 def requirements(settings: dict) -> dict[str, Requirement]:
     """Returns {name: requirement} of the package and its extras."""
-    texts = [
-        *settings["install_requires"],
-        *(text for extra in settings["extras_require"].values() for text in extra),
-    ]
+    texts = reversed(all_requirements(settings))
     return {
-        canonical(requirement.name): requirement for requirement in reversed(list(map(Requirement, texts)))
+        canonical(requirement.name): requirement for requirement in map(Requirement, texts)
     }  # the package's own win
 
 
@@ -104,11 +104,7 @@ def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_tested_versions_are_among_those_asked_for(settings_of, stack):
     settings, versions = settings_of(stack), pinned(stack)
-    texts = [
-        *settings["install_requires"],
-        *(text for extra in settings["extras_require"].values() for text in extra),
-    ]
-    for requirement in map(Requirement, texts):
+    for requirement in map(Requirement, all_requirements(settings)):
         version = versions[canonical(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} and {version}"
 
@@ -131,8 +127,8 @@ def test_a_stack_that_there_is_not(settings_of):
 
 
 def test_tf215_has_addons_and_pkg_resources_and_modern_neither(settings_of):
-    """tensorflow-hub, which tensorflow-text 2.15 needs, imports pkg_resources and does not ask for it; setuptools
-    has it up to 80."""
+    """tensorflow-hub, which tensorflow-text 2.15 needs, imports pkg_resources and does not ask for it;
+    setuptools has it up to 80."""
     old, new = (requirements(settings_of(stack)) for stack in STACKS)
     assert "tensorflow-addons" in old and "tensorflow-addons" not in new and "tf-keras" in new
     assert old["setuptools"].specifier.contains("80.9.0") and not old["setuptools"].specifier.contains(
@@ -145,49 +141,3 @@ def test_what_the_benchmark_driver_imports_fits_beside_tensorflow():
     TensorFlow 2.15 takes."""
     assert {"psutil", "google-cloud-bigquery"} <= pinned("tf215").keys() & pinned("modern").keys()
     assert pinned("tf215")["protobuf"].startswith("4.")
-
-
-IMPORTS = (
-    "import official, tensorflow_text, scipy.stats, sklearn.metrics, matplotlib,"
-    " safetensors, blingfire, tf2_bert.bert_benchmark"
-)
-STEPS = """
---use_synthetic_data --bert_config_file=bert_tiny.json --model_dir=run --max_seq_length=32
---max_predictions_per_seq=5 --train_batch_size=4 --num_steps_per_epoch=2 --num_train_epochs=1
---steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8
-""".split()
-
-
-@pytest.mark.slow
-def test_a_fresh_environment_works(tmp_path):
-    """Without constraints, over the newest setuptools, from outside of the repository."""
-
-    def run(*command, **settings):
-        return subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, check=False, **settings
-        )
-
-    python = tmp_path / "venv" / "bin" / "python"
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
-    newest = run(*pip, "install", "--upgrade", "setuptools")
-    if newest.returncode:
-        pytest.skip(f"no package index: {newest.stderr.strip().splitlines()[-1:]}")
-    source, outside = tmp_path / "source", tmp_path / "outside"
-    for name in ("official", "tf2_bert", "configs"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, source)
-    outside.mkdir()
-    bert = python.with_name("bert")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    for command in (
-        (*pip, "install", source),
-        (*pip, "check"),
-        (python, "-c", IMPORTS),
-        (bert, "--help"),
-        (bert, "train", *STEPS),
-    ):
-        done = run(*command, cwd=outside, env=environment)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr

@@ -1,4 +1,4 @@
-"""scripts/setup_env.sh: which Python and which stack it takes. The Pythons are stand-ins that only say a version."""
+"""scripts/setup_env.sh: which Python and which stack it takes, with stand-ins that only say a version."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 STAND_IN = """#!/bin/sh
 case "$1 $2" in
   "--version "*) echo "Python {version}" ;;
-  "-c "*) exec {python} -c 'import sys; sys.version_info = tuple(map(int, "{version}".split("."))); exec(sys.argv[1])' "$2" ;;
+  "-c "*) exec {python} -c 'import sys; sys.version_info = ({tuple}); exec(sys.argv[1])' "$2" ;;
   "-m venv") mkdir -p "$4/bin"; rm -f "$4/installed"; cp "$0" "$4/bin/python" ;;
   "-m pip") echo "$BERT_STACK {version} $*" >> pip.log ;;
 esac
@@ -31,14 +31,16 @@ def root(tmp_path) -> pathlib.Path:
 
 
 def set_up(root, *arguments, pythons):
-    """Runs the script where there are only these Pythons, {name: version}; returns the process and pip's lines."""
+    """Runs the script where there are only these Pythons, {name: version}; returns the process and pip's
+    lines."""
     folder = root.parent / "bin"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for tool in ("bash", "dirname", "cat", "cksum", "sed", "mktemp", "tail", "rm", "mkdir", "cp", "env"):
         (folder / tool).symlink_to(shutil.which(tool))
     for name, version in pythons.items():
-        (folder / name).write_text(STAND_IN.format(version=version, python=sys.executable))
+        text = STAND_IN.format(version=version, tuple=version.replace(".", ", "), python=sys.executable)
+        (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     done = subprocess.run(
         [root / "scripts" / "setup_env.sh", *arguments],
