@@ -129,6 +129,7 @@ def find(
     options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
+        companions.check_source(checkpoint.location, tensors)
     except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
     if any("/convolution/" in name for name in tensors):

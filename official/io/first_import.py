@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 
+from official.io import signals
+
 # absl's log lines of level INFO, and what it says before it is set up.
 _NOISE = re.compile(
     rb"^(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n", re.MULTILINE
@@ -57,7 +59,8 @@ def without_noise() -> Iterator[None]:
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
-            yield
+            with signals.telling_on(kept):
+                yield
         finally:
             if sys.stderr:
                 sys.stderr.flush()

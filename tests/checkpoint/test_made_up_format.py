@@ -1,6 +1,8 @@
 """A format is one file: a made-up one is found, converted both ways, inspected, trained from."""
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -170,3 +172,17 @@ def test_reports_keep_the_older_name(tmp_path):
 def test_names_of_formats_need_no_tensorflow():
     code = "import sys, official.checkpoint.registry; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_nothing_outside_of_the_folder_knows_a_format_by_name():
+    """Other packages may have such words too: the name of a library, a division of MLPerf's."""
+    names = {name for one in registry.FORMATS.values() for name in one.names}
+    folders = ("checkpoint", "inference", "training", "tasks")
+    paths = [path for folder in folders for path in (ROOT / "official" / folder).rglob("*.py")]
+    paths += [ROOT / "official/cli" / name for name in ("convert.py", "inspect.py")]
+    for path in paths:
+        if path.parent != ROOT / "official/checkpoint/formats":
+            text = path.read_text(encoding="utf-8")
+            nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+            assert not names & {node.value for node in nodes if isinstance(node.value, str)}, path
+            assert not re.search(r"checkpoint\.formats(\.| import)", text), path

@@ -16,6 +16,7 @@ from official.reporting.observer import Start
 from official.tasks import TASKS
 from official.training import page_cache, runner
 from official.training.loop import Loop, NonFiniteError
+from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
 LARGE_NAMES = dict(

@@ -90,17 +90,9 @@ def read(location: str) -> Tensors:
     onnx = _library()
     try:
         with open(location, "rb") as file:
-            graphs = [
-                field
-                for field in protobuf_fields.walk(file, 0, os.path.getsize(location))
-                if field.number == onnx.ModelProto.GRAPH_FIELD_NUMBER
-            ]
-            initializers = [
-                field
-                for graph in graphs
-                for field in protobuf_fields.walk(file, graph.inside, graph.end)
-                if field.number == onnx.GraphProto.INITIALIZER_FIELD_NUMBER
-            ]
+            whole = Field(0, 0, 0, os.path.getsize(location))
+            graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
+            initializers = protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
             found = [_tensor(onnx, file, location, field) for field in initializers]
     except OSError as error:
         raise DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
@@ -115,42 +107,28 @@ def read(location: str) -> Tensors:
 
 def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str, Tensor]:
     """Returns name and tensor of an initializer; its values stay in the file."""
-    proto = onnx.TensorProto
-    described = {
-        proto.NAME_FIELD_NUMBER,
-        proto.DIMS_FIELD_NUMBER,
-        proto.DATA_TYPE_FIELD_NUMBER,
-        proto.DATA_LOCATION_FIELD_NUMBER,
-        proto.EXTERNAL_DATA_FIELD_NUMBER,
-    }
     parts = list(protobuf_fields.walk(file, field.inside, field.end))
-    head = _checked_head(
-        _parse(
-            onnx,
-            b"".join(
-                protobuf_fields.bytes_of(file, part.start, part.end)
-                for part in parts
-                if part.number in described
-            ),
-        )
-    )
-    type_name = (
-        proto.DataType.Name(head.data_type)
-        if head.data_type in proto.DataType.values()
-        else str(head.data_type)
-    )
-    if type_name not in _DTYPES:
-        raise DamagedError(f"{head.name} is of type {type_name}; read are {', '.join(_DTYPES)}")
-    raw = next((part for part in parts if part.number == proto.RAW_DATA_FIELD_NUMBER), None)
-    shape, dtype = tuple(head.dims), _DTYPES[type_name]
+    head = _read_head(onnx, file, parts)
+    raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
+    shape, dtype = tuple(head.dims), _type_of(onnx, head)
     get = _reader(onnx, head, location, field, raw)
     return head.name, Tensor(
         shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,)
     )
 
 
-def _checked_head(head: Any) -> Any:
-    """Returns the description of an initializer. Raises DamagedError where its texts are none."""
+def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
+    """Returns an initializer without its values. Raises DamagedError where its texts are none."""
+    proto = onnx.TensorProto
+    wanted = {
+        proto.NAME_FIELD_NUMBER,
+        proto.DIMS_FIELD_NUMBER,
+        proto.DATA_TYPE_FIELD_NUMBER,
+        proto.DATA_LOCATION_FIELD_NUMBER,
+        proto.EXTERNAL_DATA_FIELD_NUMBER,
+    }
+    described = [part for part in parts if part.number in wanted]
+    head = _parse(onnx, b"".join(protobuf_fields.bytes_of(file, part.start, part.end) for part in described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
@@ -158,6 +136,14 @@ def _checked_head(head: Any) -> Any:
     if not all(entry.value.isdecimal() for entry in head.external_data if entry.key == "offset"):
         raise DamagedError(f"the values of {head.name} have no place: {places}")
     return head
+
+
+def _type_of(onnx: Any, head: Any) -> np.dtype:
+    types = onnx.TensorProto.DataType
+    name = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
+    if name not in _DTYPES:
+        raise DamagedError(f"{head.name} is of type {name}; read are {', '.join(_DTYPES)}")
+    return _DTYPES[name]
 
 
 def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None) -> _Read:

@@ -42,6 +42,12 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
         place = inside + length
 
 
+def inside(file: BinaryIO, fields: list[Field], number: int) -> list[Field]:
+    """Returns the fields of a number that are directly inside of these. Raises DamagedError as `walk`."""
+    found = (one for field in fields for one in walk(file, field.inside, field.end))
+    return [one for one in found if one.number == number]
+
+
 def _read_length(file: BinaryIO, kind: int, place: int) -> int:
     """Returns how many bytes of a field are still to come; a number is read here."""
     if kind == _BYTES:

@@ -15,6 +15,7 @@ import dataclasses
 import os
 import statistics
 import subprocess
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
@@ -144,48 +145,33 @@ def draw(rows: list[dict]) -> bytes:
 
     with plots.style():
         figure = plots.new_figure(_WIDTH, _HEIGHT)
-        curves, final = figure.subplots(
-            1, 2, gridspec_kw=dict(left=0.06, right=0.94, wspace=0.45, bottom=0.14, top=0.82)
-        )
+        places = dict(left=0.06, right=0.94, wspace=0.45, bottom=0.14, top=0.82)
+        curves, final = figure.subplots(1, 2, gridspec_kw=places)
         plots.write_head(curves, "Evaluation loss", "nats; mean and range of the seeds")
         plots.write_head(final, "Final loss", "nats; a dot a seed, a line the mean")
         labels = []
         for place, (row, color) in enumerate(zip(rows, palette.COLORS)):
-            steps = row["curves"][0]["steps"]
-            losses = list(zip(*(curve["losses"] for curve in row["curves"])))
-            means = [statistics.fmean(values) for values in losses]
-            curves.plot(
-                steps,
-                means,
-                color=color,
-                linewidth=1.6,
-                marker="o",
-                markersize=3.2,
-                linestyle=("-", "--", ":", "-.")[place],
-            )
-            curves.fill_between(
-                steps,
-                [min(values) for values in losses],
-                [max(values) for values in losses],
-                color=color,
-                alpha=0.12,
-                linewidth=0,
-            )
-            labels.append((means[-1], f"{row['variant']} {means[-1]:.3f}", color))
-            final.plot(
-                [place] * len(row["final_losses"]),
-                row["final_losses"],
-                "o",
-                color=color,
-                markersize=5,
-                alpha=0.8,
-            )
+            last = _draw_curve(curves, row, color, ("-", "--", ":", "-.")[place])
+            labels.append((last, f"{row['variant']} {last:.3f}", color))
+            dots = [place] * len(row["final_losses"])
+            final.plot(dots, row["final_losses"], "o", color=color, markersize=5, alpha=0.8)
             final.hlines(row["mean"], place - 0.25, place + 0.25, color=color, linewidth=1.6)
         plots.finish_axes(curves, "step", max(rows[0]["curves"][0]["steps"]))
         plots.label_ends(curves, labels)
         final.set_xticks(range(len(rows)), [row["variant"] for row in rows])
         final.set_xlim(-0.5, len(rows) - 0.5)
         return plots.render(figure, "png")
+
+
+def _draw_curve(axes: Any, row: dict, color: str, line: str) -> float:
+    """Draws mean and range of a variant's losses. Returns the last mean."""
+    steps = row["curves"][0]["steps"]
+    losses = list(zip(*(curve["losses"] for curve in row["curves"])))
+    means = [statistics.fmean(values) for values in losses]
+    axes.plot(steps, means, color=color, linewidth=1.6, marker="o", markersize=3.2, linestyle=line)
+    least, most = [min(values) for values in losses], [max(values) for values in losses]
+    axes.fill_between(steps, least, most, color=color, alpha=0.12, linewidth=0)
+    return means[-1]
 
 
 def main() -> int:

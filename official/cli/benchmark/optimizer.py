@@ -16,6 +16,7 @@ from typing import Any
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
+from official.config import Config
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
 
@@ -93,7 +94,7 @@ def norm(gradients):
     return lambda: function().numpy()
 
 
-def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
+def update(config: Config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
     """Returns what updates the weights once."""
     import tensorflow as tf
 
@@ -134,6 +135,30 @@ def rows(timings: dict, parameters: int) -> list[dict]:
     return found
 
 
+def describe(table: list[dict]) -> str:
+    """Returns a line a case."""
+    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}"]
+    for row in table:
+        lines.append(
+            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
+            f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
+        )
+    return "\n".join(lines)
+
+
+def draw(table: list[dict], parameters: int) -> bytes:
+    """Returns the picture (PNG): a bar an optimizer."""
+    from official.reporting import measurement
+
+    bars = []
+    for row in table[2:]:
+        name, text = row["name"], f"{row['median_secs'] * 1e3:.0f} ms"
+        bars.append(measurement.Bar(name, row["over_bound"], row["spread"], text, name.split(",")[0]))
+    title = f"Update of {parameters / 1e6:.0f} M parameters"
+    what = "time over the memory bound, shorter is better"
+    return measurement.draw_bars(bars, title, what, limit=1.0, limit_text="memory bound")
+
+
 def main() -> None:
     flags = parse_flags()
     from official.io.bars import Bar
@@ -145,27 +170,6 @@ def main() -> None:
             cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
         )
     table = rows(timings, parameters)
-    print(f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}")
-    for row in table:
-        print(
-            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
-            f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
-        )
-    bars = [
-        measurement.Bar(
-            row["name"],
-            row["over_bound"],
-            row["spread"],
-            f"{row['median_secs'] * 1e3:.0f} ms",
-            row["name"].split(",")[0],
-        )
-        for row in table[2:]
-    ]
-    title = f"Update of {parameters / 1e6:.0f} M parameters"
-    outputs.write_results(
-        flags.output,
-        {"rounds": flags.rounds, "parameters": parameters, "cases": table},
-        lambda: measurement.draw_bars(
-            bars, title, "time over the memory bound, shorter is better", limit=1.0, limit_text="memory bound"
-        ),
-    )
+    print(describe(table))
+    record = {"rounds": flags.rounds, "parameters": parameters, "cases": table}
+    outputs.write_results(flags.output, record, lambda: draw(table, parameters))

@@ -263,37 +263,22 @@ def compare(rows: list[dict]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    flags = parse_flags()
-    model = inputs.read_model(flags.bert_config_file)
-    prepare_environments(flags)
-    from official.reporting import measurement
-
-    rows = [
-        row
-        for dtype in flags.dtypes
-        for length, batch in flags.shapes
-        for row in measure_case(flags, model, dtype, length, batch)
-    ]
-    print(f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}")
+def table(rows: list[dict]) -> str:
+    """Returns a line a row."""
+    lines = [f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}"]
     for row in rows:
-        print(
+        lines.append(
             f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
             f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
             f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
         )
-    print("\n".join(compare(rows)))
-    name = outputs.stem(flags.bert_config_file)
-    requirements = {peer: PEERS[peer].requirements for peer in flags.peers}
-    record = {
-        "model": name,
-        "rounds": flags.rounds,
-        "steps": flags.steps,
-        **TRAINING,
-        "requirements": requirements,
-        "comparison": compare(rows),
-        "cases": rows,
-    }
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict], model: str) -> bytes:
+    """Returns the picture (PNG): a bar a row."""
+    from official.reporting import measurement
+
     bars = [
         measurement.Bar(
             f"{row['case']}: {PEERS[row['peer']].title}",
@@ -304,8 +289,28 @@ def main() -> None:
         )
         for row in rows
     ]
-    outputs.write_results(
-        flags.output,
-        record,
-        lambda: measurement.draw_bars(bars, f"Training step of {name}", "sequences per second"),
-    )
+    return measurement.draw_bars(bars, f"Training step of {model}", "sequences per second")
+
+
+def main() -> None:
+    flags = parse_flags()
+    model = inputs.read_model(flags.bert_config_file)
+    prepare_environments(flags)
+    rows = [
+        row
+        for dtype in flags.dtypes
+        for length, batch in flags.shapes
+        for row in measure_case(flags, model, dtype, length, batch)
+    ]
+    print("\n".join([table(rows), *compare(rows)]))
+    name = outputs.stem(flags.bert_config_file)
+    record = {
+        "model": name,
+        "rounds": flags.rounds,
+        "steps": flags.steps,
+        **TRAINING,
+        "requirements": {peer: PEERS[peer].requirements for peer in flags.peers},
+        "comparison": compare(rows),
+        "cases": rows,
+    }
+    outputs.write_results(flags.output, record, lambda: draw(rows, name))

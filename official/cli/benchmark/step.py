@@ -18,6 +18,7 @@ from typing import Any
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
+from official.config import Config
 
 
 def make_parser() -> command_line.Parser:
@@ -57,7 +58,24 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def measure(flags) -> dict:
+def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
+    """Returns {name of a case: its configuration}."""
+    from official.training import step_benchmark
+
+    model = inputs.read_model(flags.bert_config_file)
+    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
+    settings = {name: getattr(flags, name) for name in names}
+    return {
+        f"{dtype}, {length} tokens x {batch}" + ", plain" * (blocks == "plain"): step_benchmark.step_config(
+            model, length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
+        )
+        for dtype in flags.dtypes
+        for length, batch in flags.shapes
+        for blocks in flags.blocks
+    }
+
+
+def measure(flags: argparse.Namespace) -> dict:
     """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
     if len(flags.dtypes) == 1:  # a process has one choice
         official.choose_kernels(*flags.dtypes)  # those of train.py
@@ -67,22 +85,7 @@ def measure(flags) -> dict:
     from official.tasks import TASKS
     from official.training import step_benchmark
 
-    make_task = TASKS["pretrain"]
-    model = inputs.read_model(flags.bert_config_file)
-    settings = {
-        "optimizer_type": flags.optimizer_type,
-        "num_accumulation_steps": flags.num_accumulation_steps,
-        "enable_xla": flags.enable_xla,
-        "num_gpus": flags.num_gpus,
-    }
-    configs = {
-        f"{dtype}, {length} tokens x {batch}" + ", plain" * (blocks == "plain"): step_benchmark.step_config(
-            model, length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
-        )
-        for dtype in flags.dtypes
-        for length, batch in flags.shapes
-        for blocks in flags.blocks
-    }
+    make_task, configs = TASKS["pretrain"], make_configs(flags)
     flops = {name: plan.make_plan(config, make_task)["flops_per_step"] for name, config in configs.items()}
     works: dict[str, Callable[[], Any]] = {
         name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()
@@ -98,15 +101,11 @@ def measure(flags) -> dict:
         case(name, configs[name], timings[name], flops[name] * flags.steps, flags.steps, peaks)
         for name in configs
     ]
-    return {
-        "cases": cases,
-        "products": {
-            dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes
-        },
-    }
+    spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
+    return {"cases": cases, "products": spreads}
 
 
-def case(name: str, config, timing, flops: float, steps: int, peaks: dict) -> dict:
+def case(name: str, config: Config, timing, flops: float, steps: int, peaks: dict) -> dict:
     gflops = timing.rate(flops) / 1e9
     return {
         "name": name,

@@ -114,11 +114,17 @@ def draw(lengths: dict, path: str, longest: int) -> None:
         outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
 
 
+def report_of(summary: Any, shares: dict) -> dict:
+    """Returns the numbers of some records, for --report."""
+    names = ("files", "records", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
+    numbers = {name: getattr(summary, name) for name in names}
+    return {**numbers, "shares": shares, "lengths": summary.lengths.tolist()}
+
+
 def main() -> None:
     flags = parse_flags()
-    from official.data.pretraining import (
-        inspection,
-    )  # after the flags are checked: TensorFlow takes seconds to load
+    # After the flags are checked: TensorFlow takes seconds to load.
+    from official.data.pretraining import inspection
     from official.data.records import record_files
 
     paths = {"records": record_files.find_files(",".join(flags.files))}
@@ -126,33 +132,17 @@ def main() -> None:
         paths["compare_to"] = record_files.find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
     summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
-    shares = {name: summary.shares() for name, summary in summaries.items()}
-    lengths = {name: summary.lengths for name, summary in summaries.items()}
+    report: dict[str, Any] = {}
     for name, summary in summaries.items():
-        print(describe(summary, shares[name], vocabulary), end="\n\n")
-    report: dict[str, Any] = {
-        name: {
-            "files": summary.files,
-            "records": summary.records,
-            "bytes": summary.bytes,
-            "record_format": summary.record_format,
-            "max_seq_length": summary.max_seq_length,
-            "predictions": summary.predictions,
-            "tokens": summary.tokens,
-            "shares": shares[name],
-            "lengths": summary.lengths.tolist(),
-        }
-        for name, summary in summaries.items()
-    }
+        report[name] = report_of(summary, summary.shares())
+        print(describe(summary, report[name]["shares"], vocabulary), end="\n\n")
+    lengths = {name: summary.lengths for name, summary in summaries.items()}
     if flags.compare_to:
         report["largest_gap_of_lengths"] = inspection.largest_gap(*lengths.values())
         print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
-    for text in (
-        inspection.show_examples(paths["records"][0], flags.examples, vocabulary)
-        if vocabulary and flags.examples
-        else ()
-    ):
-        print(text)
+    if vocabulary and flags.examples:
+        for text in inspection.show_examples(paths["records"][0], flags.examples, vocabulary):
+            print(text)
     if flags.picture:
         draw(lengths, flags.picture, summaries["records"].max_seq_length)
     if flags.report:

@@ -53,7 +53,7 @@ class GlueRows:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layout:
+class _Columns:
     """Where a file has what is read from it."""
 
     path: str
@@ -119,7 +119,7 @@ def _read_lines(path: str) -> list[bytes]:
     return lines
 
 
-def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[_Layout, int]:
+def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[_Columns, int]:
     """Returns the layout and the line, counted from 1, of the first row."""
     columns, first = task.splits[split].columns, 1
     if columns is None:
@@ -134,7 +134,7 @@ def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[
             f" {received[:200] or 'nothing'}. The {split} file of {task.name} has {', '.join(needed)} among"
             " its columns, with tabs between them."
         )
-    return _Layout(
+    return _Columns(
         path,
         columns,
         texts=tuple(map(columns.index, task.text_columns)),
@@ -143,7 +143,7 @@ def _layout(task: GlueTask, split: str, path: str, lines: list[bytes]) -> tuple[
     ), first
 
 
-def _parse(line: bytes, number: int, layout: _Layout) -> _Row:
+def _parse(line: bytes, number: int, layout: _Columns) -> _Row:
     """Splits a row; texts that it does not have are empty, and `problem` says what is wrong with it."""
     problem = None
     try:
@@ -170,7 +170,7 @@ def _parse(line: bytes, number: int, layout: _Layout) -> _Row:
     )
 
 
-def _misnumbered(rows: list[_Row], layout: _Layout) -> list[RowProblem]:
+def _misnumbered(rows: list[_Row], layout: _Columns) -> list[RowProblem]:
     """Returns the first row of a test file whose index is not its number: from there on one is missing, or
     too many."""
     if layout.index is None:

@@ -12,8 +12,15 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data.squad import features as features_lib
-from official.data.squad.features import Chunk, Features, WindowRules
+from official.data.squad.features import (
+    Chunk,
+    Features,
+    WindowRules,
+    chunks,
+    concatenate,
+    make_chunk,
+    make_features,
+)
 from official.data.squad.squad_files import SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -112,15 +119,15 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
 def _make(data: SquadData, vocabulary: Vocabulary, rules: WindowRules, num_workers: int) -> Features:
     num_workers = min(num_workers, len(data.questions) // _FEWEST_QUESTIONS_PER_WORKER)
     if num_workers <= 1:
-        return features_lib.make_features(data, vocabulary, rules)
-    chunks = features_lib.chunks(data)
+        return make_features(data, vocabulary, rules)
+    parts = chunks(data)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [os.path.join(folder, f"{number}.npz") for number in range(len(chunks))]
-        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(chunks, paths)]
+        paths = [os.path.join(folder, f"{number}.npz") for number in range(len(parts))]
+        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(parts, paths)]
         workers.run_all(
-            tasks, num_workers, sum(map(_size, chunks)), "Making features", "features", preload=__name__
+            tasks, num_workers, sum(map(_size, parts)), "Making features", "features", preload=__name__
         )
-        return features_lib.concatenate([_read(path) for path in paths])
+        return concatenate([_read(path) for path in paths])
 
 
 def _size(chunk: Chunk) -> int:
@@ -128,7 +135,7 @@ def _size(chunk: Chunk) -> int:
 
 
 def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: WindowRules, path: str) -> None:
-    features = features_lib.make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
+    features = make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
     np.savez(path, **vars(features))
     workers.report(_size(chunk), len(features))
 

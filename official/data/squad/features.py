@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data.squad import words as words_lib
+from official.data.squad import context_words
 from official.data.squad.squad_files import Question, SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -158,7 +158,7 @@ def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules
     questions = chunk.questions
     has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
     answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
-    words, others = words_lib.tokenize(
+    words, others = context_words.tokenize(
         chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary
     )
     queries = [ids[: rules.max_query_length] for ids in others[: len(questions)]]
@@ -196,7 +196,7 @@ class _Windows:
         questions: list[Question],
         contexts: np.ndarray,
         queries: list[np.ndarray],
-        words: words_lib.Words,
+        words: context_words.Words,
         rules: WindowRules,
     ) -> "_Windows":
         """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
@@ -236,7 +236,7 @@ def _answer_pieces(
     contexts: np.ndarray,
     has_answer: np.ndarray,
     answers: list[np.ndarray],
-    words: words_lib.Words,
+    words: context_words.Words,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without
     one."""

@@ -38,12 +38,12 @@ def read_documents(
 
 def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
     """Yields the documents that begin in each split, in order, each a list of one sentence or more; see
-    `read_lines`."""
-    for lines in read_lines(splits, sentence_splitting, counts):
+    `read_in_blocks`."""
+    for lines in read_in_blocks(splits, sentence_splitting, counts):
         yield from filter(None, lines.documents())
 
 
-def read_lines(
+def read_in_blocks(
     splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts
 ) -> Iterator[sentences.Lines]:
     """Yields the documents that begin in each split, in order, some at a time; there may be documents without

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.squad import cache, features, max_context, squad_files, words
+from official.data.squad import cache, context_words, features, max_context, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad, reference_wordpiece
@@ -297,7 +297,7 @@ def spans(word, vocabulary=VOCABULARY):
     pieces = [
         vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)
     ]
-    begins, ends = words.align(word, pieces, lower)
+    begins, ends = context_words.align(word, pieces, lower)
     return [(piece, word[begin:end]) for piece, begin, end in zip(pieces, begins, ends)]
 
 
@@ -354,14 +354,14 @@ def test_pieces_of_cased_words_know_their_characters(word, expected):
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
-    found, _ = words.tokenize(
+    found, _ = context_words.tokenize(
         ["\u200b\u200b한"], [], Tokenizer(hangul), hangul
     )  # three characters, and three in normal form
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 
 def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
-    assert words.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
+    assert context_words.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
@@ -375,7 +375,7 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
             everything.ids.setdefault(piece, len(everything.ids))
     everything.words = list(everything.ids)
     found = spans(word, everything)
-    begins, ends = words.align(word, [piece for piece, _ in found])
+    begins, ends = context_words.align(word, [piece for piece, _ in found])
     assert (
         begins == sorted(begins)
         and ends == sorted(ends)
@@ -734,7 +734,7 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
 
 def test_a_context_is_tokenized_word_by_word():
     tokenizer = Tokenizer(VOCABULARY)
-    found, others = words.tokenize(
+    found, others = context_words.tokenize(
         ["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY
     )
     assert [VOCABULARY.words[number] for number in found.pieces] == [
@@ -768,9 +768,9 @@ def made_again(data, cache_dir, monkeypatch, vocabulary=VOCABULARY, rules=RULES)
     """Returns whether features are made, and not read, when they are asked for."""
     calls = []
     original = features.make_features
-    monkeypatch.setattr(features, "make_features", lambda *arguments: calls.append(1) or original(*arguments))
+    monkeypatch.setattr(cache, "make_features", lambda *arguments: calls.append(1) or original(*arguments))
     found = cache.load_or_make_features(data, vocabulary, rules, str(cache_dir))
-    monkeypatch.setattr(features, "make_features", original)
+    monkeypatch.setattr(cache, "make_features", original)
     assert_same(found, original(data, vocabulary, rules))
     return bool(calls)
 
