@@ -1,19 +1,64 @@
-"""Packaging. Exact versions of everything that is installed stand in constraints.txt."""
+"""Packaging. Exact versions of everything that is installed stand in constraints/, one file a stack.
+
+Two stacks: "tf215", TensorFlow 2.15 with tensorflow-addons, is what Python 3.10 and 3.11 take, and "modern",
+the newest TensorFlow with tf_keras, what later ones take. BERT_STACK=modern in the environment takes that one
+on every Python: scripts/setup_env.sh --stack=modern.
+"""
+
+import os
 
 from setuptools import find_packages, setup
+
+# Stack -> the Pythons that take it unless they are told otherwise.
+STACKS = {"tf215": 'python_version < "3.12"', "modern": 'python_version >= "3.12"'}
+
+
+def per_stack(**requirements: list[str]) -> list[str]:
+    """Returns the requirements of the stack of BERT_STACK; without it those of both, each with the marker of
+    its Pythons.
+
+    Args:
+      requirements: {stack: requirements}.
+    """
+    chosen = os.environ.get("BERT_STACK")
+    if chosen:
+        if chosen not in STACKS:
+            raise SystemExit(f"BERT_STACK={chosen} is not one of {', '.join(STACKS)}.")
+        return requirements.get(chosen, [])
+    return [f"{text}; {STACKS[stack]}" for stack, texts in requirements.items() for text in texts]
+
 
 setup(
     name="bert-tf2",
     version="0.1.0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
-    packages=find_packages(include=["official*", "tf2_bert*"]),
-    python_requires=">=3.10,<3.12",
+    # configs/ of the repository is official/configs of the wheel: see official/cli/configs.py.
+    packages=[*find_packages(include=["official*", "tf2_bert*"]), "official.configs"],
+    package_dir={"official.configs": "configs"},
+    package_data={"official.configs": ["**/*.flags", "**/*.json"]},
+    entry_points={"console_scripts": ["bert = official.cli.main:main"]},
+    python_requires=">=3.10,<3.14",
     install_requires=[
-        "tensorflow==2.15.1",
-        "tensorflow-addons==0.23.0",
-        "tensorflow-text==2.15.0",
-        "numpy>=1.23.5,<2",
-        "ml-dtypes>=0.3.1,<0.4",
+        *per_stack(
+            tf215=[
+                "tensorflow==2.15.1",
+                "tensorflow-addons==0.23.0",
+                "tensorflow-text==2.15.0",
+                "numpy>=1.23.5,<2",
+                "ml-dtypes>=0.3.1,<0.4",
+                # Later ones lack pkg_resources, which tensorflow-hub and TensorBoard import and do not ask
+                # for.
+                "setuptools<81",
+            ],
+            modern=[
+                "tensorflow>=2.21,<2.22",
+                "tf-keras>=2.21,<2.22",
+                "tensorflow-text>=2.21,<2.22",
+                "tensorboard>=2.20,<3",  # no longer TensorFlow's own requirement
+                "numpy>=2,<3",
+                "ml-dtypes>=0.5.1,<1",
+            ],
+        ),
         "absl-py>=2.0,<3",
         "blingfire>=0.1.8,<0.2",
         "tokenizers>=0.13.3,<1",
@@ -22,18 +67,30 @@ setup(
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
-        "setuptools<81",  # later ones lack pkg_resources, which tensorflow-hub and TensorBoard import and do not ask for
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={
-        "gpu": ["tensorflow[and-cuda]==2.15.1"],
+        "gpu": per_stack(tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]),
         "wandb": ["wandb>=0.28,<1"],
-        # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
-        "onnx": ["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
+        "onnx": per_stack(
+            # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
+            tf215=["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
+            modern=["onnx>=1.19,<2"],
+        ),
         "wikipedia": ["wikiextractor>=3.1,<4"],
-        # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow does
-        # not take.
-        "perfzero": ["psutil>=5.9,<8", "google-cloud-bigquery>=3.20,<4", "grpcio-status<1.63"],
-        "dev": ["pytest>=8,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7"],
+        # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
+        # does not take.
+        "perfzero": [
+            "psutil>=5.9,<8",
+            "google-cloud-bigquery>=3.20,<4",
+            *per_stack(tf215=["grpcio-status<1.63"], modern=["grpcio-status"]),
+        ],
+        "dev": [
+            "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
+            "hypothesis>=6.100,<7",
+            "ruff==0.17.6",  # exactly: versions format differently
+            "mypy==2.4.1",
+        ],
     },
 )

@@ -4,6 +4,8 @@ import os
 import re
 import time
 
+from official.io import first_import
+
 STARTED = time.time()  # when this process began, as near as code of its own can tell
 
 # TensorFlow reads these when it is imported, so they are set before anything below can import it.
@@ -13,7 +15,9 @@ _ONEDNN_IS_ASKED_FOR = _ONEDNN in os.environ
 os.environ.setdefault(
     "TF_CPP_MIN_LOG_LEVEL", "3"
 )  # keep start-up noise (CUDA probes, plugin registration) off the screen
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2, also where Keras 3 is installed
 os.environ.setdefault(_ONEDNN, "1")  # vendor matrix products on CPUs
+first_import.quieten("tensorflow")  # from 2.16 on it writes the same noise whatever the level
 
 
 def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:

@@ -1,74 +1,7 @@
 #!/usr/bin/env python3
-"""Times the making of SQuAD's features on one core, reading of the file included, start-up and a warm-up
-round apart.
+"""The command `bert benchmark features`: measures SQuAD's questions to windows."""
 
-python scripts/benchmark_features.py --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt
---output=results/squad_features.json
-"""
-
-import json
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import command_line
-
-
-def parse_flags():
-    parser = command_line.Parser(__doc__.splitlines()[0])
-    parser.add_argument("--predict_file", required=True, help="SQuAD file, version 1.1.")
-    parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
-    command_line.add_lower_case_flag(parser)
-    parser.add_argument("--max_seq_length", type=int, default=384, help="Tokens of a window.")
-    parser.add_argument(
-        "--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context."
-    )
-    parser.add_argument(
-        "--max_query_length", type=int, default=64, help="Word pieces of a question, at most."
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="How many times they are made.")
-    parser.add_argument("--output", required=True, help="JSON file to write.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
-    flags = parser.parse()
-    command_line.check_output_file(flags.output, "output", flags.overwrite)
-    return flags
-
-
-def main() -> None:
-    flags = parse_flags()
-    from official.data.squad import cache, features, reading
-    from official.data.word_pieces import vocabulary
-    from official.reporting import environment, measurement
-
-    words = vocabulary.load_for_text(flags.vocab_file, flags.do_lower_case)
-    rules = features.Rules(flags.max_seq_length, flags.doc_stride, flags.max_query_length)
-
-    def make():
-        data = reading.read_squad(
-            flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False
-        )
-        return data, cache.load_or_make_features(data, words, rules, cache_dir=None)
-
-    data, made = make()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    timing = measurement.measure_in_turns({"make": make}, flags.rounds)["make"]
-    values = {
-        "questions": len(data.questions),
-        "features": len(made),
-        "rules": vars(rules),
-        "secs": timing.secs,
-        "median_secs": timing.median,
-        "spread": timing.spread,
-        "cores": 1,
-        "environment": environment.environment(),
-    }
-    command_line.write_file(flags.output, json.dumps(values, indent=1) + "\n")
-    print(
-        f"{values['features']:,} features of {values['questions']:,} questions in {timing.median:.2f} s on"
-        f" one core (+- {timing.spread:.1%})"
-    )
-
+from installed import script
 
 if __name__ == "__main__":
-    command_line.run(main)
+    script("benchmark features")

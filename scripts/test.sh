@@ -1,8 +1,16 @@
 #!/usr/bin/env bash
 # Sets up the environment and runs the fast tests. Arguments go to pytest: ./scripts/test.sh -k lamb, ./scripts/test.sh -m slow
+# --stack=tf215|modern, --python=PYTHON and --venv=FOLDER go to setup_env.sh: without them the stack that .venv has.
 set -euo pipefail
 
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-"$root/scripts/setup_env.sh"
-cd "$root"
-exec .venv/bin/python -m pytest -m "not slow" -n 2 --dist worksteal "$@"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv=".venv" setup=() tests=()
+for argument in "$@"; do
+  case "$argument" in
+    --stack=* | --python=* | --venv=*) setup+=("$argument") ;;
+    *) tests+=("$argument") ;;
+  esac
+  [[ "$argument" != --venv=* ]] || venv="${argument#*=}"
+done
+./scripts/setup_env.sh ${setup[@]+"${setup[@]}"}
+exec "$venv/bin/python" -m pytest -m "not slow" -n 2 --dist worksteal ${tests[@]+"${tests[@]}"}

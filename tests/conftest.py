@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.records import schema as schema_lib
+from tests.records import serialize_example
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -78,11 +79,11 @@ def make_records(count: int, seed: int, schema, vocab_size: int = TINY["vocab_si
         weights = np.ones(predictions)
         weights[generator.integers(1, predictions + 1) :] = 0
         records.append(
-            schema_lib.serialize_example(
+            serialize_example(
                 {
                     "input_ids": masked,
                     "input_mask": np.ones(length, int),
-                    "segment_ids": np.arange(length) >= length // 2,
+                    "segment_ids": (np.arange(length) >= length // 2).astype(int),
                     "masked_lm_positions": positions,
                     "masked_lm_ids": ids[positions] * (weights > 0),
                     "masked_lm_weights": weights,

@@ -1,95 +1,235 @@
-"""The house rules that a machine can check: who may import whom, and what the repository must not say."""
+"""The house rules that a machine can check: who may import whom, how long things are, what is not there."""
 
 import ast
+import functools
+import pathlib
 import re
+import statistics
 import subprocess
 import sys
 
 import pytest
 
+from official.config.backends import BACKENDS
 from tests.conftest import ROOT
 
+GROUND = {"config", "io"}
+TOOLS = {"modeling", "data", "optimization", "distribution", "checkpoint", "reporting"}
 # Package of official/ -> packages of official/ that it may import.
 ALLOWED = {
     "io": set(),
     "config": {"io"},
-    **{
-        name: {"config", "io"}
-        for name in ("modeling", "data", "optimization", "distribution", "checkpoint", "reporting")
-    },
-    "tasks": {"config", "io", "modeling", "data"},
-    "serving": {"config", "io", "modeling", "data"},
-    "training": {"config", "io", "optimization", "distribution", "checkpoint", "reporting"},
-    "planning": {"config", "io", "modeling", "optimization", "distribution", "training", "reporting"},
-    "cli": {"config", "io"},
+    **dict.fromkeys(TOOLS, GROUND),
+    "tasks": GROUND | {"modeling", "data"},
+    "planning": GROUND | {"modeling", "optimization", "distribution"},
+    "training": GROUND | TOOLS | {"planning"},
+    "inference": GROUND | {"tasks", "modeling", "data", "checkpoint"},
+    "serving": GROUND | {"inference"},
+    "cli": GROUND | TOOLS | {"tasks", "planning", "training", "inference", "serving"},
 }
-SOURCES = sorted(
+ENTRY_POINTS = ("train.py", "setup.py", "tf2_bert", "checkpoints_tools", "scripts")
+PACKAGE = sorted((ROOT / "official").rglob("*.py"))
+SOURCES = PACKAGE + sorted(
     path
-    for folder in ("official", "tf2_bert", "checkpoints_tools", "scripts")
-    for path in (ROOT / folder).rglob("*.py")
+    for name in ENTRY_POINTS
+    for path in [*(ROOT / name).rglob("*.py"), ROOT / name]
+    if path.suffix == ".py"
 )
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+LONGEST_FUNCTION, MOST_PARAMETERS, LONGEST_FILE, NINE_IN_TEN = 50, 7, 330, 17
 
 
-def imported_modules(path) -> set[str]:
+def name_of(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def parsed(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+
+
+def imported_modules(path: pathlib.Path) -> set[str]:
     """Returns the dotted names that a file imports, wherever in it."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def packages(path) -> set[str]:
-    return {name.split(".")[1] for name in imported_modules(path) if name.startswith("official.")} & set(
-        ALLOWED
-    )
+def functions(path: pathlib.Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [
+        node for node in ast.walk(parsed(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path.is_relative_to(ROOT / "official")],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+def parameters(function) -> list[ast.arg]:
+    """Returns the parameters of a function, self and cls not among them."""
+    arguments = function.args
+    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    found += [each for each in (arguments.vararg, arguments.kwarg) if each]
+    return [each for each in found if each.arg not in ("self", "cls")]
+
+
+def lines_of(path: pathlib.Path, function) -> list[str]:
+    """Returns the lines of a function from its `def` on, without those of its docstring."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept = lines[function.lineno - 1 : function.end_lineno]
+    if ast.get_docstring(function) is not None:
+        text = function.body[0]
+        del kept[text.lineno - function.lineno : text.end_lineno - function.lineno + 1]
+    return kept
+
+
+def is_code(line: str) -> bool:
+    """Whether a line is neither blank, nor a comment, nor closing brackets only."""
+    text = line.strip()
+    return bool(text) and not text.startswith("#") and not re.fullmatch(r"[)\]},:]+", text)
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=name_of)
 def test_import_layers(path):
     package = path.relative_to(ROOT / "official").parts[0].removesuffix(".py")
-    if package == "__init__":
-        return
-    assert package in ALLOWED, f"{package} has no layer"
-    assert packages(path) <= ALLOWED[package] | {package}
+    allowed = {"io"} if package == "__init__" else ALLOWED[package] | {package}
+    modules = [name.split(".") for name in imported_modules(path)]
+    assert {parts[1] for parts in modules if parts[0] == "official" and len(parts) > 1} & set(
+        ALLOWED
+    ) <= allowed
+    assert not {parts[0] for parts in modules} & {
+        "train",
+        "tf2_bert",
+        "checkpoints_tools",
+        "scripts",
+        "tests",
+    }
 
 
-def test_nothing_imports_the_entry_points():
-    for path in SOURCES:
-        if path.is_relative_to(ROOT / "official"):
-            outside = {name.split(".")[0] for name in imported_modules(path)} & {
-                "train",
-                "tf2_bert",
-                "checkpoints_tools",
-                "scripts",
-                "tests",
-            }
-            assert not outside, path
+def test_every_package_has_a_layer():
+    assert {path.parent.name for path in (ROOT / "official").glob("*/__init__.py")} <= set(ALLOWED)
 
 
-def test_config_needs_no_tensorflow():
-    code = (
-        "import sys, official.config, official.cli.flags, official.distribution.batch_plan; assert"
-        " 'tensorflow' not in sys.modules"
+def test_the_ground_floor_needs_no_tensorflow():
+    modules = [name_of(path).removesuffix(".py").replace("/", ".") for path in PACKAGE]
+    ground = [name.removesuffix(".__init__") for name in modules if name.split(".")[1] in GROUND]
+    code = f"import sys, {', '.join([*ground, 'official.cli.flags', 'official.distribution.batch_plan'])}"
+    subprocess.run(
+        [sys.executable, "-c", code + "; assert 'tensorflow' not in sys.modules"], cwd=ROOT, check=True
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_only_flags_reads_flags():
-    for path in SOURCES:
-        if path != ROOT / "official" / "cli" / "flags.py" and path.is_relative_to(ROOT / "official"):
+def test_only_the_command_line_reads_flags():
+    for path in PACKAGE:
+        if "cli" not in path.relative_to(ROOT).parts:
             assert "absl.flags" not in imported_modules(path), path
 
 
-def test_no_pickle_and_no_machine_paths():
-    for path in SOURCES:
+def test_functions_are_short_and_take_few_parameters():
+    long = [
+        f"{name_of(path)}:{function.lineno} {function.name}: {len(lines_of(path, function))} lines"
+        for path in SOURCES
+        for function in functions(path)
+        if len(lines_of(path, function)) > LONGEST_FUNCTION
+    ]
+    wide = [
+        f"{name_of(path)}:{function.lineno} {function.name}: {len(parameters(function))} parameters"
+        for path in SOURCES
+        for function in functions(path)
+        if len(parameters(function)) > MOST_PARAMETERS
+    ]
+    assert long + wide == []
+
+
+def test_nine_functions_in_ten_are_short():
+    sizes = [sum(map(is_code, lines_of(path, function))) for path in SOURCES for function in functions(path)]
+    assert statistics.quantiles(sizes, n=10)[-1] <= NINE_IN_TEN
+
+
+def test_files_are_short():
+    sizes = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {name: size for name, size in sizes.items() if size > LONGEST_FILE} == {}
+
+
+def test_a_configuration_is_typed():
+    untyped = [
+        f"{name_of(path)}:{function.lineno} {function.name}"
+        for path in PACKAGE
+        for function in functions(path)
+        for each in parameters(function)
+        if each.arg == "config" and each.annotation is None
+    ]
+    assert untyped == []
+
+
+def edits_of_the_search_path(path: pathlib.Path) -> list[int]:
+    """Returns the lines in which a file changes sys.path."""
+
+    def is_search_path(node) -> bool:
+        return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
+
+    lines = []
+    for node in ast.walk(parsed(path)):
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        if isinstance(node, (ast.Assign, ast.AugAssign)) and any(
+            is_search_path(getattr(target, "value", None)) or is_search_path(target) for target in targets
+        ):
+            lines.append(node.lineno)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and is_search_path(node.func.value)
+        ):
+            lines.append(node.lineno)
+    return lines
+
+
+def test_nothing_edits_the_search_path():
+    assert {name_of(path): lines for path in SOURCES if (lines := edits_of_the_search_path(path))} == {}
+
+
+def names_compared(path: pathlib.Path) -> set[str]:
+    """Returns the strings that a file compares something with, also as members of a tuple, list or set."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                members = side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else [side]
+                found |= {each.value for each in members if isinstance(each, ast.Constant)}
+    return found
+
+
+def test_strategies_are_asked_not_compared_by_name():
+    assert {name_of(path): names for path in SOURCES if (names := names_compared(path) & set(BACKENDS))} == {}
+
+
+def test_the_stack_is_asked_for_in_one_place():
+    """Versions of TensorFlow are not compared: what differs is asked for where it differs."""
+    for path in PACKAGE:
         text = path.read_text(encoding="utf-8")
+        assert not re.search(r"tf\.__version__|tf\.version\.VERSION|tensorflow\.__version__", text), path
+
+
+def test_no_pickle_no_machine_paths_and_no_drawer_for_the_rest():
+    for path in SOURCES:
         assert not imported_modules(path) & {"pickle", "dill", "joblib"}, path
-        assert not re.search(r"/(home|root|Users)/", text), path
+        assert not re.search(r"/(home|root|Users|work)/", path.read_text(encoding="utf-8")), path
+    for path in SOURCES + TESTS:
+        assert path.stem not in ("utils", "util", "helpers", "misc", "common"), path
+    assert not (ROOT / "official" / "logging").exists()
+
+
+def test_lint_format_and_types_are_clean():
+    folder = pathlib.Path(sys.executable).parent
+    for tool in ("ruff", "mypy"):
+        if not (folder / tool).exists():
+            pytest.skip(f"{tool} is not installed: ./scripts/setup_env.sh installs it")
+    done = subprocess.run(
+        [ROOT / "scripts" / "check.sh"],
+        env={"VENV": str(folder.parent), "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -2,14 +2,12 @@
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
-from packaging import requirements
 from tensorflow.core.util import test_log_pb2
 
 from official import config as config_lib
@@ -197,21 +195,6 @@ def test_as_the_driver_runs_it(tmp_path):
         assert (logged.count(line), errors.count(line)) == (count, count), (
             line
         )  # through the driver's own handlers, once each
-
-
-def test_what_the_driver_imports_is_an_extra_that_can_be_installed_beside_tensorflow():
-    """Its report needs google.cloud.bigquery, its process information psutil, and both a protobuf that
-    TensorFlow takes."""
-    pins = dict(
-        line.split("==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-    )
-    extra = re.search(r'"perfzero": \[(.*?)\]', (ROOT / "setup.py").read_text())[1]
-    wanted = [requirements.Requirement(text) for text in re.findall('"(.*?)"', extra)]
-    assert {"psutil", "google-cloud-bigquery"} <= {each.name for each in wanted}
-    assert all(each.specifier.contains(pins[each.name]) for each in wanted)
-    assert pins["protobuf"].startswith("4.")
 
 
 def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):

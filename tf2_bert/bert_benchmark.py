@@ -1,6 +1,6 @@
 """PerfZero benchmarks: a method runs one flagfile and reports speed, accuracy, start-up time and memory.
 
-    pip install '.[perfzero]' -c constraints.txt
+    pip install '.[perfzero]' -c constraints/tf215.txt
     python3 perfzero/lib/benchmark.py --gcloud_key_file_url="" --workspace=/tmp/perfzero \
         --python_path=$PWD --root_data_dir=/data \
         --benchmark_methods=tf2_bert.bert_benchmark.BertClassifyBenchmarkReal.benchmark_8_gpu
@@ -59,10 +59,10 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
         output_dir: str | None = None,
         default_flags: dict | None = None,
         root_data_dir: str | None = None,
-        flag_methods=None,
+        flag_methods: object = None,
         tpu: str | None = None,
-        **kwargs,
-    ):
+        **kwargs: object,
+    ) -> None:
         """Notes the driver's arguments; touches neither files nor devices, since drivers also construct it
         only to list methods.
 
@@ -83,31 +83,31 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
         self._root_data_dir = root_data_dir
         self._tpu = os.environ.get("BENCHMARK_TPU") or tpu
 
-    def benchmark_8_gpu(self):
+    def benchmark_8_gpu(self) -> None:
         """The MLPerf v0.7 run on 8 GPUs."""
         self._run_and_report("benchmark_8_gpu")
 
-    def benchmark_short_8_gpu(self):
+    def benchmark_short_8_gpu(self) -> None:
         """The first steps of it."""
         self._run_and_report("benchmark_short_8_gpu")
 
-    def benchmark_1_gpu(self):
+    def benchmark_1_gpu(self) -> None:
         """The same recipe on one GPU."""
         self._run_and_report("benchmark_1_gpu")
 
-    def benchmark_short_1_gpu(self):
+    def benchmark_short_1_gpu(self) -> None:
         """The first steps of it."""
         self._run_and_report("benchmark_short_1_gpu")
 
-    def benchmark_4x4_tpu(self):
+    def benchmark_4x4_tpu(self) -> None:
         """The MLPerf v0.7 run on a TPU v3-32."""
         self._run_and_report("benchmark_4x4_tpu")
 
-    def benchmark_short_4x4_tpu(self):
+    def benchmark_short_4x4_tpu(self) -> None:
         """The first steps of it."""
         self._run_and_report("benchmark_short_4x4_tpu")
 
-    def benchmark_cpu(self):
+    def benchmark_cpu(self) -> None:
         """A small model on synthetic data: needs neither files nor an accelerator."""
         self._run_and_report("benchmark_cpu")
 
@@ -115,7 +115,8 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
         """Runs the flagfile of a method and reports it once, also where the run fails."""
         started = time.time()
         gc.collect()  # an earlier method's model is part of cycles, and would still hold device memory
-        metrics, extras = [], {}
+        metrics: list[dict] = []
+        extras: dict[str, str] = {}
         try:
             config = self._config(method)
             extras |= {"flags": shlex.join(_non_default_flags(config)), "model_dir": config.model_dir}
@@ -138,7 +139,8 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
                 " of its own in output_dir. Use output_dir."
             )
         own = {"model_dir": _free_folder(os.path.join(self._output_dir, method))}
-        if self._tpu and {**settings, **self._default_flags}.get("distribution_strategy") == "tpu":
+        backend = {**settings, **self._default_flags}.get("distribution_strategy")
+        if self._tpu and backend in config_lib.FIELDS["tpu"].backends:
             own["tpu"] = self._tpu
         return config_lib.build_config(
             [
@@ -150,9 +152,11 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
 
     def _with_whole_paths(self, settings: dict) -> dict:
         """Returns settings with data files under root_data_dir and model files under the repository."""
-        folders = dict.fromkeys(_DATA_FLAGS, self._root_data_dir) | {"bert_config_file": REPOSITORY}
+        folders = {"bert_config_file": REPOSITORY}
+        if self._root_data_dir:
+            folders |= dict.fromkeys(_DATA_FLAGS, self._root_data_dir)
         return {
-            name: _under(folders[name], value) if folders.get(name) and isinstance(value, str) else value
+            name: _under(folders[name], value) if name in folders and isinstance(value, str) else value
             for name, value in settings.items()
         }
 

@@ -1,5 +1,13 @@
-"""Saving, resuming and initialising by variable name.
+"""Saving, resuming, initialising and converting, by variable name.
 
-A checkpoint is a TensorFlow V2 tensor bundle (`.index`, `.data-*`) whose keys are Google's TF1 variable names. It is
-read by `tf.train.load_checkpoint`, by TF1 Savers and by this project alike; nothing is pickled.
+A checkpoint of a run is a TensorFlow V2 tensor bundle (`.index`, `.data-*`) whose keys are Google's TF1
+variable names. It is read by `tf.train.load_checkpoint`, by TF1 Savers and by this project alike; nothing is
+pickled.
+
+  manager      saves and resumes a run
+  initialize   takes initial weights from a checkpoint of any format
+  convert      opens a source (registry), maps it (content), writes, checks and publishes it (publication)
+  formats      one module a format: its names for tensors, and how it is told from others
+  containers   one module a kind of files, which knows no names of BERT's
+  mapping      what formats are made of
 """

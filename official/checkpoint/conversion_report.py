@@ -1,22 +1,24 @@
 """What a conversion tells of itself: as a dictionary for programs, and as lines for people."""
 
-from official.checkpoint.formats import registry
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import registry
+from official.checkpoint.content import Content
+from official.checkpoint.mapping.tensors import Tensors
 
 
-def report_of(checkpoint: registry.Checkpoint, target: dict, result: Tensors) -> dict:
-    """Returns what the tensors of a conversion tell.
+def report_of(checkpoint: registry.Checkpoint, target: dict[str, str], content: Content) -> dict:
+    """Returns what the content of a conversion tells.
 
     Args:
       checkpoint: the source.
       target: {format, path} of the result.
-      result: tensors of the result, by their names.
+      content: of the result.
 
     Returns:
       {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
-      reshaped: {name: {from, to}},
-      cast: {name: {from, to}}}.
+      reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
+      `vocabulary_rows.with_vocabulary`, num_attention_heads, hidden_act}.
     """
+    result = content.result
     single = {
         name: (checkpoint.tensors[tensor.sources[0]], tensor)
         for name, tensor in result.items()
@@ -24,7 +26,7 @@ def report_of(checkpoint: registry.Checkpoint, target: dict, result: Tensors) ->
     }
     return {
         "source": {
-            "format": checkpoint.format,
+            "format": checkpoint.format.reported_name,
             "path": checkpoint.location,
             **registry.size_of(checkpoint.tensors),
         },
@@ -39,10 +41,15 @@ def report_of(checkpoint: registry.Checkpoint, target: dict, result: Tensors) ->
             if old.shape != new.shape
         },
         "cast": _casts(checkpoint, result),
+        "dropped": dict(sorted(content.dropped.items())),
+        "added": dict(sorted(content.added.items())),
+        "vocabulary": content.vocabulary,
+        "num_attention_heads": content.options.num_attention_heads,
+        "hidden_act": content.options.hidden_act,
     }
 
 
-def _casts(checkpoint, result: Tensors) -> dict[str, dict]:
+def _casts(checkpoint: registry.Checkpoint, result: Tensors) -> dict[str, dict]:
     """Returns {name: {from, to}} where one of the source's tensors has another type; words that come back
     were of the type that they had."""
     casts = {}
@@ -88,7 +95,7 @@ def describe(report: dict) -> str:
 
 
 def _by_reason(names: dict[str, str]) -> dict[str, list[str]]:
-    groups = {}
+    groups: dict[str, list[str]] = {}
     for name, reason in names.items():
         groups.setdefault(reason, []).append(name)
     return groups

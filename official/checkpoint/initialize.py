@@ -1,14 +1,15 @@
-"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where the checkpoint has them."""
+"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where it has them."""
 
 import dataclasses
 import re
 
 import tensorflow as tf
 
-from official.checkpoint import reading
-from official.checkpoint.formats import canonical, companions, registry
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import companions, registry, wholeness
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import NOTHING_GIVEN
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
 from official.io.errors import describe_names, shortened
@@ -18,9 +19,6 @@ CLASSIFIER = (
     "output_weights",
     "output_bias",
 )  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
-_ENCODER_NAME = re.compile(
-    r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]|^(Layer\d+|Embedding)/"
-)  # in any format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +66,7 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
         return _assign(variables, checkpoint, model)
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
 
 
@@ -76,10 +74,12 @@ def _assign(
     variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None
 ) -> InitReport:
     assumed = check_model(model, checkpoint) if model else None
-    mapped = registry.FORMATS[checkpoint.format][0].to_canonical(checkpoint.tensors, Options())
+    mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     strange = {
-        name: checkpoint.tensors[name].shape for name in mapped.unmatched if _ENCODER_NAME.search(name)
+        name: checkpoint.tensors[name].shape
+        for name in mapped.unmatched
+        if re.search(checkpoint.format.encoder_names, name)
     }
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
     fresh = _check(
@@ -133,7 +133,7 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     raises for all else that does not fit."""
     encoder = {name: shape for name, shape in wanted.items() if name.startswith(ENCODER_SCOPE)}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
-    problems = reading.compare_names(
+    problems = wholeness.compare_names(
         encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected
     )
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
@@ -143,7 +143,7 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     shared = {
         name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)
     }
-    for kind, names in reading.compare_names({name: heads[name] for name in shared}, shared).items():
+    for kind, names in wholeness.compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
         raise ConfigError(

@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import reading
-from official.checkpoint.formats import canonical
+from official.checkpoint import wholeness
+from official.checkpoint.containers import bundle
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
 from official.config import ConfigError
 from official.io.errors import describe_names, shortened
 from official.io.files import is_remote
@@ -32,7 +34,7 @@ class CheckpointManager:
     def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
         self.read_only = read_only
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
-        self._pinned = None
+        self._pinned: int | None = None
 
     def pin(self, step: int | None) -> None:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it
@@ -116,13 +118,13 @@ class CheckpointManager:
             return None
         try:
             self._assign(prefix)
-        except reading.DamagedError:
+        except DamagedError:
             return None
         return prefix
 
     def _assign(self, prefix: str) -> None:
-        with reading.open_checkpoint(prefix) as reader:
-            self._check_names(prefix, reading.shapes(reader))
+        with bundle.open_reader(prefix) as reader:
+            self._check_names(prefix, bundle.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
         # Weights only: a slot may overflow in a run that goes on.
         weights = {
@@ -150,7 +152,7 @@ class CheckpointManager:
             prefix = os.path.join(self._model_dir, f"ckpt-{step}")
             try:
                 self._assign(prefix)
-            except reading.DamagedError as error:
+            except DamagedError as error:
                 logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
                 damaged.append(step)
                 continue
@@ -166,7 +168,7 @@ class CheckpointManager:
 
     def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
-        problems = reading.compare_names(wanted, found)
+        problems = wholeness.compare_names(wanted, found)
         if problems:
             raise ConfigError(
                 f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "

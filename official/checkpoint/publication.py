@@ -1,19 +1,22 @@
-"""The last part of a conversion: the result is written beside its place, read back and compared, and published all at once."""
+"""The end of a conversion: the result is written beside its place, read back, compared and published."""
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import reading
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Container, Format
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.options import Options
 from official.config import ConfigError
 from official.io import vocabulary_files, writing
 from official.io.errors import shortened
 
+# Is called with the bytes written so far and in all.
+ProgressOfAll = Callable[[int, int], None]
 _BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
 
 
@@ -30,7 +33,7 @@ def work_folder(folder: str) -> Iterator[str]:
         yield work
 
 
-def publish(container, work: str, location: str, obsolete: Iterable[str]) -> None:
+def publish(container: Container, work: str, location: str, obsolete: Iterable[str]) -> None:
     """Puts the result in its place, and takes away what is left of an older one.
 
     Args:
@@ -62,13 +65,11 @@ def writing_to(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(
-            f"{path} cannot be written:"
-            f" {getattr(error, 'strerror', None) or (str(error).splitlines() or [error])[0]}."
-        ) from None
+        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), repr(error))
+        raise ConfigError(f"{path} cannot be written: {reason}.") from None
 
 
-def write(container, tensors: Tensors, location: str, options: Options, progress) -> None:
+def write(target: Format, tensors: Tensors, location: str, options: Options, progress: ProgressOfAll) -> None:
     """Writes the tensors; `progress` is called with the bytes written so far and in all. Raises
     ConfigError."""
     total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
@@ -79,14 +80,14 @@ def write(container, tensors: Tensors, location: str, options: Options, progress
         progress(done, total)
 
     with writing_to(location):
-        container.write(tensors, location, options, count)
+        target.write(tensors, location, options, count)
 
 
-def read_back_and_compare(container, wanted: Tensors, location: str) -> int:
+def read_back_and_compare(container: Container, wanted: Tensors, location: str) -> int:
     """Compares what was written with what was to be written. Returns the number of tensors."""
     try:
         written = container.read(location)
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise MismatchError(f"read back, the result is damaged ({error}).") from None
     return _compare(written, wanted)
 
@@ -108,5 +109,5 @@ def _compare(written: Tensors, wanted: Tensors) -> int:
 def _read_back(name: str, tensor: Tensor) -> np.ndarray:
     try:
         return tensor.read()
-    except reading.DamagedError as error:
+    except DamagedError as error:
         raise MismatchError(f"read back, {name} is damaged ({error}).") from None

@@ -1,17 +1,17 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
 import os
+from typing import Any
 
 from absl import flags
 
 from official import config as config_lib
+from official.cli import aliases, command_line, configs
 from official.config import ConfigError
 from official.io.errors import check_arguments
 
-_CONFIGS = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "configs"
-)
-_DEFINE = {
+_PROGRAM = "train.py"  # absl wants a name; no message has it
+_DEFINE: dict[type, Any] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -19,26 +19,14 @@ _DEFINE = {
 }
 
 
-class _Optional:
-    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
-
-    def parse(self, argument):
-        return None if argument == "" else super().parse(argument)
-
-
-class _OptionalInteger(_Optional, flags.IntegerParser):
-    pass
+def _optional(parser: flags.ArgumentParser) -> flags.ArgumentParser:
+    """Returns a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+    parse = parser.parse
+    parser.parse = lambda argument: None if argument == "" else parse(argument)  # type: ignore[method-assign]
+    return parser
 
 
-class _OptionalFloat(_Optional, flags.FloatParser):
-    pass
-
-
-class _OptionalBoolean(_Optional, flags.BooleanParser):
-    pass
-
-
-_OPTIONAL = {int: _OptionalInteger, float: _OptionalFloat}
+_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
 
 
 class HelpRequested(Exception):
@@ -60,7 +48,7 @@ def parse(argv: list[str]):
     check_arguments(argv)
     values = _define()
     try:
-        rest = values(["train.py", *map(_with_underscores, values.read_flags_from_files(argv))])[1:]
+        rest = values([_PROGRAM, *_expanded(argv, values)])[1:]
     except flags.UnrecognizedFlagError as error:
         raise ConfigError(
             f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, values)}."
@@ -75,8 +63,7 @@ def parse(argv: list[str]):
         meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
         raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
     layers = [(f"--config={values.config}", read_config(values.config))] if values.config else []
-    given = {name: values[name].value for name in config_lib.FIELDS if values[name].present}
-    return config_lib.build_config([*layers, ("command line", given)])
+    return config_lib.build_config([*layers, ("command line", _given(values))])
 
 
 _EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}
@@ -100,10 +87,10 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+            flags.DEFINE(_optional(_OPTIONAL[field.type]()), field.name, None, field.help, flag_values=values)
         elif field.default is None and field.type is bool:
             flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _OptionalBoolean()
+            flag.parser = _optional(flags.BooleanParser())
             flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
@@ -117,34 +104,40 @@ def _define() -> flags.FlagValues:
     return values
 
 
-def _with_underscores(argument: str) -> str:
-    """Returns --wandb-name=x as --wandb_name=x: hyphens are the spelling of Graphcore's command lines."""
-    name, equals, value = argument.partition("=")
-    return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
+def _expanded(arguments: list[str], values: flags.FlagValues) -> list[str]:
+    """Returns arguments with the flags of flagfiles in their places, in our spelling."""
+    found = [_with_shipped_file(argument) for argument in arguments]
+    return aliases.normalized(values.read_flags_from_files(found))
+
+
+def _with_shipped_file(argument: str) -> str:
+    """Returns --flagfile=configs/X with the shipped file where there is none of that name here."""
+    name, equals, path = argument.partition("=")
+    return f"{name}={configs.find(path)}" if equals and name.lstrip("-") == "flagfile" else argument
+
+
+def _given(values: flags.FlagValues) -> dict:
+    """Returns {setting: value} of the flags that were given; what is under configs/ is found where it is
+    shipped."""
+    given = {name: values[name].value for name in config_lib.FIELDS if values[name].present}
+    return {name: configs.find(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
-    if name.endswith(".json") or os.path.exists(name):
-        return config_lib.read_json(name, "config")
-    path = os.path.join(_CONFIGS, f"{name}.flags")
-    if not os.path.exists(path):
-        known = sorted(
-            file.removesuffix(".flags") for file in os.listdir(_CONFIGS) if file.endswith(".flags")
-        )
-        raise ConfigError(
-            f"--config={name} is neither a file nor one of"
-            f" {', '.join(known)}{config_lib.suggest(name, known)}."
-        )
+    path = configs.find(name)
+    if name.endswith(".json") or os.path.exists(path):
+        return config_lib.read_json(path, "config")
     values = _define()
-    values(["train.py", f"--flagfile={path}"])
-    return {field: values[field].value for field in config_lib.FIELDS if values[field].present}
+    values([_PROGRAM, *_expanded([f"--flagfile={configs.locate(name)}"], values)])
+    return _given(values)
 
 
 def help_text() -> str:
     """Returns every flag with its type, default and meaning, in sections."""
+    program = " ".join(command_line.words([]))
     lines = [
-        "Trains BERT.  python train.py --flagfile=configs/NAME.flags [--name=value ...]",
+        f"Trains BERT.  {program} --flagfile=configs/NAME.flags [--name=value ...]",
         "",
         "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset",
         "  --config=FILE.json|NAME  settings underneath the flags",
@@ -153,12 +146,11 @@ def help_text() -> str:
         lines += ["", section.title]
         for field in section.fields:
             kind = "|".join(field.choices) or field.type.__name__
-            default = (
-                "unset"
-                if field.default is None
-                else str(field.default).lower()
-                if field.type is bool
-                else field.default
-            )
-            lines += [f"  --{field.name}  ({kind}; {default})", f"      {field.help}"]
+            lines += [f"  --{field.name}  ({kind}; {_shown(field.default)})", f"      {field.help}"]
     return "\n".join(lines)
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "unset"
+    return str(default).lower() if isinstance(default, bool) else str(default)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class BackEnd:
+class BackendTraits:
     """What a kind of devices takes.
 
     Attributes:
@@ -91,21 +91,21 @@ def _check_tpu(config: Config) -> None:
 
 
 _ROWS = (
-    BackEnd("one_device", "a single device", check=_check_one_device),
-    BackEnd(
+    BackendTraits("one_device", "a single device", check=_check_one_device),
+    BackendTraits(
         "mirrored",
         "a group of devices",
         all_reduce_algorithms=("nccl", "hierarchical_copy"),
         check=_check_virtual_devices,
     ),
-    BackEnd(
+    BackendTraits(
         "multi_worker_mirrored",
         "a group of processes",
         all_reduce_algorithms=("nccl", "ring"),
         several_processes=True,
         check=read_cluster,
     ),
-    BackEnd(
+    BackendTraits(
         "tpu",
         "a TPU",
         refused_dtypes={"fp16": "TPUs multiply bfloat16 numbers. Use --dtype=bf16."},

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import pathlib
+from typing import Any
 
 from absl import logging
 
@@ -24,6 +26,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    block_type: str = "bert"  # of block_types()
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
@@ -40,7 +43,7 @@ _MOST_PARAMETERS = 10**11
 
 # Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would
 # mean)}.
-_FIXED_KEYS = {
+_FIXED_KEYS: dict[str, tuple[tuple, str]] = {
     "model_type": (("bert",), "another model"),
     "directionality": (("bidi",), "attention in one direction"),
     "pooler_type": (("first_token_transform",), "another pooler"),
@@ -71,23 +74,21 @@ _FREE_KEYS = frozenset(
     transformers_version typical_p use_bfloat16 use_cache xla_device
     """.split()
 )
-# The activations, by names that mean one thing: GELU in Google's form with tanh and in the exact one with the
-# error function.
-ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
-# Hugging Face's other names. Its plain `gelu` is the exact form, Google's the one with tanh: see
-# `activation_of`.
-_ACTIVATION_ALIASES = {
-    **dict.fromkeys(
-        ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_tanh"
-    ),
-    "gelu_python": "gelu_erf",
+# The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
+# forms: Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
+# `activation_of`. `official.modeling.activations` has a row of the same name, which computes it.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
+    "gelu_erf": ("gelu_python",),
+    "relu": (),
 }
+_ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for alias in aliases}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 # What a model computes depends on these, and no tensor's shape tells them.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
 
-def activation_of(values: dict):
+def activation_of(values: dict) -> Any:
     """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
 
     Args:
@@ -142,16 +143,28 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
             f"{source}: these sizes make {parameters(model):.1e} parameters, at most {_MOST_PARAMETERS:.0e}"
             " are allowed."
         )
-    if model.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"{source}: hidden_act={model.hidden_act!r} is unknown. Allowed: {', '.join(ACTIVATIONS[:2])},"
-            " gelu, relu."
-        )
+    _check_names(model, source)
     return model
 
 
+def block_types() -> list[str]:
+    """Returns the kinds of encoder blocks: the names of the files in official/modeling/blocks, one a kind."""
+    folder = pathlib.Path(__file__).parents[1] / "modeling" / "blocks"
+    return sorted(path.stem for path in folder.glob("[a-z]*.py"))
+
+
+def _check_names(model: BertConfig, source: str) -> None:
+    """Raises ConfigError where the activation or the kind of block is not known."""
+    *gelus, relu = ACTIVATIONS
+    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
+        if getattr(model, key) not in allowed:
+            raise ConfigError(
+                f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
+            )
+
+
 def parameters(model: BertConfig) -> int:
-    """Returns the number of weights of the encoder: embeddings, blocks and pooler."""
+    """Returns the number of weights of an encoder with BERT's blocks: embeddings, blocks and pooler."""
     hidden, inner = model.hidden_size, model.intermediate_size
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
     block = 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden
@@ -212,9 +225,9 @@ def _warn_of_key(key: str, source: str) -> None:
     )
 
 
-def checked_size(key: str, value, source: str):
+def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
-    kind = _BERT_FIELDS[key].type
+    kind: Any = _BERT_FIELDS[key].type
     if kind is str:
         valid = isinstance(value, str)
     elif kind is int:
@@ -224,7 +237,7 @@ def checked_size(key: str, value, source: str):
         valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
-        allowed = {str: "a string", int: "a positive integer", float: numbers}[kind]
+        allowed = "a string" if kind is str else "a positive integer" if kind is int else numbers
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")

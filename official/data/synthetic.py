@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official.data.records import parallelism
+from official.data import pipeline
 
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
@@ -34,11 +34,11 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     }
     typed = {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
     typed["example_weights"] = np.ones(count, np.float32)
-    return parallelism.fixed(
+    return pipeline.fixed(
         tf.data.Dataset.from_tensor_slices(typed)
         .repeat()
         .batch(batch_size, drop_remainder=True)
-        .prefetch(parallelism.CALLS)
+        .prefetch(pipeline.CALLS)
     )
 
 

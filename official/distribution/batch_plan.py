@@ -2,31 +2,46 @@
 
 import dataclasses
 
-from official.config import ConfigError, nearest_multiples
+from official.config import Config, ConfigError, nearest_multiples, train_steps
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """Sizes in sequences. train_batch_size = num_replicas x num_accumulation_steps x micro_batch_size."""
+    """Sizes in rows of the input pipeline. train_batch_size = num_replicas x num_accumulation_steps x
+    micro_batch_size.
+
+    A row is one sequence, unless sequences are packed. What counts for people and for resuming is
+    `sequences_per_step`.
+    """
 
     num_replicas: int
     num_accumulation_steps: int
     train_batch_size: int
     eval_batch_size: int
+    sequences_per_row: float = 1.0
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Returns the sequences that a step of all replicas trains on."""
+        return round(self.train_batch_size * self.sequences_per_row)
 
     @property
     def replica_batch_size(self) -> int:
+        """Returns the rows of a step of one replica."""
         return self.train_batch_size // self.num_replicas
 
     @property
     def micro_batch_size(self) -> int:
+        """Returns the rows whose gradient one replica computes at a time."""
         return self.replica_batch_size // self.num_accumulation_steps
 
     @property
     def replica_eval_batch_size(self) -> int:
+        """Returns the rows of an evaluation batch of one replica."""
         return self.eval_batch_size // self.num_replicas
 
     def describe(self) -> str:
+        """Returns the product as one line for the log."""
         return (
             f"train_batch_size {self.train_batch_size} = {self.num_replicas}"
             f" replica{'s' * (self.num_replicas > 1)} x {self.num_accumulation_steps} micro"
@@ -34,7 +49,7 @@ class BatchPlan:
         )
 
 
-def make_batch_plan(config, num_replicas: int) -> BatchPlan:
+def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
     """Returns the plan. Raises ConfigError where a batch cannot be divided evenly."""
     divisor = num_replicas * config.num_accumulation_steps
     if config.do_train and config.train_batch_size % divisor:
@@ -63,22 +78,29 @@ def loop_length(step: int, steps_per_loop: int, next_stop: int) -> int:
     return min(steps_per_loop - step % steps_per_loop, next_stop - step)
 
 
-def eval_is_due(config, step: int, last_step: int) -> bool:
+def eval_is_due(config: Config, step: int, last_step: int) -> bool:
     """Tells whether an evaluation follows `step`: on the cadence, and always at the last step."""
     if not config.do_eval:
         return False
     if step >= last_step:
         return True
-    return (
-        bool(step and config.steps_between_eval)
-        and step % config.steps_between_eval == 0
-        and step >= config.steps_before_eval_start
-    )
+    every = config.steps_between_eval
+    return bool(step and every and step % every == 0 and step >= config.steps_before_eval_start)
 
 
-def next_evaluation(config, step: int, last_step: int) -> int:
+def next_evaluation(config: Config, step: int, last_step: int) -> int:
     """Returns the first step after `step` that an evaluation follows, or the last step."""
     if not (config.do_eval and config.steps_between_eval):
         return last_step
     earliest = max(step + 1, config.steps_before_eval_start)
     return min(-(-earliest // config.steps_between_eval) * config.steps_between_eval, last_step)
+
+
+def evaluation_steps(config: Config) -> list[int]:
+    """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
+    last, step, steps = train_steps(config), 0, []
+    while step < last:
+        step += loop_length(step, config.steps_per_loop, next_evaluation(config, step, last))
+        if eval_is_due(config, step, last):
+            steps.append(step)
+    return steps

@@ -77,13 +77,15 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns what TensorFlow raises where another process is gone into a PeerError of one line."""
+    """Turns what TensorFlow raises where another process is gone into a PeerError of one line.
+
+    Args:
+      strategy: of several processes, which `join` has made.
+    """
     try:
         yield
     except tf.errors.OpError as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or not _is_of_a_lost_peer(
-            error
-        ):
+        if not _is_of_a_lost_peer(error):
             raise
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])

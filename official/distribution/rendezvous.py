@@ -1,13 +1,17 @@
-"""Where the processes of a run wait for each other. No TensorFlow: its own wait is silent, answers no signal and lasts an hour.
+"""Where the processes of a run wait for each other.
 
-Process 0 listens at its address. The others listen at theirs, too, call process 0 and say who they are; it calls back, so that a
-wrong address is found out. Once all are there it lets them go, and TensorFlow's servers take the same ports.
+No TensorFlow: its own wait is silent, answers no signal and lasts an hour.
+
+Process 0 listens at its address. The others listen at theirs, too, call process 0 and say who they are; it
+calls back, so that a wrong address is found out. Once all are there it lets them go, and TensorFlow's servers
+take the same ports.
 """
 
 import contextlib
 import selectors
 import socket
 import time
+from typing import cast
 
 from absl import logging
 
@@ -120,7 +124,7 @@ class _Wait:
         return True
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------
 # Process 0
 
 
@@ -225,7 +229,7 @@ def _receive(guests: _Guests, listener: socket.socket, secs: float) -> None:
             selector.register(source, selectors.EVENT_READ)
         for key, _ in selector.select(secs):
             if key.fileobj is not listener:
-                guests.hear(key.fileobj)
+                guests.hear(cast(socket.socket, key.fileobj))
                 continue
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()
@@ -233,7 +237,7 @@ def _receive(guests: _Guests, listener: socket.socket, secs: float) -> None:
                 guests.strangers[connection] = b""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------
 # The others
 
 

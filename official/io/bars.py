@@ -6,6 +6,8 @@ import tqdm
 class Bar(tqdm.tqdm):
     """tqdm's bar, to be used in a `with`: where the block fails, nothing of it stays."""
 
-    def __exit__(self, kind, error, trace):
+    leave: bool | None
+
+    def __exit__(self, kind, error, trace) -> None:
         self.leave = self.leave and error is None
         self.close()

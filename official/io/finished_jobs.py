@@ -1,6 +1,8 @@
-"""Jobs that are done: whether the files of a folder are those that a job would make."""
+"""Jobs that write a folder of files, may be interrupted, and are done once: which of the files are there."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from official.io import json_files, unfinished
 from official.io.errors import ConfigError
@@ -16,17 +18,34 @@ def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
     return manifest
 
 
+@contextlib.contextmanager
+def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+    """As `unfinished.folder_of`, and an OSError in the block becomes a ConfigError that names the folder."""
+    try:
+        with unfinished.folder_of(output_dir, job, overwrite) as folder:
+            yield folder
+    except OSError as error:
+        raise ConfigError(
+            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
+        ) from None
+
+
+def may_be_finished(folder: str, overwrite: bool) -> bool:
+    """Tells whether a folder has the manifest of some finished job that is not to be replaced."""
+    return not overwrite and os.path.exists(os.path.join(folder, MANIFEST))
+
+
 def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
     """Returns the manifest where the same job is done; None where there is none, or it is to be replaced.
 
     Raises:
       ConfigError: where another job's files are there, or some are not there any more.
     """
-    path = os.path.join(folder, MANIFEST)
-    if overwrite or not os.path.exists(path):
+    if not may_be_finished(folder, overwrite):
         return None
     try:
-        manifest = json_files.read_json(path)
+        manifest = json_files.read_json(os.path.join(folder, MANIFEST))
     except ConfigError as error:
         raise ConfigError(
             f"{error} Give another --output_dir, or make the files anew with --overwrite."

@@ -5,6 +5,7 @@ key.
 import hashlib
 import json
 import math
+from typing import Any
 
 from official.io.errors import ConfigError
 from official.io.files import open_binary
@@ -40,7 +41,7 @@ def read_json(path: str, flag: str = "", kind: Kind = dict):
     return parse_json(_read(path, source), source, kind)
 
 
-def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[object, str]:
+def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[Any, str]:
     """As `read_json`, and the sha256 of the file's bytes. `source` begins the messages."""
     content = _read(path, source)
     return parse_json(content, source, kind), hashlib.sha256(content).hexdigest()

@@ -50,8 +50,9 @@ def read(folder: str) -> dict:
 def to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | None, count: int) -> dict:
     """Returns keys of config.json. transformers takes the number of classes from the names: there are names
     for all `count`, known or not."""
-    is_known = labels is not None and len(set(labels)) == len(labels) == count
-    names = labels if is_known else [f"LABEL_{number}" for number in range(count)]
+    names = list(labels or ())
+    if not len(set(names)) == len(names) == count:
+        names = [f"LABEL_{number}" for number in range(count)]
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -55,6 +55,7 @@ class _State:
     received: int | None = None  # the first signal
     raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
+    stderr: int = 2  # the descriptor on which a line is seen
 
 
 _state = _State(_Section(secs=0.0))
@@ -125,6 +126,17 @@ def expendable() -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
+def telling_on(descriptor: int) -> Iterator[None]:
+    """In its block the line that a signal ends with goes to a descriptor: that of the real stderr, where
+    something else is in its place."""
+    previous, _state.stderr = _state.stderr, descriptor
+    try:
+        yield
+    finally:
+        _state.stderr = previous
+
+
+@contextlib.contextmanager
 def _entered(section: _Section) -> Iterator[_Section]:
     previous, _state.section = _state.section, section
     try:
@@ -161,19 +173,20 @@ def _listen(reader: int) -> None:
         section, _state.received = _state.raised_in or _state.section, data[0]
         section.note(data[0])
         if section.secs is not None:
-            threading.Thread(target=_end_if_still_in, args=(section, data[0]), daemon=True).start()
+            rest = (section, section.secs, data[0])
+            threading.Thread(target=_end_if_still_in, args=rest, daemon=True).start()
     os.close(reader)
 
 
-def _end_if_still_in(section: _Section, number: int) -> None:
-    time.sleep(section.secs)
+def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
+    time.sleep(secs)
     if _state.section is section:
         _end(number)
 
 
 def _end(number: int) -> None:
     """Ends this process from any thread, whatever the others are at."""
-    os.write(2, _line(number).encode())
+    os.write(_state.stderr, _line(number).encode())
     os._exit(128 + number)  # pylint: disable=protected-access
 
 

@@ -1,10 +1,12 @@
 """The folder of a job that is not finished: what it has done already is found there when the same job is
 started again.
- What a task has done is written with a digest: a file that is damaged counts as not there, and the task is
+
+What a task has done is written with a digest: a file that is damaged counts as not there, and the task is
 done again.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -97,6 +99,14 @@ def read_done(path: str) -> dict | None:
     except ConfigError:
         return None
     return found.get("done") if found.get("digest") == digest(found.get("done")) else None
+
+
+def read_what_is_done(path: str) -> dict:
+    """As `read_done`, of a task that has just been run. Raises OSError where what it wrote is gone."""
+    found = read_done(path)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return found
 
 
 def write_done(path: str, values: dict) -> None:

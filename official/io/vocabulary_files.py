@@ -14,22 +14,16 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from official.io import files
+from official.io import files, tokenizer_json
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json, read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
-_CASED_SHARE = 0.02  # of the words with letters that have capitals: Google's cased vocabularies have 20 % and more, uncased ones none
+# Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
+# its uncased ones.
+_CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
-_STEPS = {
-    "Sequence",
-    "BertNormalizer",
-    "Lowercase",
-    "StripAccents",
-    "NFD",
-    "NFC",
-}  # of normalizers that BERT's rules are made of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +46,10 @@ class VocabularyFile:
 def find(path: str) -> str | None:
     """Returns the file of a vocabulary: `path`, or of a folder its vocab.txt or tokenizer.json; None where
     there is none."""
-    if not _is_folder(path):
-        return path if _exists(path) else None
+    if not files.is_folder(path):
+        return path if files.is_file(path) else None
     paths = [os.path.join(path, name) for name in (VOCABULARY, TOKENIZER)]
-    return next(filter(_exists, paths), None)
+    return next(filter(files.is_file, paths), None)
 
 
 def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
@@ -73,7 +67,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     if found is None:
         missing = (
             f"no {VOCABULARY} and no {TOKENIZER} in this folder"
-            if _is_folder(path)
+            if files.is_folder(path)
             else "No such file or directory"
         )
         raise ConfigError(f"--{flag}={path}: {missing}.")
@@ -86,8 +80,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     if not found.endswith(".json"):
         return VocabularyFile(found, words_of(content, f"--{flag}={path}"), content, told)
     tokenizer = parse_json(content, f"--{flag}={path}")
-    words = _words_of_tokenizer(tokenizer, f"--{flag}={path}")
-    lower_case = _lower_case_of_tokenizer(tokenizer, f"--{flag}={path}")
+    words = tokenizer_json.words_of(tokenizer, f"--{flag}={path}")
+    lower_case = tokenizer_json.lower_case_of(tokenizer, f"--{flag}={path}")
     return VocabularyFile(
         found, words, "".join(f"{word}\n" for word in words).encode(), lower_case if told is None else told
     )
@@ -103,9 +97,9 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
             f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
         ) from None
     words = tuple(map(str.strip, lines))
-    return (
-        words if "" not in words else tuple(line.strip() or line for line in lines)
-    )  # white space of Unicode's may be a word
+    if "" in words:  # white space of Unicode's may be a word
+        return tuple(line.strip() or line for line in lines)
+    return words
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
@@ -135,69 +129,6 @@ def check_each(words: tuple[str, ...], source: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# tokenizer.json
-
-
-def _words_of_tokenizer(tokenizer: dict, source: str) -> tuple[str, ...]:
-    model = tokenizer.get("model")
-    kind = model.get("type", "WordPiece") if isinstance(model, dict) else None
-    if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ConfigError(
-            f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. Give"
-            " --vocab_file=vocab.txt."
-        )
-    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise ConfigError(
-            f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. Give"
-            " --vocab_file=vocab.txt."
-        )
-    added = tokenizer.get("added_tokens") or []
-    try:
-        ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
-        words = sorted(ids, key=ids.get)
-        is_whole = [ids[word] for word in words] == list(range(len(words)))
-    except (TypeError, KeyError):
-        is_whole = False
-    if not is_whole or not all(isinstance(word, str) for word in words):
-        raise ConfigError(
-            f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
-        )
-    return tuple(words)
-
-
-def _lower_case_of_tokenizer(tokenizer: dict, source: str) -> bool:
-    """Returns whether the normalizer lower-cases. Raises ConfigError where it does something that BERT's does
-    not."""
-    steps = list(_steps(tokenizer.get("normalizer")))
-    kinds = {str(step.get("type")) for step in steps}
-    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
-    lower_case = "Lowercase" in kinds or bert.get("lowercase") is True
-    accents = bert.get("strip_accents")
-    strips = "StripAccents" in kinds or (lower_case and bool(bert) if accents is None else accents is True)
-    before = tokenizer.get("pre_tokenizer") or {"type": "BertPreTokenizer"}
-    splits_like_bert = isinstance(before, dict) and before.get("type") == "BertPreTokenizer"
-    if (
-        not kinds <= _STEPS
-        or strips != lower_case
-        or not splits_like_bert
-        or bert.get("handle_chinese_chars") is False
-    ):
-        raise ConfigError(
-            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
-            " or does neither. Give --vocab_file=vocab.txt."
-        )
-    return lower_case
-
-
-def _steps(normalizer) -> Iterable[dict]:
-    if isinstance(normalizer, dict):
-        yield normalizer
-        parts = normalizer.get("normalizers")
-        for step in parts if isinstance(parts, list) else ():
-            yield from _steps(step)
-
-
-# ------------------------------------------------------------------------------------------------------------
 # Whether text is lower-cased
 
 
@@ -208,8 +139,8 @@ def lower_case_beside(path: str) -> bool | None:
     Raises:
       ConfigError: where it cannot be read, or asks for what no tokenizer of this project does.
     """
-    path = os.path.join(path if _is_folder(path) else os.path.dirname(path), TOKENIZER_CONFIG)
-    if not _exists(path):
+    path = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER_CONFIG)
+    if not files.is_file(path):
         return None
     values = read_json(path)
     lower_case = values.get("do_lower_case")
@@ -264,8 +195,12 @@ def _lower_case_of_checkpoint(path: str | None) -> bool | None:
     if not path:
         return None
     told = lower_case_beside(path)
-    beside = os.path.join(path if _is_folder(path) else os.path.dirname(path), TOKENIZER)
-    return _lower_case_of_tokenizer(read_json(beside), beside) if told is None and _exists(beside) else told
+    beside = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER)
+    return (
+        tokenizer_json.lower_case_of(read_json(beside), beside)
+        if told is None and files.is_file(beside)
+        else told
+    )
 
 
 @functools.cache
@@ -335,17 +270,3 @@ def companions(
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
     return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, max_length).encode()}
-
-
-def _is_folder(path: str) -> bool:
-    if not files.is_remote(path):
-        return os.path.isdir(path)
-    with files.tensorflow_files(path) as gfile:
-        return gfile.isdir(path)
-
-
-def _exists(path: str) -> bool:
-    if not files.is_remote(path):
-        return os.path.isfile(path)
-    with files.tensorflow_files(path) as gfile:
-        return gfile.exists(path)

@@ -1,5 +1,6 @@
 """The one way files are written: whole under a temporary name and renamed, or grown by a line at a time.
- Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
+
+Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
 complete and on the disk.
 """
 
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from official.io.errors import ConfigError
-from official.io.files import is_remote, tensorflow_files
+from official.io.stores import is_remote, store_of
 
 
 @contextlib.contextmanager
@@ -27,46 +28,33 @@ def replacing(path: str) -> Iterator[str]:
         publish(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # it may not have been made
-            _remove(temporary)
+            store_of(path).remove(temporary)
         raise
 
 
 def publish(complete: str, path: str) -> None:
     """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises
     OSError."""
-    if not is_remote(path):
-        sync(complete)
-    _rename(complete, path)
-    if not is_remote(path):
-        sync(os.path.dirname(path) or ".")
+    store = store_of(path)
+    store.sync(complete)
+    store.rename(complete, path)
+    store.sync(os.path.dirname(path) or ".")
 
 
 def set_aside(path: str, ending: str = "") -> None:
     """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is
     free. Raises OSError."""
+    store, number = store_of(path), 1
     stem, extension = os.path.splitext(path)
-    number = 1
-    while _exists(f"{stem}{ending}-{number}{extension}"):
+    while store.exists(f"{stem}{ending}-{number}{extension}"):
         number += 1
-    if _exists(path):
-        _rename(path, f"{stem}{ending}-{number}{extension}")
+    if store.exists(path):
+        store.rename(path, f"{stem}{ending}-{number}{extension}")
 
 
 def sync(path: str) -> None:
     """Waits until a file, or the names in a folder, are on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: str) -> None:
-    if is_remote(path):
-        with tensorflow_files(path) as gfile:
-            gfile.remove(path)
-    else:
-        os.remove(path)
+    store_of(path).sync(path)
 
 
 def replace_file(path: str, content: bytes | str) -> None:
@@ -74,12 +62,7 @@ def replace_file(path: str, content: bytes | str) -> None:
     or the new one. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     with replacing(path) as temporary:
-        if is_remote(path):
-            with tensorflow_files(path) as gfile, gfile.GFile(temporary, "wb") as file:
-                file.write(data)
-        else:
-            with open(temporary, "wb") as file:
-                file.write(data)
+        store_of(path).write(temporary, data)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -96,15 +79,16 @@ def unpublished(folder: str) -> Iterator[str]:
     What a killed process has left there of its work is removed, and what it had not yet replaced is put back.
     Raises OSError.
     """
-    _make_folder(folder)
+    store = store_of(folder)
+    store.make_folder(folder)
     if not is_remote(folder):
         _clean_up_after_killed_ones(folder)
     work = os.path.join(folder, f"{_WORK}{os.getpid()}")
-    _make_folder(work)
+    store.make_folder(work)
     try:
         yield work
     finally:
-        _remove_folder(work)
+        store.remove_folder(work)
 
 
 def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ()) -> None:
@@ -124,23 +108,22 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     Raises:
       OSError: and everything is as it was.
     """
-    new = sorted(_names_in(work), key=lambda name: (name.endswith(last), name))
+    store = store_of(folder)
+    new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
     replaced = os.path.join(folder, f"{_REPLACED}{os.getpid()}")
-    old = {*new, *map(os.path.basename, obsolete)} & set(_names_in(folder))
+    old = {*new, *map(os.path.basename, obsolete)} & set(_files_in(folder))
     moves = [
         (os.path.join(folder, name), os.path.join(replaced, name))
         for name in sorted(old, key=lambda name: not name.endswith(last))
     ]
     moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
-    if not is_remote(folder):
-        for name in new:
-            sync(os.path.join(work, name))
+    for name in new:
+        store.sync(os.path.join(work, name))
     with signals_held():
-        _make_folder(replaced)
+        store.make_folder(replaced)
         _move_all(moves)
-        if not is_remote(folder):
-            sync(folder)
-        _remove_folder(replaced)
+        store.sync(folder)
+        store.remove_folder(replaced)
 
 
 def _move_all(moves: list[tuple[str, str]]) -> None:
@@ -148,11 +131,11 @@ def _move_all(moves: list[tuple[str, str]]) -> None:
     done = []
     try:
         for before, after in moves:
-            _rename(before, after)
+            store_of(before).rename(before, after)
             done.append((before, after))
     except BaseException:
         for before, after in reversed(done):
-            _rename(after, before)
+            store_of(after).rename(after, before)
         raise
 
 
@@ -162,7 +145,7 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main one
         yield
         return
-    received = []
+    received: list[int] = []
     handlers = {
         number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -172,26 +155,25 @@ def signals_held() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in received[:1]:
-            if callable(handlers[number]):
-                handlers[number](number, None)  # sent again, it would count as a second one
+        for first in received[:1]:
+            handler = handlers[signal.Signals(first)]
+            if callable(handler):
+                handler(first, None)  # sent again, it would count as a second one
             else:
-                signal.raise_signal(number)
+                signal.raise_signal(first)
 
 
 def _clean_up_after_killed_ones(folder: str) -> None:
     """Puts back what a process has taken away that was killed before all of its new files were there; then
     removes its folders."""
     left = {
-        name: os.path.join(folder, name)
-        for name in _names_in(folder, files=False)
-        if name.startswith((_WORK, _REPLACED))
+        name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
     }
     dead = [name for name in left if not _is_alive(name.removeprefix(_WORK).removeprefix(_REPLACED))]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
-        if name.startswith(_REPLACED) and work and _names_in(work):
-            for file in sorted(_names_in(left[name])):
+        if name.startswith(_REPLACED) and work and _files_in(work):
+            for file in sorted(_files_in(left[name])):
                 os.replace(os.path.join(left[name], file), os.path.join(folder, file))
     for name in dead:
         shutil.rmtree(left[name])
@@ -207,47 +189,10 @@ def _is_alive(process: str) -> bool:
     return True
 
 
-def _names_in(folder: str, files: bool = True) -> list[str]:
-    """Returns the names of the files, or of everything, in a folder."""
-    if is_remote(folder):
-        with tensorflow_files(folder) as gfile:
-            return [
-                name
-                for name in gfile.listdir(folder)
-                if not files or not gfile.isdir(os.path.join(folder, name))
-            ]
-    return [entry.name for entry in os.scandir(folder) if not files or entry.is_file(follow_symlinks=True)]
-
-
-def _exists(path: str) -> bool:
-    if is_remote(path):
-        with tensorflow_files(path) as gfile:
-            return gfile.exists(path)
-    return os.path.lexists(path)
-
-
-def _make_folder(path: str) -> None:
-    if is_remote(path):
-        with tensorflow_files(path) as gfile:
-            gfile.makedirs(path)
-    else:
-        os.makedirs(path, exist_ok=True)
-
-
-def _remove_folder(path: str) -> None:
-    if is_remote(path):
-        with tensorflow_files(path) as gfile:
-            gfile.rmtree(path)
-    else:
-        shutil.rmtree(path)
-
-
-def _rename(before: str, after: str) -> None:
-    if is_remote(before):
-        with tensorflow_files(before) as gfile:
-            gfile.rename(before, after, overwrite=True)
-    else:
-        os.replace(before, after)
+def _files_in(folder: str) -> list[str]:
+    """Returns the names of the files in a folder."""
+    store = store_of(folder)
+    return [name for name in store.names_in(folder) if store.is_file(os.path.join(folder, name))]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -281,17 +226,11 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
 
 def read_lines(path: str) -> list[bytes]:
     """Returns the lines of a file with their ends; none where it does not exist. Raises OSError."""
-    if not is_remote(path):
-        try:
-            with open(path, "rb") as file:
-                return file.read().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-    with tensorflow_files(path) as gfile:
-        if not gfile.exists(path):
-            return []
-        with gfile.GFile(path, "rb") as file:
+    try:
+        with store_of(path).open(path) as file:
             return file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
 
 
 class LineFile:

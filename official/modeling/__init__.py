@@ -1,5 +1,23 @@
-"""Tensors to tensors: the layers of BERT, its heads and losses.
+"""Tensors to tensors: the model as a list of stages, its heads and its losses.
 
-Shape suffixes: B batch, L length, M attended length, P predictions, D hidden, H heads, K head size, F feed-forward,
-V vocabulary, C classes. Variables carry Google's TF1 names, so that a checkpoint's names need no map.
+Where to look:
+  stages      what a stage is, and how a list of them is run
+  encoder     embeddings, blocks and pooler, as stages; pretrainer and fine_tuning add their heads
+  blocks/     one file for each kind of block (`block_type` in the model's JSON)
+  operations/ what is bound by memory, twice: plain (TensorFlow's own gradients) and fused (faster on CPUs)
+
+Keras layers hold variables under Google's TF1 names, so that a checkpoint's names need no map. A layer's
+`tensors()` reads its variables, in the type to compute in. What is done with them are functions of tensors.
+
+Shape suffixes: B batch (rows), L length, M attended length, P predictions, S sequences in a row, D hidden,
+H heads, K head size, F feed-forward, V vocabulary, C classes.
 """
+
+import tensorflow as tf
+
+if getattr(tf.keras, "__version__", "2").startswith("3."):  # in TensorFlow, Keras 2 names no version
+    raise ImportError(
+        f"tf.keras is Keras {tf.keras.__version__}; the model is written for Keras 2 (the package tf_keras)."
+        " Import official before tf.keras is used for the first time, and do not set TF_USE_LEGACY_KERAS to"
+        " anything but 1."
+    )

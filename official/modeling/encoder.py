@@ -1,140 +1,66 @@
-"""The BERT encoder: embeddings, a stack of post-LayerNorm blocks, and the pooler.
+"""The encoder as stages: embeddings, a stack of blocks, and the pooler."""
 
-Source: Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers"; names and sizes of Google's code.
-"""
+from __future__ import annotations
 
-import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention, layers
-from official.modeling import fused as fused_ops
-from official.modeling import plain as plain_ops
-from official.modeling.embeddings import Embeddings
-
-
-class BlockWeights(NamedTuple):
-    """The weights of a block, as tensors."""
-
-    query: layers.Affine
-    key: layers.Affine
-    value: layers.Affine
-    attention_output: layers.Affine
-    attention_norm: layers.Norm
-    intermediate: layers.Affine
-    output: layers.Affine
-    output_norm: layers.Norm
-
-
-class EncoderBlock(tf.keras.layers.Layer):
-    """The variables of a block; `run_block` is what it does."""
-
-    def __init__(self, config: BertConfig, index: int):
-        super().__init__(name=f"layer_{index}")
-        dense = functools.partial(layers.Dense, stddev=config.initializer_range)
-        hidden, inner = config.hidden_size, config.intermediate_size
-        norm = functools.partial(layers.LayerNorm, hidden, config.layer_norm_eps)
-        with tf.name_scope(f"layer_{index}"):
-            with tf.name_scope("attention"):
-                with tf.name_scope("self"):
-                    self.query, self.key, self.value = (
-                        dense(name, hidden, hidden) for name in ("query", "key", "value")
-                    )
-                with tf.name_scope("output"):
-                    self.attention_output, self.attention_norm = dense("dense", hidden, hidden), norm()
-            self.intermediate = dense("intermediate/dense", hidden, inner)
-            with tf.name_scope("output"):
-                self.output_dense, self.output_norm = dense("dense", inner, hidden), norm()
-
-    def tensors(self) -> BlockWeights:
-        parts = (
-            self.query,
-            self.key,
-            self.value,
-            self.attention_output,
-            self.attention_norm,
-            self.intermediate,
-            self.output_dense,
-            self.output_norm,
-        )
-        return BlockWeights(*(part.tensors() for part in parts))
-
-
-def run_block(weights: BlockWeights, x_BLD, scores_B11M, dropout_seed, config: BertConfig, ops):
-    """Self-attention and feed-forward, each followed by residual and LayerNorm (post-LN).
-
-    Args:
-      weights: of the block.
-      x_BLD: in the compute dtype.
-      scores_B11M: float32, `attention.padding_scores`.
-      dropout_seed: int32 [2] of this block, or None.
-      config: of the model.
-      ops: `official.modeling.plain` or `.fused`.
-
-    Returns:
-      [B, L, D] in the compute dtype.
-    """
-    attention_seed, attended_seed, inner_seed = layers.split_seed(dropout_seed, 3)
-    end = functools.partial(_add_and_norm, rate=config.hidden_dropout_prob, ops=ops)
-    # Variables of their own (LAMB takes one trust ratio per variable, and the published recipe has three),
-    # but one product.
-    qkv = layers.Affine(
-        *(tf.concat(parts, axis=-1) for parts in zip(weights.query, weights.key, weights.value))
-    )
-    attended_BLD = attention.self_attention(
-        qkv,
-        x_BLD,
-        scores_B11M,
-        config.num_attention_heads,
-        config.attention_probs_dropout_prob,
-        attention_seed,
-        ops,
-    )
-    x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
-    inner_BLF = ops.bias_activation(
-        layers.matmul_2d(x_BLD, weights.intermediate.kernel), weights.intermediate.bias, config.hidden_act
-    )
-    return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)
-
-
-def _add_and_norm(dense: layers.Affine, norm: layers.Norm, x, residual, rate: float, seed, ops):
-    """Returns LayerNorm(residual + dropout(dense(x))): how both halves of a block end."""
-    return ops.residual_norm(layers.matmul_2d(x, dense.kernel), dense.bias, residual, norm, rate, seed)
+from official.modeling import attention, blocks, embeddings, heads, layers, operations, stages
+from official.modeling.dropout import split_seed
+from official.modeling.stages import Stage
 
 
 class BertEncoder(tf.keras.layers.Layer):
-    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`."""
+    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
+
+    What its stages carry: `sequence` [B, L, D] in the compute dtype, `scores` float32 [B, 1, L or 1, L] (see
+    `attention.scores`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S sequences
+    a row begin (see `heads.pool`).
+    """
 
     def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
         """Makes the encoder.
 
         Args:
-          config: sizes and rates.
-          fused: takes the operations of `official.modeling.fused`, equal to rounding.
+          config: sizes, rates, and the kind of its blocks.
+          fused: takes the operations of `official.modeling.operations.fused`, equal to rounding.
           shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
             optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
             that the backward pass takes from the forward pass must be constants there.
         """
         super().__init__(name="bert")
+        self._config = config
+        kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
-            self.embeddings = Embeddings(config)
+            self.embeddings = embeddings.Embeddings(config)
             with tf.name_scope("encoder"):
-                self.blocks = [EncoderBlock(config, index) for index in range(config.num_hidden_layers)]
+                self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
             self.pooler = layers.Dense(
                 "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
             )
-        block = functools.partial(run_block, config=config, ops=fused_ops if fused else plain_ops)
-        self._run_block = layers.shared_function(block) if shared else block
+        self._run_block = _block_function(kind, config, operations.choose(fused), shared)
 
     @property
-    def word_embeddings(self):
+    def word_embeddings(self) -> tf.Variable:
         """The table [V, D] that the masked-LM head shares."""
         return self.embeddings.word_embeddings
 
+    def stages(self) -> list[Stage]:
+        """Returns the stages `embeddings`, `layer_0`, ... and `pooler`.
+
+        They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
+        [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
+        """
+        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), self._pooler_stage()]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        return [*split_seed(dropout_seed, 1 + len(self.blocks)), None]
+
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
-        """Encodes a batch.
+        """Encodes a batch of one sequence a row.
 
         Args:
           input_ids_BL: int32 token ids.
@@ -145,12 +71,39 @@ class BertEncoder(tf.keras.layers.Layer):
         Returns:
           (sequence [B, L, D] in the compute dtype, pooled [B, D] in float32).
         """
-        embeddings_seed, *block_seeds = layers.split_seed(dropout_seed, 1 + len(self.blocks))
-        scores_B11M = attention.padding_scores(input_mask_BL)
-        x_BLD = tf.cast(
-            self.embeddings(input_ids_BL, segment_ids_BL, dropout_seed=embeddings_seed), self.compute_dtype
-        )
-        for block, seed in zip(self.blocks, block_seeds):
-            x_BLD = self._run_block(block.tensors(), x_BLD, scores_B11M, seed)
-        pooled_BD = tf.tanh(tf.cast(self.pooler(x_BLD[:, 0]), tf.float32))
-        return x_BLD, pooled_BD
+        features = {"input_ids": input_ids_BL, "input_mask": input_mask_BL, "segment_ids": segment_ids_BL}
+        carried = stages.run(self, features, dropout_seed)
+        return carried["sequence"], carried["pooled"]
+
+    def _embeddings_stage(self) -> Stage:
+        def run(weights, carried, features, seed):
+            x_BLD = embeddings.run(weights, features, seed, self._config)
+            return {"sequence": tf.cast(x_BLD, self.compute_dtype), "scores": attention.scores(features)}
+
+        layer = self.embeddings
+        return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "scores"))
+
+    def _block_stage(self, block: Any) -> Stage:
+        def run(weights, carried, features, seed):
+            ids_BL = features.get("sequence_ids", features["input_mask"])
+            context = blocks.Context(carried["scores"], ids_BL)
+            return {"sequence": self._run_block(weights, carried["sequence"], context, seed)}
+
+        return Stage(block.name, block.variables, block.tensors, run, ("sequence", "scores"), ("sequence",))
+
+    def _pooler_stage(self) -> Stage:
+        def run(weights, carried, features, seed):
+            return {"pooled": heads.pool(weights, carried["sequence"], features.get("cls_positions"))}
+
+        return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
+
+
+def _block_function(
+    kind: blocks.Kind, config: BertConfig, ops: operations.Operations, shared: bool
+) -> Callable[[Any, tf.Tensor, blocks.Context, Any], tf.Tensor]:
+    """Returns (weights, x_BLD, context, seed) -> [B, L, D], the function of every block."""
+
+    def run_block(weights, x_BLD, context, seed):
+        return kind.run(weights, x_BLD, context, seed, config, ops)
+
+    return layers.shared_function(run_block) if shared else run_block

@@ -1,11 +1,14 @@
 """Models for fine-tuning: the encoder with a head for spans (SQuAD) or for classes and scores (GLUE)."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import layers
+from official.modeling import heads, stages
+from official.modeling.dropout import dropout, split_seed
 from official.modeling.encoder import BertEncoder
-from official.modeling.heads import LinearHead
+from official.modeling.stages import Stage
 
 
 class SpanModel(tf.keras.Model):
@@ -13,7 +16,7 @@ class SpanModel(tf.keras.Model):
 
     Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
     Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's
-      run_squad.py.
+    run_squad.py.
     """
 
     def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
@@ -21,23 +24,35 @@ class SpanModel(tf.keras.Model):
         self.encoder = BertEncoder(config, fused, shared)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
-            self.head = LinearHead("squad", config, outputs=2)
+            self.head = heads.LinearHead("squad", config, outputs=2)
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages without the pooler, then `span`."""
+
+        def run(weights, carried, features, seed):
+            logits_BL2 = heads.linear(weights, carried["sequence"])
+            return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
+
+        gives = ("start_logits", "end_logits")
+        span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), gives)
+        return [*self.encoder.stages()[:-1], span]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        return [*self.encoder.seeds(dropout_seed)[:-1], None]
 
     def call(self, features, dropout_seed=None):
         """Scores every token as the first and as the last of the answer.
 
         Args:
-          features: {input_ids, input_mask, segment_ids: int32 [B, L]}; more are ignored.
+          features: {input_ids, input_mask, segment_ids: int32 [B, L]}, and what else `BertEncoder.stages`
+            reads; more are ignored.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
           (start logits [B, L], end logits [B, L]), float32.
         """
-        sequence_BLD, _ = self.encoder(
-            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed
-        )
-        logits_BL2 = self.head(sequence_BLD)
-        return logits_BL2[..., 0], logits_BL2[..., 1]
+        carried = stages.run(self, features, dropout_seed)
+        return carried["start_logits"], carried["end_logits"]
 
 
 class SequenceModel(tf.keras.Model):
@@ -51,12 +66,24 @@ class SequenceModel(tf.keras.Model):
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, fused, shared)
-        self.head = LinearHead("classifier", config, outputs)
+        self.head = heads.LinearHead("classifier", config, outputs)
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages, then `classifier`."""
+
+        def run(weights, carried, features, seed):
+            pooled = dropout(carried["pooled"], self._dropout_rate, seed)
+            return {"logits": heads.linear(weights, pooled)}
+
+        head = self.head
+        classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), ("logits",))
+        return [*self.encoder.stages(), classifier]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        encoder_seed, head_seed = split_seed(dropout_seed, 2)
+        return [*self.encoder.seeds(encoder_seed), head_seed]
 
     def call(self, features, dropout_seed=None):
-        """Returns logits float32 [B, C]; arguments as in `SpanModel.call`."""
-        encoder_seed, head_seed = layers.split_seed(dropout_seed, 2)
-        _, pooled_BD = self.encoder(
-            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=encoder_seed
-        )
-        return self.head(layers.dropout(pooled_BD, self._dropout_rate, head_seed))
+        """Returns logits float32 [B, C], or [B, S, C] where `cls_positions` tells where S sequences a row
+        begin; arguments as in `SpanModel.call`."""
+        return stages.run(self, features, dropout_seed)["logits"]

@@ -1,23 +1,52 @@
-"""Output layers over the encoder. Logits are float32."""
+"""Pooler and output layers over the encoder. Logits are float32."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import layers
+from official.modeling.activations import ACTIVATIONS
+from official.modeling.initializers import normal_initializer
+from official.modeling.shapes import sizes
+
+
+class MaskedLMWeights(NamedTuple):
+    """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
+
+    Attributes:
+      dense: [D, D], in the compute dtype.
+      norm: float32.
+      table: the word embeddings [V, D], in the compute dtype.
+      output_bias: float32 [V].
+    """
+
+    dense: layers.Affine
+    norm: layers.Norm
+    table: tf.Tensor
+    output_bias: tf.Tensor
+
+
+class LinearWeights(NamedTuple):
+    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32."""
+
+    output_weights: tf.Tensor
+    output_bias: tf.Tensor
 
 
 class MaskedLanguageModelHead(tf.keras.layers.Layer):
-    """Predicts the tokens at given positions; the output matrix is the word embedding table."""
+    """The variables of `masked_lm` but the table, which the embeddings have."""
 
     def __init__(self, config: BertConfig):
         super().__init__(name="predictions")
-        self._activation = layers.ACTIVATIONS[config.hidden_act]
         with tf.name_scope("cls/predictions"):
             with tf.name_scope("transform"):
                 self.dense = layers.Dense(
                     "dense", config.hidden_size, config.hidden_size, config.initializer_range
                 )
-                self.layer_norm = layers.LayerNorm(config.hidden_size, config.layer_norm_eps)
+                self.layer_norm = layers.LayerNorm(config.hidden_size)
             # Not cast with the kernels: it is added to float32 logits.
             self.output_bias = self.add_weight(
                 name="output_bias",
@@ -26,32 +55,72 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
                 experimental_autocast=False,
             )
 
-    def call(self, sequence_BLD, positions_BP, word_embeddings_VD):
-        """Returns logits float32 [B, P, V] for the tokens at `positions_BP` (int32, in [0, L))."""
-        batch, length, hidden = tf.shape(sequence_BLD)[0], sequence_BLD.shape[1], sequence_BLD.shape[2]
-        flat_positions_BP = positions_BP + tf.range(batch)[:, None] * length
-        x_BPD = layers.gather_rows(tf.reshape(sequence_BLD, [batch * length, hidden]), flat_positions_BP)
-        x_BPD = self.layer_norm(tf.cast(self._activation(self.dense(x_BPD)), tf.float32))
-        table_VD = tf.cast(word_embeddings_VD, self.compute_dtype)
-        x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), self.compute_dtype)
-        # The product is in the compute dtype; bias, log-softmax and loss are float32.
-        logits_NV = tf.cast(tf.matmul(x_ND, table_VD, transpose_b=True), tf.float32) + self.output_bias
-        return tf.reshape(logits_NV, [batch, positions_BP.shape[1], table_VD.shape[0]])
+    def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
+        return MaskedLMWeights(
+            self.dense.tensors(),
+            self.layer_norm.tensors(),
+            tf.cast(word_embeddings_VD, self.compute_dtype),
+            tf.convert_to_tensor(self.output_bias),
+        )
 
 
 class LinearHead(tf.keras.layers.Layer):
-    """x @ output_weights^T + output_bias over the last axis, in float32. Variables under the scope of the
-    caller, as Google's heads have them."""
+    """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
 
     def __init__(self, name: str, config: BertConfig, outputs: int):
         super().__init__(name=name, dtype="float32")
         self.output_weights = self.add_weight(
             name="output_weights",
             shape=(outputs, config.hidden_size),
-            initializer=layers.normal_initializer(config.initializer_range),
+            initializer=normal_initializer(config.initializer_range),
         )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
 
-    def call(self, x):
-        """Returns logits float32 [..., outputs] of x [..., D]."""
-        return layers.matmul_2d(x, tf.transpose(self.output_weights)) + self.output_bias
+    def tensors(self) -> LinearWeights:
+        return LinearWeights(
+            tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
+        )
+
+
+def pool(weights: layers.Affine, sequence_BLD: tf.Tensor, cls_positions_BS: tf.Tensor | None) -> tf.Tensor:
+    """Makes a vector of each sequence from that of its first token, [CLS].
+
+    Args:
+      weights: of the pooler, [D, D] and [D].
+      sequence_BLD: the encoder's vectors, in the compute dtype.
+      cls_positions_BS: int32, in [0, L): where in its row each sequence has its [CLS]. None: at the start of
+        the row, which is one sequence.
+
+    Returns:
+      float32 [B, D], or [B, S, D] with `cls_positions_BS`.
+    """
+    if cls_positions_BS is None:
+        first = sequence_BLD[:, 0]
+    else:
+        first = layers.gather_positions(sequence_BLD, cls_positions_BS)
+    return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
+
+
+def masked_lm(
+    weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor, config: BertConfig
+) -> tf.Tensor:
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)).
+
+    Returns:
+      Logits float32 [B, P, V].
+    """
+    x_BPD = layers.dense(layers.gather_positions(sequence_BLD, positions_BP), weights.dense)
+    x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
+    x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+    batch, predictions, hidden = sizes(x_BPD)
+    x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
+    # The product is in the compute dtype; bias, log-softmax and loss are float32.
+    logits_NV = tf.cast(tf.matmul(x_ND, weights.table, transpose_b=True), tf.float32) + weights.output_bias
+    return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
+
+
+def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
+    """Returns logits float32 [..., C] of x [..., D]: x @ output_weights^T + output_bias, in float32."""
+    return (
+        layers.matmul_2d(tf.cast(x, tf.float32), tf.transpose(weights.output_weights)) + weights.output_bias
+    )

@@ -1,13 +1,16 @@
-"""Losses and accuracies as (sum, weight) pairs, float32. One place, far above, divides: replicas, micro batches and a
-ragged last batch then cancel out."""
+"""Losses and accuracies as (sum, weight) pairs, float32.
+
+One place, far above, divides: replicas, micro batches and a ragged last batch then cancel out.
+"""
+
+from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import fused as fused_ops
-from official.modeling import plain as plain_ops
+from official.modeling import operations
 
 
-def cross_entropy(logits, labels, weights, fused: bool = False) -> tf.Tensor:
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fused: bool = False) -> tf.Tensor:
     """Returns sum(weights * -log softmax(logits)[labels]).
 
     Args:
@@ -16,15 +19,15 @@ def cross_entropy(logits, labels, weights, fused: bool = False) -> tf.Tensor:
       weights: float32 [...].
       fused: in fewer passes over the logits, which counts where C is a vocabulary.
     """
-    return tf.reduce_sum((fused_ops if fused else plain_ops).cross_entropy(logits, labels) * weights)
+    return tf.reduce_sum(operations.choose(fused).cross_entropy(logits, labels) * weights)
 
 
-def correct(logits, labels, weights) -> tf.Tensor:
+def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns the weight of the predictions that are right; arguments as in `cross_entropy`."""
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
     return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
 
 
-def squared_error(scores, labels, weights) -> tf.Tensor:
+def squared_error(scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns sum(weights * (scores - labels) ** 2); all float32 [...]."""
     return tf.reduce_sum(tf.math.squared_difference(scores, labels) * weights)

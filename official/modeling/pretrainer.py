@@ -1,10 +1,13 @@
 """The pre-training model: encoder, masked-LM head, next-sentence head."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from official.config import BertConfig
+from official.modeling import heads, stages
 from official.modeling.encoder import BertEncoder
-from official.modeling.heads import LinearHead, MaskedLanguageModelHead
+from official.modeling.stages import Stage
 
 
 class BertPretrainer(tf.keras.Model):
@@ -12,28 +15,58 @@ class BertPretrainer(tf.keras.Model):
 
     def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
         super().__init__(name="bert_pretrainer")
+        self._config = config
         self.encoder = BertEncoder(config, fused, shared)
-        self.masked_lm = MaskedLanguageModelHead(config)
-        with tf.name_scope(
-            "cls/seq_relationship"
-        ):  # class 0: the second segment follows the first; class 1: it is a random one
-            self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
+        self.masked_lm = heads.MaskedLanguageModelHead(config)
+        # Class 0: the second segment follows the first; class 1: it is a random one.
+        with tf.name_scope("cls/seq_relationship"):
+            self.next_sentence = heads.LinearHead("seq_relationship", config, outputs=2)
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
+        `next_sentence`."""
+        return [*self.encoder.stages(), self._masked_lm_stage(), self._next_sentence_stage()]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        return [*self.encoder.seeds(dropout_seed), None, None]
 
     def call(self, features, dropout_seed=None):
         """Predicts masked tokens and the relation of the two segments.
 
         Args:
-          features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]};
-            more are ignored.
+          features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}, and
+            what else `BertEncoder.stages` reads; more are ignored.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
-          (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
+          (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32; the latter [B, S, 2] where
+          `cls_positions` tells where S sequences a row begin.
         """
-        sequence_BLD, pooled_BD = self.encoder(
-            features["input_ids"], features["input_mask"], features["segment_ids"], dropout_seed=dropout_seed
+        carried = stages.run(self, features, dropout_seed)
+        return carried["masked_lm_logits"], carried["next_sentence_logits"]
+
+    def _masked_lm_stage(self) -> Stage:
+        head, table_VD = self.masked_lm, self.encoder.word_embeddings
+
+        def run(weights, carried, features, seed):
+            positions_BP = features["masked_lm_positions"]
+            logits_BPV = heads.masked_lm(weights, carried["sequence"], positions_BP, self._config)
+            return {"masked_lm_logits": logits_BPV}
+
+        return Stage(
+            "masked_lm",
+            [*head.variables, table_VD],
+            lambda: head.tensors(table_VD),
+            run,
+            ("sequence",),
+            ("masked_lm_logits",),
         )
-        logits_BPV = self.masked_lm(
-            sequence_BLD, features["masked_lm_positions"], self.encoder.word_embeddings
+
+    def _next_sentence_stage(self) -> Stage:
+        def run(weights, carried, features, seed):
+            return {"next_sentence_logits": heads.linear(weights, carried["pooled"])}
+
+        head = self.next_sentence
+        return Stage(
+            "next_sentence", head.variables, head.tensors, run, ("pooled",), ("next_sentence_logits",)
         )
-        return logits_BPV, self.next_sentence(pooled_BD)

@@ -1,4 +1,7 @@
-"""tensorflow-addons' LAMB and AdamW: what --fused_ops=false takes, and what our own optimizers are measured against."""
+"""tensorflow-addons' LAMB and AdamW: what --fused_ops=false takes, and what our own optimizers are measured
+against."""
+
+from __future__ import annotations
 
 import re
 import warnings
@@ -34,7 +37,8 @@ class Addons:
         return self._optimizer.iterations
 
     def create_slots(self, variables) -> None:
-        self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access  # what apply_gradients calls
+        # What apply_gradients calls.
+        self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access
 
     def update(self, gradients, variables, factor) -> None:
         self._optimizer.apply_gradients(
@@ -43,7 +47,7 @@ class Addons:
 
 
 def make_lamb(excluded, **hyper):
-    """Returns LAMB; arguments as those of `fused.Lamb`."""
+    """Returns LAMB; arguments as those of `compiled.Lamb`."""
     return Addons(
         tfa.optimizers.LAMB(
             exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper
@@ -52,7 +56,7 @@ def make_lamb(excluded, **hyper):
 
 
 def make_adamw(learning_rate, weight_decay, excluded, **hyper):
-    """Returns AdamW; arguments as those of `fused.AdamW`."""
+    """Returns AdamW; arguments as those of `compiled.AdamW`."""
     return Addons(
         _AdamW(
             learning_rate=learning_rate,

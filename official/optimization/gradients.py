@@ -1,5 +1,7 @@
 """The stages between the backward pass and the update, each a function of lists of tensors."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -91,7 +93,8 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
 
 def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:
     """Cuts a list into runs of tensors of one type, of `bytes_per_pack` at most."""
-    packs, room = [], 0
+    packs: list[list[tf.Tensor]] = []
+    room = 0
     for tensor in tensors:
         size = tensor.shape.num_elements() * tensor.dtype.size
         if not packs or packs[-1][0].dtype != tensor.dtype or bytes_per_pack and size > room:

@@ -1,7 +1,10 @@
 """Loss scaling for float16 gradients.
 
-Source: Micikevicius et al. 2017, "Mixed Precision Training"; growth and back-off of TensorFlow's LossScaleOptimizer.
+Source: Micikevicius et al. 2017, "Mixed Precision Training"; growth and back-off of TensorFlow's
+LossScaleOptimizer.
 """
+
+from __future__ import annotations
 
 import tensorflow as tf
 

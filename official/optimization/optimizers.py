@@ -1,10 +1,16 @@
-"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own fused ones and tensorflow-addons'."""
+"""The optimizers by name, with the exclusions of the MLPerf v0.7 recipe: our own, compiled or plain, and
+tensorflow-addons'."""
 
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
 from typing import Protocol
 
 import tensorflow as tf
 
-from official.optimization import fused
+from official.config import Config
+from official.optimization import compiled, plain
 
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
 # the gamma of the MLM head is decayed there; one list serves both optimizers here.
@@ -35,13 +41,14 @@ class Optimizer(Protocol):
         the context of a replica."""
 
 
-def build_optimizer(config, schedule) -> Optimizer:
+def build_optimizer(config: Config, schedule: Callable) -> Optimizer:
     """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
-    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w, w -=
-    rate * |w| / |u| * u.
+    lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
+      w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
-    --fused_ops=false takes tensorflow-addons' optimizers, the same to rounding.
+    --fused_ops=false takes tensorflow-addons' optimizers, or where it is not installed our own in plain
+    TensorFlow operations: all three are the same to rounding.
     """
     hyper = dict(
         learning_rate=schedule,
@@ -51,11 +58,21 @@ def build_optimizer(config, schedule) -> Optimizer:
         epsilon=config.epsilon,
         excluded=list(EXCLUDED),
     )
+    makers: dict[str, Callable[..., Optimizer]]
     if config.fused_ops:
-        return {"lamb": fused.Lamb, "adamw": fused.AdamW}[config.optimizer_type](**hyper)
-    from official.optimization import addons  # a second of start-up
+        makers = {"lamb": compiled.Lamb, "adamw": compiled.AdamW}
+    elif has_addons():
+        from official.optimization import addons  # a second of start-up
 
-    return {"lamb": addons.make_lamb, "adamw": addons.make_adamw}[config.optimizer_type](**hyper)
+        makers = {"lamb": addons.make_lamb, "adamw": addons.make_adamw}
+    else:
+        makers = {"lamb": plain.Lamb, "adamw": plain.AdamW}
+    return makers[config.optimizer_type](**hyper)
+
+
+def has_addons() -> bool:
+    """Returns whether tensorflow-addons is installed, which came to its end with TensorFlow 2.15."""
+    return importlib.util.find_spec("tensorflow_addons") is not None
 
 
 def slot_variables(optimizer: Optimizer, optimizer_type: str, variables) -> dict[str, tf.Variable]:

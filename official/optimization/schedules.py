@@ -1,10 +1,12 @@
 """Learning-rate schedules: pure functions of the step."""
 
+from __future__ import annotations
+
 import math
 
 import tensorflow as tf
 
-from official.config import schedule_steps
+from official.config import Config, schedule_steps
 
 _DECAY_POINTS = 50  # of a decay that is no straight line
 
@@ -77,7 +79,7 @@ class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-def from_config(config) -> WarmupPolynomialDecay:
+def from_config(config: Config) -> WarmupPolynomialDecay:
     """Returns the schedule that the configuration describes."""
     return WarmupPolynomialDecay(
         config.learning_rate,
@@ -90,7 +92,7 @@ def from_config(config) -> WarmupPolynomialDecay:
     )
 
 
-def corners(config) -> dict[int, float]:
+def corners(config: Config) -> dict[int, float]:
     """Returns {step: learning rate of the update made there} from the first to the last step of the schedule.
 
     Straight lines from one to the next draw the schedule: exactly where it decays linearly, else through

@@ -11,6 +11,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.config import ConfigError
 from official.io import json_files
+from official.io.files import is_remote
 from official.reporting import mllog
 from official.reporting.metrics import read_metrics_counted
 from official.reporting.result import FILE_NAME as RESULT
@@ -74,7 +75,7 @@ def _drop_shared_logs(runs: list[Run]) -> None:
 
 
 def _real(path: str) -> str:
-    return path if "://" in path else os.path.realpath(path)
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def _read_run(folder: str, name: str) -> Run:

@@ -7,6 +7,8 @@ import logging
 import math
 import tempfile
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 from official.config import ConfigError
 from official.reporting.comparison import Run, differing_settings
@@ -61,7 +63,7 @@ def score(runs: list[Run], ruleset: str) -> dict:
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Keeps the library from logging; it would also give the root logger a handler, which later messages
     would go to twice."""
     root = logging.getLogger()
@@ -164,7 +166,7 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     return found
 
 
-def _reference(checker, batch_size: int, points: str) -> tuple[dict | None, list[int]]:
+def _reference(checker: Any, batch_size: int, points: str) -> tuple[dict | None, list[int]]:
     """Returns the reference for a batch size and those it was made from, as the library's check_directory
     chooses it."""
     # pylint: disable=protected-access

@@ -1,5 +1,6 @@
 """What a run can be repeated from: versions, commit, machine."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -8,7 +9,7 @@ import subprocess
 
 import tensorflow as tf
 
-_PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "numpy")
+_PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-keras", "numpy")
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
@@ -17,9 +18,18 @@ def environment() -> dict:
     return {
         "commit": commit(),
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "versions": _versions(),
         "machine": machine(),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Returns {package: version} of those that are installed."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def commit() -> str | None:
@@ -41,7 +51,7 @@ def commit() -> str | None:
 
 def machine() -> dict:
     """Returns what the speed of a run depends on."""
-    cpu = {}
+    cpu: dict[str, str] = {}
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:

@@ -1,10 +1,9 @@
-"""The numbers of a run, a line each: metrics.jsonl for programs, TensorBoard event files for people."""
+"""The numbers of a run, a line each, for programs: metrics.jsonl."""
 
 import json
 import math
 import os
-import socket
-import time
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -12,12 +11,12 @@ from absl import logging
 from official.config import ConfigError
 from official.io import json_files
 from official.io.writing import LineFile, read_lines
+from official.reporting.observer import End, Evaluation, Observer
 
 FILE_NAME = "metrics.jsonl"
-TENSORBOARD_FOLDER = "tensorboard"
 
 
-def plain_value(value):
+def plain_value(value: Any) -> Any:
     """Returns a number, string, None or nested container as JSON can hold it: NumPy and TensorFlow unwrapped,
     NaN and infinity as None."""
     if hasattr(value, "numpy"):
@@ -81,29 +80,36 @@ def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
     return kept
 
 
-class MetricsWriter:
-    """Appends to model_dir/metrics.jsonl and to model_dir/tensorboard/{train,eval}."""
+class MetricsWriter(Observer):
+    """Appends to model_dir/metrics.jsonl."""
 
-    def __init__(self, model_dir: str, resume_step: int | None = None, others=()):
-        """Opens the files; lines that an earlier process left are kept.
+    def __init__(self, model_dir: str, resume_step: int | None = None):
+        """Opens the file; lines that an earlier process left are kept.
 
         Args:
           model_dir: folder of the run, made if missing.
           resume_step: the step this process goes on from. Lines of later steps, which it will write again,
             are removed. 0 for a run that starts from nothing; None keeps lines of all steps.
-          others: writers with the same `write` and `flush` that are called, too; who has opened them closes
-            them.
         """
-        self._others = tuple(others)
         tf.io.gfile.makedirs(model_dir)
-        self._tensorboard_dir = os.path.join(model_dir, TENSORBOARD_FOLDER)
-        self._resume_step = resume_step
-        self._event_files = {}
         path = os.path.join(model_dir, FILE_NAME)
         damaged = read_metrics_counted(path)[1]
         if damaged:
             logging.warning("%s: %d damaged lines are left out.", path, damaged)
         self._file = LineFile(path, _trimmed(read_lines(path), resume_step))
+
+    def on_interval(self, step: int, values: dict) -> None:
+        self.write("train", step, values)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.write("eval", evaluation.step, evaluation.values)
+        self.flush()
+
+    def on_checkpoint(self, step: int) -> None:
+        self.flush()
+
+    def on_end(self, end: End) -> None:
+        self.close()
 
     def write(self, split: str, step: int, values: dict) -> None:
         """Writes one line.
@@ -115,81 +121,20 @@ class MetricsWriter:
         """
         values = plain_value(values)
         record = {"split": split, "step": int(step), "samples": values.get("samples"), **values}
-        line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        self._file.write(line)
-        self._write_events(split, int(step), values)
-        for other in self._others:
-            other.write(split, step, values)
-
-    def _write_events(self, split: str, step: int, values: dict) -> None:
-        if split not in self._event_files:
-            self._event_files[split] = _EventFile(
-                os.path.join(self._tensorboard_dir, split), self._resume_step
-            )
-        numbers = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, (int, float)) and name != "samples"
-        }
-        self._event_files[split].write(step, numbers)
+        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def flush(self) -> None:
-        """Writes out what is still in memory."""
+        """Writes out what is still in memory, on file systems that cannot append."""
         self._file.flush()
-        for writer in (*self._event_files.values(), *self._others):
-            writer.flush()
 
     def close(self) -> None:
-        """Flushes and closes all files."""
         self._file.close()
-        for event_file in self._event_files.values():
-            event_file.close()
 
 
-class SilentWriter:
-    """The MetricsWriter of a process that is not the chief: it writes nothing."""
-
-    def write(self, split: str, step: int, values: dict) -> None:
-        """Does nothing."""
-
-    def flush(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-class _EventFile:
-    """A TensorBoard event file of scalars.
-
-    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted
-    process that lie beyond the step a later one went on from, so the records are written here; the format is
-    TFRecords of Event.
-    """
-
-    def __init__(self, folder: str, resume_step: int | None):
-        tf.io.gfile.makedirs(folder)
-        # TensorBoard reads the files of a folder in the order of their names, so the time comes first.
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._writer = tf.io.TFRecordWriter(os.path.join(folder, name))
-        self._write(tf.compat.v1.Event(file_version="brain.Event:2"))
-        if resume_step is not None:
-            session = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-            self._write(tf.compat.v1.Event(step=resume_step + 1, session_log=session))
-
-    def _write(self, event) -> None:
-        event.wall_time = time.time()
-        self._writer.write(event.SerializeToString())
-
-    def write(self, step: int, values: dict) -> None:
-        summary = tf.compat.v1.Summary(
-            value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        )
-        self._write(tf.compat.v1.Event(step=step, summary=summary))
-        self._writer.flush()
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
+def finite_numbers(values: dict) -> dict[str, int | float]:
+    """Returns the finite numbers among `values`, less `samples`: what can be drawn over the step."""
+    return {
+        name: value
+        for name, value in plain_value(values).items()
+        if isinstance(value, (int, float)) and name != "samples"
+    }

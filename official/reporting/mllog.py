@@ -1,59 +1,43 @@
 """The MLPerf log of a run: lines `:::MLLOG {json}` that rulesets 0.7.0 to 5.0.0 of closed BERT accept.
 
-The file tells one run, however many processes it took: a process that resumes takes back the earlier ones' `run_stop`
-and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are all counted in sequences seen
-(`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what reference-convergence checks compare.
+The file tells one run, however many processes it took: a process that resumes takes back the earlier ones'
+`run_stop` and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are all
+counted in sequences seen (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what
+reference-convergence checks compare.
 """
 
 import contextlib
 import logging
+import math
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import tensorflow as tf
 from absl import logging as absl_logging
 
 from official import config as config_lib
-from official.config import ConfigError
-from official.io import json_files
+from official.config import Config, ConfigError
 from official.io.writing import LineFile, read_lines, set_aside
+from official.reporting.mllog_events import end_after, kept_lines, open_block, parse, read_events
+from official.reporting.observer import End, Evaluation, Observer, Start
+
+__all__ = ["FILE_NAME", "MLPerfLog", "log_path", "read_events", "run_settings"]
 
 FILE_NAME = "mllog.txt"
-_MARK = b":::MLLOG "
 _WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
-_COUNTS = ("samples_count", "first_epoch_num", "epoch_num", "epoch_count", "step_num")  # in the metadata
-_EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
 
 
-def log_path(config) -> str:
+def log_path(config: Config) -> str:
     """Returns where the log of a run is."""
     return config.mllog_file or os.path.join(config.model_dir, FILE_NAME)
 
 
-def read_events(path: str) -> list[dict]:
-    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}. A file that is missing
-    holds none."""
-    return [event for event in map(_parse, read_lines(path)) if event]
-
-
-def _parse(line: bytes) -> dict | None:
-    """Returns the event of a line, or None where the line is not a whole one."""
-    _, mark, text = line.partition(_MARK)
-    if not mark or not line.endswith(b"\n"):
-        return None
-    try:
-        event = json_files.parse_json(text, "")
-        for name, kind in (("key", str), ("time_ms", int), ("metadata", dict)):
-            json_files.expect(event, name, kind, "")
-        for name in _COUNTS:
-            json_files.expect(event["metadata"], name, int, "", default=0)
-    except ConfigError:
-        return None
-    return event if "value" in event else None
-
-
-def run_settings(config, platform: str) -> list[tuple[str, object]]:
+def run_settings(
+    config: Config, platform: str, sequences_per_step: int, num_accumulation_steps: int
+) -> list[tuple[str, object]]:
     """Returns the (key, value) events that describe a run.
 
     Both spellings of a key that the rulesets changed are there: opt_epsilon and opt_lamb_epsilon,
@@ -62,6 +46,8 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
     Args:
       config: the configuration.
       platform: stands in for an unset --submission_platform, e.g. gpu-8.
+      sequences_per_step: of all replicas.
+      num_accumulation_steps: micro batches of a step of a replica.
     """
     steps, name = config_lib.schedule_steps(config), config.optimizer_type
     warmup = (
@@ -75,7 +61,7 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
         ("submission_division", config.submission_division),
         ("submission_status", config.submission_status),
         ("seed", config.seed),
-        ("global_batch_size", config.train_batch_size),
+        ("global_batch_size", sequences_per_step),
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config.max_predictions_per_seq),
         ("opt_name", name),
@@ -91,19 +77,19 @@ def run_settings(config, platform: str) -> list[tuple[str, object]]:
         ("opt_learning_rate_warmup_steps", warmup),
         ("num_warmup_steps", warmup),
         ("start_warmup_step", config.start_warmup_step),
-        ("gradient_accumulation_steps", config.num_accumulation_steps),
-        ("opt_gradient_accumulation_steps", config.num_accumulation_steps),
+        ("gradient_accumulation_steps", num_accumulation_steps),
+        ("opt_gradient_accumulation_steps", num_accumulation_steps),
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
-        ("train_samples", config.train_batch_size * steps),
+        ("train_samples", sequences_per_step * steps),
     ]
 
 
-class MLPerfLog:
+class MLPerfLog(Observer):
     """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to
     stdout.
 
     Nothing is touched before there is something new to write: a finished run that is started again keeps its
-      log.
+    log.
 
     Args:
       path: the file. Where it tells of another run (other settings, or not `goes_on`) it is renamed.
@@ -126,53 +112,39 @@ class MLPerfLog:
     ):
         with _one_line_errors(path):
             lines = read_lines(path)
-        self._kept = _kept(lines, samples, evaluated) if goes_on else []
-        events = [_parse(line) for line in self._kept]
+        self._kept = kept_lines(lines, samples, evaluated) if goes_on else []
+        events = [event for event in map(parse, self._kept) if event]
         if not set(map(repr, settings)) <= {repr((event["key"], event["value"])) for event in events}:
             self._kept, events = [], []
         self._path, self._settings, self._samples = path, settings, samples
         self._seen = {event["key"] for event in events}
-        self._end = _end_after(self._kept, lines)
-        self._block = _open_block(events)
-        self._file = None
-        self._echo = sys.stdout if to_stdout else None
+        self._end = end_after(self._kept, lines)
+        self._block = open_block(events)
+        self._file: LineFile | None = None
+        self._echo: TextIO | None = sys.stdout if to_stdout else None
         self._logger = _make_logger(self._write)
 
     @property
     def started(self) -> bool:
-        """Whether the file holds the start of the run."""
+        """Whether the file held the start of the run when it was opened."""
         return "run_start" in self._seen
 
-    def initialize(self, tensors: list[str], since: float) -> None:
-        """Writes what describes the run.
-
-        Args:
-          tensors: names of the weights, which have been given their initial values.
-          since: when the process began, seconds since 1970.
-        """
-        time_ms = int(since * 1000)
-        self._logger.start("init_start", time_ms=time_ms)
+    def on_start(self, start: Start) -> None:
+        """Writes what describes a run that begins."""
+        if self.started or start.step >= start.last_step:
+            return
+        self._logger.start("init_start", time_ms=int(start.process_started * 1000))
         for key, value in self._settings:
             self._logger.event(key, value)
-        for name in tensors:
+        for name in start.tensors:
             self._logger.event("weights_initialization", metadata={"tensor": name})
-
-    def cache_clear(self) -> None:
-        """Notes that the data were dropped from the system's cache."""
-        self._logger.event("cache_clear", True)
-
-    def run_start(self) -> None:
+        if start.caches_dropped:
+            self._logger.event("cache_clear", True)
         self._logger.end("init_stop")
         self._logger.start("run_start")
 
-    def train(self, samples: int, planned: int, step: int) -> None:
-        """Opens a block of training where none is open.
-
-        Args:
-          samples: sequences seen before it.
-          planned: sequences until the next evaluation or the end.
-          step: optimizer updates done before it.
-        """
+    def on_training(self, step: int, samples: int, planned: int) -> None:
+        """Opens a block of training, to the next evaluation or the end, where none is open."""
         if self._block is None:
             self._block = {
                 "first_epoch_num": samples,
@@ -192,39 +164,40 @@ class MLPerfLog:
             self._logger.end("block_stop", metadata=metadata)
             self._block = None
 
-    @contextlib.contextmanager
-    def evaluation(self, samples: int, step: int):
-        """Encloses an evaluation."""
+    def on_evaluation_start(self, step: int, samples: int) -> None:
         self._close_block(samples, step)
-        metadata = _point(samples, step)
-        self._logger.start("eval_start", metadata=metadata)
-        try:
-            yield
-        finally:
-            self._logger.end("eval_stop", metadata=metadata)
+        self._logger.start("eval_start", metadata=_point(samples, step))
 
-    def accuracy(self, value: float, examples: int, samples: int, step: int) -> None:
-        """Writes the outcome of an evaluation of `examples` examples."""
-        if "eval_samples" not in self._seen:
-            self._seen.add("eval_samples")
-            self._logger.event("eval_samples", examples)
-        self._logger.event("eval_accuracy", value, metadata=_point(samples, step))
+    def on_evaluation_stop(self, step: int, samples: int) -> None:
+        self._logger.end("eval_stop", metadata=_point(samples, step))
 
-    def run_stop(self, success: bool, reason: str, samples: int, step: int) -> None:
-        """Ends the run. `success`: the target was reached; `reason`: how it ended otherwise."""
-        status, time_ms = "success" if success else "aborted", None
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Writes the accuracy, where it is a number."""
+        accuracy = evaluation.values[evaluation.target_metric]
+        if math.isfinite(accuracy):
+            if "eval_samples" not in self._seen:
+                self._seen.add("eval_samples")
+                self._logger.event("eval_samples", evaluation.sequences)
+            at = _point(evaluation.samples, evaluation.step)
+            self._logger.event("eval_accuracy", accuracy, metadata=at)
+        self.flush()
+
+    def on_checkpoint(self, step: int) -> None:
+        self.flush()
+
+    def on_end(self, end: End) -> None:
+        """Ends the log, which knows two ends: the target was reached, or not."""
+        status, time_ms = "success" if end.status == "success" else "aborted", None
         if self._end:  # nothing was done since: the end is that of the earlier process
-            event = _parse(self._end)
+            event = parse(self._end) or {}
             if event["metadata"].get("status") == status:
                 self._print([*self._kept, self._end])
                 return
             time_ms = event["time_ms"]  # only the target has changed
-        self._close_block(samples, step)
-        self._logger.end(
-            "run_stop",
-            metadata={"status": status, "reason": reason, **_point(samples, step)},
-            time_ms=time_ms,
-        )
+        self._close_block(end.samples, end.step)
+        metadata = {"status": status, "reason": end.status, **_point(end.samples, end.step)}
+        self._logger.end("run_stop", metadata=metadata, time_ms=time_ms)
+        self.close()
 
     def flush(self) -> None:
         """Writes out what is still in memory, on file systems that cannot append."""
@@ -239,24 +212,24 @@ class MLPerfLog:
 
     def _write(self, text: str) -> None:
         line = text.encode() + b"\n"
-        if self._file is None:
-            self._open()
+        file = self._file or self._open()
         with _one_line_errors(self._path):
-            self._file.write(line)
+            file.write(line)
         self._print([line])
 
-    def _open(self) -> None:
+    def _open(self) -> LineFile:
         self._end = None
         with _one_line_errors(self._path):
             tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
             if not self._kept and read_lines(self._path):
                 set_aside(self._path, "-earlier")
-            self._file = LineFile(self._path, self._kept)
+            self._file = file = LineFile(self._path, self._kept)
         if self._samples and not self._kept:
             absl_logging.warning(
                 "%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples
             )
         self._print(self._kept)  # so that the output of every process is a whole log, too
+        return file
 
     def _print(self, lines: list[bytes]) -> None:
         if not self._echo:
@@ -275,40 +248,8 @@ def _point(samples: int, step: int) -> dict:
     return {"epoch_num": samples, "samples_count": samples, "step_num": step}
 
 
-def _kept(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]:
-    """Returns the lines of a run that tell what happened up to `samples`, less its end."""
-    kept = []
-    for line in lines:
-        event = _parse(line)
-        if event is None or event["key"] == "run_stop":
-            continue
-        at = event["metadata"].get("samples_count", 0)
-        repeated = at == samples and event["key"] in _EVALUATION and not evaluated
-        begun_again = at >= samples and event["key"] == "block_start"
-        if at <= samples and not repeated and not begun_again:
-            kept.append(line)
-    return (
-        kept if any(_parse(line)["key"] == "run_start" for line in kept) else []
-    )  # not of a run that was killed before it started
-
-
-def _end_after(kept: list[bytes], lines: list[bytes]) -> bytes | None:
-    """Returns the run_stop that is all that a file holds beyond the kept lines, or None."""
-    if not kept or lines[:-1] != kept:
-        return None
-    event = _parse(lines[-1])
-    return lines[-1] if event and event["key"] == "run_stop" else None
-
-
-def _open_block(events: list[dict]) -> dict | None:
-    """Returns what the last block_start says, where no block_stop follows it."""
-    blocks = [event for event in events if event["key"].startswith("block_")]
-    is_open = blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
-    return blocks[-1]["metadata"] if is_open else None
-
-
 @contextlib.contextmanager
-def _one_line_errors(path: str):
+def _one_line_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -317,7 +258,7 @@ def _one_line_errors(path: str):
 
 
 class _Handler(logging.Handler):
-    def __init__(self, write):
+    def __init__(self, write: Callable[[str], None]):
         super().__init__()
         self._write = write
 
@@ -325,7 +266,7 @@ class _Handler(logging.Handler):
         self._write(record.getMessage())
 
 
-def _make_logger(write):
+def _make_logger(write: Callable[[str], None]):
     """Returns mlperf-logging's logger, which calls `write` with every line."""
     from mlperf_logging.mllog import mllog  # late: not every process writes a log
 
@@ -333,15 +274,3 @@ def _make_logger(write):
     logger.addHandler(_Handler(write))
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return mllog.MLLogger(logger, root_dir=re.escape(root))
-
-
-class SilentLog:
-    """The log of a process that is not the chief, or does not train: it writes nothing."""
-
-    started = True
-
-    def train(self, *_, **__) -> None:
-        """Does nothing."""
-
-    evaluation = staticmethod(lambda *_, **__: contextlib.nullcontext())
-    initialize = cache_clear = run_start = accuracy = run_stop = flush = close = train

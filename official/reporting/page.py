@@ -4,6 +4,8 @@ sections that fold."""
 import html
 import os
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _FLAG = re.compile(r"--\w[\w=./:-]*\w")
 _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
@@ -176,7 +178,7 @@ def pairs(values: dict | list) -> str:
     return f'<dl class="pairs">{"".join(rows)}</dl>' if rows else ""
 
 
-def cell(value) -> str:
+def cell(value: Any) -> str:
     """Returns a value as people read it."""
     if value is None or value == []:
         return "\u2013"
@@ -189,11 +191,13 @@ def cell(value) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def table(head, rows, links: dict[str, str] | None = None) -> str:
+def table(head: Iterable, rows: Iterable[Iterable], links: dict[str, str] | None = None) -> str:
     """Returns a table whose first column is names and whose others are numbers, in a frame of its own that
     scrolls.
 
     Args:
+      head: names of the columns.
+      rows: of cells, each a text or a number.
       links: {name: relative address} of names in the first column.
     """
     body = "".join(
@@ -204,11 +208,11 @@ def table(head, rows, links: dict[str, str] | None = None) -> str:
     return f'<div class="scroll"><table><thead>{top}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _number(value) -> str:
+def _number(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else cell(value)
 
 
-def _row(tag: str, cells, links: dict[str, str]) -> str:
+def _row(tag: str, cells: Iterable[str], links: dict[str, str]) -> str:
     """Returns a table row: the first cell a name, the others numbers."""
     made = []
     for number, text in enumerate(cells):

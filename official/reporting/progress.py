@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and the format of log lines."""
+"""What a person sees while a run goes on: a bar on a terminal, lines elsewhere; the form of log lines."""
 
 import logging as standard_logging
 import math
@@ -8,15 +8,17 @@ import time
 
 import tqdm
 from absl import logging
+from absl.logging import converter
 
 from official.io import quiet
 from official.reporting.names import format_number
+from official.reporting.observer import End, Evaluation, Observer, Start
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100
 _SECS_BETWEEN_LINES = 30
 
-_active_bar = None
+_active_bar: tqdm.tqdm | None = None
 
 
 def configure_logging(verbosity: int = 0) -> None:
@@ -33,7 +35,7 @@ def configure_logging(verbosity: int = 0) -> None:
             root.removeHandler(handler)
     root.addHandler(_TerminalHandler())
     root.setLevel(standard_logging.WARNING)
-    logging.get_absl_logger().setLevel(logging.converter.absl_to_standard(verbosity))
+    logging.get_absl_logger().setLevel(converter.absl_to_standard(verbosity))
     quiet.quieten_libraries()
 
 
@@ -58,45 +60,43 @@ class _Formatter(standard_logging.Formatter):
         return super().format(record)
 
 
-class Progress:
+class Progress(Observer):
     """Shows where a run is.
 
     A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines
     otherwise.
     """
 
-    def __init__(self, total_steps: int, initial_step: int = 0):
-        """Args: total_steps: the last step of the run; initial_step: the step it goes on from."""
+    def __init__(self) -> None:
+        self._total_steps = 0
+        self._started = self._first_update = (0, time.monotonic())
+        self._shown: tuple[int, float] | None = None
+        self._bar: tqdm.tqdm | None = None
+
+    def on_start(self, start: Start) -> None:
         global _active_bar
-        self._total_steps = total_steps
-        self._started = self._first_update = (initial_step, time.monotonic())
-        self._shown = None
-        self._bar = None
+        self._total_steps = start.last_step
+        self._started = self._first_update = (start.step, time.monotonic())
         if _is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
             self._bar = _active_bar = tqdm.tqdm(
-                total=total_steps,
-                initial=initial_step,
+                total=start.last_step,
+                initial=start.step,
                 file=sys.stderr,
                 dynamic_ncols=True,
                 leave=True,
                 bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}",
             )
 
-    def begin(self, step: int) -> None:
-        """Notes that the first step is done, which has compiled the others: from now on they tell how much
-        time is left."""
+    def on_first_step(self, step: int, secs: float) -> None:
+        """Notes that from now on steps tell how much time is left."""
+        logging.info("First step done %.1f s after the start", secs)
         self._started = self._first_update = (step, time.monotonic())
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
 
-    def update(self, step: int, values: dict) -> None:
-        """Shows the state after `step`.
-
-        Args:
-          step: optimizer updates done so far.
-          values: the metrics; loss, mlm_accuracy, learning_rate and sequences_per_sec are shown if they are
-            there.
-        """
+    def on_steps(self, step: int, values: dict) -> None:
+        """Shows the state after `step`; of the values loss, mlm_accuracy, learning_rate and
+        sequences_per_sec, if they are there."""
         now = time.monotonic()
         left = self._secs_left(step, now)
         if self._bar is not None:
@@ -105,23 +105,32 @@ class Progress:
         elif self._line_is_due(step, now):
             self._shown = (step, now)
             width = len(str(self._total_steps))
-            logging.info(
-                "%s",
-                "  ".join(
-                    [f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]
-                ),
-            )
+            parts = [f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]
+            logging.info("%s", "  ".join(parts))
 
-    def message(self, text: str) -> None:
-        """Logs a line; a bar is drawn again below it."""
-        logging.info("%s", text)
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Logs the outcome, where it is one; a bar is drawn again below the line."""
+        values = {name: value for name, value in evaluation.values.items() if name != "samples"}
+        if not all(map(math.isfinite, values.values())):
+            return
+        logging.info(
+            "Evaluation at step %d: %s%s, %.1f s",
+            evaluation.step,
+            "  ".join(f"{name} {value:.4f}" for name, value in values.items()),
+            "" if evaluation.target is None else f" (target {evaluation.target})",
+            evaluation.secs,
+        )
+
+    def on_end(self, end: End) -> None:
+        """Leaves the bar as it is and gives the terminal back; of a run that fails, nothing of the bar
+        stays."""
+        if self._bar is not None:
+            self._bar.leave = end.status != "failed"
+        self.close()
 
     def close(self) -> None:
-        """Leaves the bar as it is and gives the terminal back; where an error ends the run, nothing of the
-        bar stays."""
         global _active_bar
         if self._bar is not None:
-            self._bar.leave = sys.exc_info()[0] is None
             self._bar.close()
             self._bar = _active_bar = None
 

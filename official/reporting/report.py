@@ -132,7 +132,7 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
     return [
         *_scores(result),
         (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
-        (_fixed(result.majority_accuracy), f"always predicting {verdict.constant_name(result)}"),
+        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
         (_fixed(result.eval_loss), "evaluation loss, nats"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
         (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
@@ -181,7 +181,7 @@ def _means(scores: dict, count: int) -> list[tuple[str | None, str]]:
     ]
 
 
-def _fixed(value) -> str | None:
+def _fixed(value: float | None) -> str | None:
     value = plain_value(value)
     return None if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
@@ -191,7 +191,11 @@ def _fixed(value) -> str | None:
 
 
 def _details(
-    model_dir: str, settings: dict, result: TrainResult, parameters, command_folder: str = ""
+    model_dir: str,
+    settings: dict,
+    result: TrainResult,
+    parameters: Sequence[ParameterRow],
+    command_folder: str = "",
 ) -> str:
     numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
     folded = "".join(
@@ -228,7 +232,7 @@ def _command(path: str) -> str:
         return f"<pre>{html.escape(file.read().strip())}</pre>"
 
 
-def _parameters(rows: list[ParameterRow]) -> str:
+def _parameters(rows: Sequence[ParameterRow]) -> str:
     cells = [
         (
             row.name,

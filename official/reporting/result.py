@@ -20,6 +20,9 @@ FILE_NAME = "result.json"
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
 PEER_LOST = 4
 
+# Fields that have another name in the file, on which other programs rely.
+_NAMES_IN_FILE = {"baseline_score": "majority_accuracy", "baseline_prediction": "majority_prediction"}
+
 
 @dataclasses.dataclass
 class TrainResult:
@@ -37,9 +40,9 @@ class TrainResult:
       eval_loss: loss of the last evaluation, nats.
       target: the value of the target metric that --stop_threshold asked for.
       target_metric: its name.
-      majority_accuracy: the target metric of always predicting the same, the most frequent of the evaluation
-        set.
-      majority_prediction: what that is: a token, a label.
+      baseline_score: the target metric of always predicting the same, the most frequent of the evaluation
+        set; `majority_accuracy` in the file.
+      baseline_prediction: what that is: a token, a label; `majority_prediction` in the file.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process until it trains at its speed: until its first step
@@ -74,8 +77,8 @@ class TrainResult:
     eval_loss: float | None = None
     target: float | None = None
     target_metric: str = "mlm_accuracy"
-    majority_accuracy: float | None = None
-    majority_prediction: str | None = None
+    baseline_score: float | None = None
+    baseline_prediction: str | None = None
     sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
@@ -103,12 +106,13 @@ class TrainResult:
     def exit_code(self) -> int:
         if self.peer_lost:
             return PEER_LOST
-        return EXIT_CODES[self.status] + (self.signal if self.status == "interrupted" else 0)
+        return EXIT_CODES[self.status] + (self.signal or 0 if self.status == "interrupted" else 0)
 
 
 def result_dict(result: TrainResult) -> dict:
     """Returns what result.json holds: the fields, the scores beside them, NaN and infinity as None."""
-    values = plain_value(dataclasses.asdict(result))
+    fields = plain_value(dataclasses.asdict(result))
+    values = {_NAMES_IN_FILE.get(name, name): value for name, value in fields.items()}
     scores = values.pop("scores")
     clash = values.keys() & scores.keys()
     if clash:
@@ -132,7 +136,8 @@ def load_result(model_dir: str) -> dict:
     values = json_files.read_json(path)
     for field in dataclasses.fields(TrainResult):
         if field.name not in ("status", "scores"):
-            json_files.expect(values, field.name, _kinds(field.type), path, default=None)
+            name = _NAMES_IN_FILE.get(field.name, field.name)
+            json_files.expect(values, name, _kinds(field.type), path, default=None)
     json_files.expect(values, "best_step", (int, type(None)), path, default=None)
     if json_files.expect(values, "status", str, path) not in EXIT_CODES:
         raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")

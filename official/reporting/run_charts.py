@@ -115,7 +115,7 @@ def _metric(metrics: list[dict], result: TrainResult) -> Chart:
         (label, value, color)
         for label, value, color in (
             ("target", result.target, _TARGET),
-            (f"always {verdict.constant_name(result)}", result.majority_accuracy, _CONSTANT),
+            (f"always {verdict.constant_name(result)}", result.baseline_score, _CONSTANT),
         )
         if value is not None
     ]

@@ -27,10 +27,10 @@ _MOST_MARKS = 20
 def plot_run(
     metrics: list[dict],
     target: float | None = None,
-    majority: float | None = None,
+    baseline: float | None = None,
     title: str | None = None,
     metric: str = "mlm_accuracy",
-    majority_name: str = "most frequent",
+    baseline_name: str = "most frequent",
     learning_rates: dict[int, float] | None = None,
 ) -> Figure:
     """Draws loss, the metric of the run, learning rate and throughput over its steps.
@@ -38,10 +38,10 @@ def plot_run(
     Args:
       metrics: the lines of metrics.jsonl; any may be missing or hold None.
       target: value of the metric to reach, drawn as a line.
-      majority: value of always predicting the same, drawn as a line.
+      baseline: value of always predicting the same, drawn as a line.
       title: stands above the four plots.
       metric: name of the metric that the run is judged by.
-      majority_name: what that is the same of: a token, a label.
+      baseline_name: what that is the same of: a token, a label.
       learning_rates: {step: rate} at the corners of the schedule; without it the rates that the metrics hold
         are drawn.
 
@@ -53,7 +53,7 @@ def plot_run(
         figure = plots.new_figure(_WIDTH, _HEIGHT + (_TITLE if title else 0))
         loss, accuracy, rate, throughput = four = _four_axes(figure, title)
         _draw_loss(loss, metrics)
-        _draw_metric(accuracy, metrics, metric, (target, "target"), (majority, majority_name))
+        _draw_metric(accuracy, metrics, metric, (target, "target"), (baseline, baseline_name))
         _draw_learning_rate(rate, metrics, learning_rates or {}, last)
         _draw_throughput(throughput, metrics)
         for axes in four:
@@ -68,7 +68,7 @@ def save_picture(model_dir: str, path: str) -> None:
     if "target_metric" in result:
         names["metric"] = result["target_metric"]
     if result.get("majority_prediction"):
-        names["majority_name"] = f"always \u201c{result['majority_prediction']}\u201d"
+        names["baseline_name"] = f"always \u201c{result['majority_prediction']}\u201d"
     figure = plot_run(
         read_metrics(model_dir),
         result.get("target"),

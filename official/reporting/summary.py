@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ParameterRow:
         return self.bytes / 1e6
 
 
-def parameter_table(variables) -> list[ParameterRow]:
+def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
     """Groups variables into rows: first over numbers in the names, then over words, where all else is equal.
 
     Args:
@@ -46,7 +48,7 @@ def parameter_table(variables) -> list[ParameterRow]:
     return [_row(group) for group in groups]
 
 
-def format_parameter_table(rows: list[ParameterRow]) -> str:
+def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
     """Returns the rows and their totals as aligned lines of text."""
     cells = [(row.name, str(list(row.shape)), f"x{row.tensors}", f"{row.parameters:,}") for row in rows]
     widths = [max((len(line[column]) for line in cells), default=0) for column in range(4)]
@@ -57,7 +59,7 @@ def format_parameter_table(rows: list[ParameterRow]) -> str:
     return "\n".join(lines + [format_total(rows)])
 
 
-def format_total(rows: list[ParameterRow]) -> str:
+def format_total(rows: Sequence[ParameterRow]) -> str:
     """Returns e.g. '398 tensors, 336,226,108 parameters, 1,344.9 MB'."""
     tensors, parameters, megabytes = (
         sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
@@ -65,7 +67,7 @@ def format_total(rows: list[ParameterRow]) -> str:
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
 
 
-def _single(variable) -> dict:
+def _single(variable: Any) -> dict:
     """A group is {parts: the alternatives at each place of the name, shape, tensors, item_bytes}."""
     name = variable.name.split(":")[0]
     return {
@@ -76,17 +78,17 @@ def _single(variable) -> dict:
     }
 
 
-def _number_key(alternatives: tuple[str, ...]):
+def _number_key(alternatives: tuple[str, ...]) -> str | None:
     """Parts may merge where they are equal but for their last number: layer_0 and layer_1."""
     return _split_number(alternatives[0])[0]
 
 
-def _word_key(alternatives: tuple[str, ...]):
+def _word_key(alternatives: tuple[str, ...]) -> tuple[str, ...] | None:
     """Any parts may merge, except what is already a range of numbers."""
     return alternatives if len(alternatives) > 1 else None
 
 
-def _merge(groups: list[dict], place: int, same_place) -> list[dict]:
+def _merge(groups: list[dict], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> list[dict]:
     """Merges groups that are equal but for their part at `place`, there by the key `same_place`."""
     merged: dict[tuple, dict] = {}
     for group in groups:

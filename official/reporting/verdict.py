@@ -72,18 +72,18 @@ def planned_steps(config: dict) -> int | None:
 
 
 def constant_name(result: TrainResult) -> str:
-    """Returns what `majority_accuracy` is the score of always predicting: “the”."""
+    """Returns what `baseline_score` is the score of always predicting: “the”."""
     names = {
         "mlm_accuracy": "the most frequent token",
         "pearson": "the mean score",
         "spearman": "the mean score",
     }
-    name = result.majority_prediction
+    name = result.baseline_prediction
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
 
 
 def _constant(result: TrainResult) -> tuple[str, float] | None:
-    return None if result.majority_accuracy is None else (constant_name(result), result.majority_accuracy)
+    return None if result.baseline_score is None else (constant_name(result), result.baseline_score)
 
 
 def _lost_peer(result: TrainResult) -> Verdict:
@@ -117,7 +117,7 @@ def _diverged(losses: Points, step: int, result: TrainResult) -> Verdict:
     )
 
 
-def _lowest(losses) -> str:
+def _lowest(losses: Points) -> str:
     points = [(value, step) for step, value in losses if value is not None]
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 

@@ -4,14 +4,18 @@ import importlib
 import os
 import secrets
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.config import ConfigError
+from official.config import Config, ConfigError
+from official.io.files import is_remote
 from official.io.writing import replace_file
-from official.reporting.metrics import plain_value
+from official.reporting.metrics import finite_numbers, plain_value
+from official.reporting.observer import Evaluation, Observer
 from official.reporting.result import EXIT_CODES
 
 ID_FILE_NAME = "wandb_id.txt"
@@ -27,26 +31,22 @@ _PATIENCE = {
 }
 
 
-class WandbRun:
+class WandbRun(Observer):
     """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
 
     Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever
-    goes wrong with W&B after the start is one warning, not an error. In a `with` block it is closed as
-    crashed where nothing else has closed it.
+    goes wrong with W&B after the start is one warning, not an error.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         """Starts or resumes the W&B run.
-
-        Args:
-          config: the configuration.
 
         Raises:
           ConfigError: wandb is not installed, or has no API key while it is not offline.
         """
         wandb = _import()
-        self._run = None
-        local = "://" not in config.model_dir
+        self._run: Any = None
+        local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
         arguments = dict(
@@ -63,52 +63,40 @@ class WandbRun:
         self._run = _start(wandb, arguments)
         self._attempt(_define_metrics)
 
-    def __enter__(self) -> "WandbRun":
-        return self
+    def on_interval(self, step: int, values: dict) -> None:
+        self._send("train", step, values)
 
-    def __exit__(self, *_) -> None:
-        self.close("crashed")
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._send("eval", evaluation.step, evaluation.values)
 
-    def write(self, split: str, step: int, values: dict) -> None:
-        """Sends one line of metrics; what is not a finite number is left out.
-
-        Args:
-          split: train or eval.
-          step: optimizer updates done so far.
-          values: name -> number.
-        """
-        numbers = {
+    def on_result(self, status: str, result: dict) -> None:
+        """Ends the W&B run with the result as its summary."""
+        summary = {
             name: value
-            for name, value in plain_value(values).items()
-            if isinstance(value, (int, float)) and name != "samples"
+            for name, value in plain_value(result).items()
+            if name not in ("config", "examples") and value is not None
         }
-        line = {f"{split}/{name}": value for name, value in numbers.items()}
+        self._attempt(lambda run: run.summary.update(summary))
+        self._finish(EXIT_CODES.get(status, 1))
+
+    def close(self) -> None:
+        """Ends the W&B run as a crash where it has not ended yet."""
+        self._finish(1)
+
+    def _send(self, split: str, step: int, values: dict) -> None:
+        """Sends one line of metrics; what is not a finite number is left out."""
+        line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
         # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
         # beside the others.
         self._attempt(
             lambda run: run.log({"step": int(step), "samples": plain_value(values.get("samples")), **line})
         )
 
-    def flush(self) -> None:
-        """Does nothing: W&B sends in the background."""
-
-    def close(self, status: str, result: dict | None = None) -> None:
-        """Ends the W&B run. A second call does nothing.
-
-        Args:
-          status: as in result.json; anything else counts as a crash.
-          result: what result.json holds; goes into the summary.
-        """
-        summary = {
-            name: value
-            for name, value in plain_value(result or {}).items()
-            if name not in ("config", "examples") and value is not None
-        }
-        self._attempt(lambda run: run.summary.update(summary))
-        self._attempt(lambda run: run.finish(exit_code=EXIT_CODES.get(status, 1)))
+    def _finish(self, exit_code: int) -> None:
+        self._attempt(lambda run: run.finish(exit_code=exit_code))
         self._run = None
 
-    def _attempt(self, action) -> None:
+    def _attempt(self, action: Callable[[Any], Any]) -> None:
         if self._run is None:
             return
         try:
@@ -148,7 +136,7 @@ def _run_id(model_dir: str) -> str:
     return run_id
 
 
-def _flat_config(config) -> dict:
+def _flat_config(config: Config) -> dict:
     values = {name: config[name] for name in config_lib.FIELDS}
     return values | {f"model.{name}": value for name, value in vars(config.model).items()}
 

@@ -57,7 +57,8 @@ def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> d
         zip(row["masked_lm_positions"][is_masked].tolist(), row["masked_lm_ids"][is_masked].tolist())
     )
     guesses = dict(zip(truths, row["top_ids"][is_masked, 0].tolist()))
-    lines, length = [[]], int(row["input_mask"].sum())
+    lines: list[list[list[str]]] = [[]]
+    length = int(row["input_mask"].sum())
     for position, token in enumerate(row["input_ids"][: min(length, _MOST_TOKENS)].tolist()):
         text = word(token)
         if position not in truths and text == "[SEP]":
@@ -146,7 +147,7 @@ def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[s
     spans = {"gold": gold, "wrong": gold if predicted in answers else _span(context, predicted)}
     windows = [_window(context, *span) for span in spans.values()]
     cuts = sorted({0, len(context), *(at for span in (*spans.values(), *windows) for at in span)})
-    line = []
+    line: list[list[str]] = []
     for begin, end in zip(cuts, cuts[1:]):
         inside = {kind for kind, (first, last) in spans.items() if first <= begin and end <= last}
         kind = "right" if len(inside) == 2 else next(iter(inside), "")

@@ -4,49 +4,52 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError, encoder_options
+from official.config import Config, ConfigError, encoder_options
 from official.data.glue import features as features_lib
-from official.data.glue import metrics, reading, submission, tasks
-from official.data.records.batches import digest
+from official.data.glue import metrics, submission, tasks, tsv_files
+from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import load_for_text
-from official.io import label_files, vocabulary_files
+from official.io import files, label_files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _SYNTHETIC_ROWS = 1000
 
 
 class GlueTask:
-    """See `official.training.task.Task` for what each member means."""
+    """See `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("label_loss",)
     local_epsilon = {"label_loss": 0.0}
-    keeps_best = True
+    is_scored = True
     predicts_evaluation_set = False
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         self._config = config
-        self._task = tasks.find_task(config.glue_task)
-        self.metrics = self.losses if self._task.is_regression else self.losses + ("label_accuracy",)
+        self._glue_task = tasks.find_task(known(config.glue_task))
+        self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
-        self.target_metric = self._task.main_metric
+        self.target_metric = self._glue_task.main_metric
         self._bucketed = config.length_buckets == "always"
-        self._rows, self._features = {}, {}  # {train, dev, test}
-        self.companions = {label_files.LABELS: label_files.content(self._task.labels).encode()}
+        self._rows: dict[str, tsv_files.GlueRows] = {}  # {train, dev, test}
+        self._features: dict[str, features_lib.GlueFeatures] = {}
+        self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Data
 
     def find_data(self) -> list[str]:
         config = self._config
         if config.use_synthetic_data:
             return []
-        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, config.do_lower_case, config.init_checkpoint)
         self.companions |= vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (
@@ -56,7 +59,7 @@ class GlueTask:
         ):
             if not is_needed:
                 continue
-            rows = self._rows[split] = reading.read_split(self._task, split, config.data_dir)
+            rows = self._rows[split] = tsv_files.read_split(self._glue_task, split, known(config.data_dir))
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
             features = self._features[split] = features_lib.make_features(
@@ -77,20 +80,16 @@ class GlueTask:
     def train_samples(self) -> int | None:
         return len(self._rows["train"]) if "train" in self._rows else None
 
-    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+    def train_dataset(
+        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+    ) -> tf.data.Dataset:
         config = self._config
         if config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size)
+            return self.synthetic_dataset(replica_batch)
         return token_rows.training_dataset(
             self._token_rows("train"),
-            config.train_batch_size,
-            batch_size,
-            config.max_seq_length,
-            self._bucketed,
-            config.seed,
-            samples_done // config.train_batch_size,
-            host,
-            num_hosts,
+            token_rows.BatchShape(global_batch, replica_batch, config.max_seq_length, self._bucketed),
+            TrainingOrder(config.seed, samples_done, host, num_hosts),
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -111,20 +110,22 @@ class GlueTask:
         )
 
     def _no_labels(self, count: int) -> np.ndarray:
-        return np.zeros(count, np.float32 if self._task.is_regression else np.int32)
+        return np.zeros(count, np.float32 if self._glue_task.is_regression else np.int32)
 
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
         config = self._config
         labels = (
             np.random.default_rng(config.seed)
-            .integers(0, self._task.num_outputs, _SYNTHETIC_ROWS)
+            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_ROWS)
             .astype(self._no_labels(0).dtype)
         )
         rows = token_rows.synthetic_rows(
             {"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed
         )
         return token_rows.training_dataset(
-            rows, batch_size, batch_size, config.max_seq_length, self._bucketed, config.seed
+            rows,
+            token_rows.BatchShape(batch_size, batch_size, config.max_seq_length, self._bucketed),
+            TrainingOrder(config.seed),
         )
 
     def explain_read_error(self) -> str | None:
@@ -133,7 +134,7 @@ class GlueTask:
     def data_digest(self) -> dict:
         return {
             split: {
-                **digest([rows.path]),
+                **files.digest([rows.path]),
                 "rows": len(rows),
                 "truncated": self._features[split].truncated,
                 "problems": list(map(str, rows.problems)),
@@ -141,11 +142,11 @@ class GlueTask:
             for split, rows in self._rows.items()
         }
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Model and loss
 
     def build_model(self) -> SequenceModel:
-        return SequenceModel(self._config.model, self._task.num_outputs, **encoder_options(self._config))
+        return SequenceModel(self._config.model, self._glue_task.num_outputs, **encoder_options(self._config))
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(batch["example_weights"])}
@@ -159,7 +160,7 @@ class GlueTask:
 
     def _terms(self, logits_BC: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         weight = self.weights(batch)["label_loss"]
-        if self._task.is_regression:
+        if self._glue_task.is_regression:
             return {
                 "label_loss": (
                     losses.squared_error(logits_BC[:, 0], batch["labels"], batch["example_weights"]),
@@ -172,23 +173,26 @@ class GlueTask:
             "label_accuracy": (losses.correct(*labelled), weight),
         }
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Scores
+
+    def _labels(self) -> np.ndarray:
+        return known(self._rows["dev"].labels)
 
     def _predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
         logits_NC = outputs["logits"]
-        return logits_NC[:, 0] if self._task.is_regression else logits_NC.argmax(axis=1)
+        return logits_NC[:, 0] if self._glue_task.is_regression else logits_NC.argmax(axis=1)
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        return metrics.score(self._task, self._predictions(outputs), self._rows["dev"].labels)
+        return metrics.score(self._glue_task, self._predictions(outputs), self._labels())
 
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
-        if self._task.is_regression:
+        if self._glue_task.is_regression:
             return {}
         counts = metrics.confusion_matrix(
-            self._task, self._predictions(outputs), self._rows["dev"].labels
+            self._glue_task, self._predictions(outputs), self._labels()
         ).tolist()
-        labels = list(self._task.labels)
+        labels = list(known(self._glue_task.labels))
         return {
             "Confusion matrix": [
                 ["label", *(f"predicted {label}" for label in labels)],
@@ -197,13 +201,15 @@ class GlueTask:
         }
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
-        rows, predictions = self._rows["dev"], self._predictions(outputs)
-        if self._task.is_regression:
-            items = examples_lib.far_scores(rows.texts, predictions, rows.labels)
+        rows, labels_N, predictions = self._rows["dev"], self._labels(), self._predictions(outputs)
+        if self._glue_task.is_regression:
+            items = examples_lib.far_scores(rows.texts, predictions, labels_N)
             return examples_lib.group(
                 "Largest errors", "The rows of the evaluation set whose scores are missed by most.", items
             )
-        items = examples_lib.sure_mistakes(rows.texts, self._task.labels, outputs["logits"], rows.labels)
+        items = examples_lib.sure_mistakes(
+            rows.texts, known(self._glue_task.labels), outputs["logits"], labels_N
+        )
         return examples_lib.group(
             "Confident mistakes",
             "The wrong predictions that the model gives the highest probabilities.",
@@ -211,13 +217,13 @@ class GlueTask:
         )
 
     def constant_prediction(self) -> tuple[str, float]:
-        labels = self._rows["dev"].labels
+        labels = self._labels()
         name = (
             f"{np.mean(labels):.2f}"
-            if self._task.is_regression
-            else self._task.labels[np.argmax(np.bincount(labels))]
+            if self._glue_task.is_regression
+            else known(self._glue_task.labels)[np.argmax(np.bincount(labels))]
         )
-        return name, metrics.baseline(self._task, labels)[self.target_metric]
+        return name, metrics.baseline(self._glue_task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
-        return [submission.write_predictions(self._task, self._predictions(outputs), folder)]
+        return [submission.write_predictions(self._glue_task, self._predictions(outputs), folder)]

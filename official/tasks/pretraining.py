@@ -6,38 +6,40 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError, encoder_options
-from official.data import synthetic
-from official.data.records import batches as reading
-from official.data.records import containers as records
+from official.config import Config, ConfigError, encoder_options
+from official.data import pipeline, synthetic
+from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
+from official.io import files as io_files
 from official.io import vocabulary_files
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
 
 
 class PretrainingTask:
-    """See `official.training.task.Task` for what each member means."""
+    """See `official.training.task.Task` and `ExampleTask` for what each member means."""
 
     losses = ("mlm_loss", "nsp_loss")
     metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
     target_metric = "mlm_accuracy"
-    keeps_best = predicts_evaluation_set = False
+    is_scored = False
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
     local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         self._config = config
         self._schema = schema_lib.pretraining_schema(
             config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
         )
-        self._train_files, self._eval_files = [], []
-        self.companions = {}
+        self._train_files: list[str] = []
+        self._eval_files: list[str] = []
+        self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
@@ -54,46 +56,46 @@ class PretrainingTask:
         flag says it."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
-            told = records.lower_case_of(files[0])
-        vocabulary = load_for_text(config.vocab_file, told, config.init_checkpoint)
+            told = record_formats.lower_case_of(files[0])
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
 
     def _files(self, flag: str) -> list[str]:
         if self._config.use_synthetic_data:
             return []
-        files = reading.find_files(self._config[flag], flag)
-        reading.check_first_record(files, self._schema, flag)
+        files = record_files.find_files(self._config[flag], flag)
+        record_files.check_first_record(files, self._schema, flag)
         return files
 
     def build_model(self) -> BertPretrainer:
         return BertPretrainer(self._config.model, **encoder_options(self._config))
 
-    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+    def train_dataset(
+        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+    ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size)
-        streams = reading.num_streams(len(self._train_files), self._config.train_batch_size)
+            return self.synthetic_dataset(replica_batch)
+        streams = record_batches.num_streams(len(self._train_files), global_batch)
         name = (
             f"record_counts-{host}.json" if host else "record_counts.json"
         )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
-        return reading.training_dataset(
+        return record_batches.training_dataset(
             self._train_files,
             self._schema,
-            batch_size,
-            self._config.seed,
-            samples_done,
+            replica_batch,
+            pipeline.TrainingOrder(self._config.seed, samples_done, host, num_hosts),
             streams,
-            host,
-            num_hosts,
             counts_path,
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
-        return reading.evaluation_dataset(
+        return record_batches.evaluation_dataset(
             self._eval_files, self._schema, batch_size, self._config.num_eval_samples
         )
 
@@ -107,7 +109,8 @@ class PretrainingTask:
             tuple(files): files for files in (self._train_files, self._eval_files) if files
         }  # each may have a format of its own
         return next(
-            filter(None, (reading.find_bad_record(files, self._schema) for files in splits.values())), None
+            filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
+            None,
         )
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
@@ -131,12 +134,9 @@ class PretrainingTask:
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.loss(model, batch, None), {}
 
-    def score(self, outputs) -> dict[str, float]:
-        return {}
-
     def data_digest(self) -> dict:
         return {
-            name: reading.digest(files)
+            name: io_files.digest(files)
             for name, files in (("train", self._train_files), ("eval", self._eval_files))
             if files
         }
@@ -175,9 +175,9 @@ class PretrainingTask:
             return None
 
     def constant_prediction(self) -> tuple[str, float]:
-        counts = np.zeros(0)
+        counts: np.ndarray = np.zeros(0)
         for batch in self.eval_dataset(self._config.eval_batch_size).as_numpy_iterator():
-            new = np.bincount(
+            new: np.ndarray = np.bincount(
                 batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=len(counts)
             )
             new[: len(counts)] += counts

@@ -1,57 +1,70 @@
 """Question answering on SQuAD 1.1 and 2.0: where in its context the answer to a question stands."""
 
+import dataclasses
 import os
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError, encoder_options
-from official.data.records.batches import digest
+from official.config import Config, ConfigError, encoder_options
+from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.squad import answers as answers_lib
-from official.data.squad import cache, evaluation, reading
+from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
-from official.data.word_pieces.vocabulary import load_for_text
-from official.io import vocabulary_files
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.io import files, vocabulary_files
 from official.modeling import losses
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
+from official.tasks.known import known
 
 _SYNTHETIC_ROWS = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
+Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Split:
+    """A file of questions, and the windows that are made of it."""
+
+    data: squad_files.SquadData
+    features: features_lib.Features
+
 
 class SquadTask:
-    """See `official.training.task.Task` for what each member means."""
+    """See `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("span_loss",)
     metrics = losses + ("start_accuracy", "end_accuracy")
-    eval_metrics = ()  # windows of the evaluation set have no labels
+    eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
-    keeps_best = True
+    is_scored = True
     predicts_evaluation_set = True
 
-    def __init__(self, config):
+    def __init__(self, config: Config):
         self._config = config
-        self._windows = features_lib.Rules(config.max_seq_length, config.doc_stride, config.max_query_length)
-        self._answers = answers_lib.Rules(
+        self._windows = features_lib.WindowRules(
+            config.max_seq_length, config.doc_stride, config.max_query_length
+        )
+        self._answers = answers_lib.AnswerRules(
             config.n_best_size,
             config.max_answer_length,
             config.version_2_with_negative,
             config.null_score_diff_threshold,
         )
         self._bucketed = config.length_buckets == "always"
-        self._train = self._eval = self._gold = None
-        self._train_features = self._eval_features = None
-        self.companions = {}
-        self._answered = (
-            None,
-            None,
-        )  # the last outputs and their answers: scores, tables and files are made of the same ones
+        self._train: _Split | None = None
+        self._eval: _Split | None = None
+        self._gold: squad_files.GoldAnswers | None = None
+        self.companions: dict[str, bytes] = {}
+        # The last outputs and their answers: scores, tables and files are made of the same ones.
+        self._answered: tuple[Outputs, answers_lib.Answers] | None = None
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Data
 
     def find_data(self) -> list[str]:
@@ -59,79 +72,66 @@ class SquadTask:
         if config.use_synthetic_data:
             return []
         self._windows.check()
-        vocabulary = load_for_text(config.vocab_file, config.do_lower_case, config.init_checkpoint)
+        vocab_file = known(config.vocab_file)
+        vocabulary = load_for_text(vocab_file, config.do_lower_case, config.init_checkpoint)
         self.companions = vocabulary_files.companions(
-            config.vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
         if config.do_train:
-            self._train = self._read("train_file", True)
-            self._train_features = self._make_features(self._train, vocabulary)
-            if not len(self._train_features):
+            self._train = self._read("train_file", True, vocabulary)
+            if not len(self._train.features):
                 raise ConfigError(f"--train_file={config.train_file} has no question that can be trained on.")
         if config.do_eval or config.do_predict:
-            self._eval = self._read("predict_file", False)
-            self._eval_features = self._make_features(self._eval, vocabulary)
+            self._eval = self._read("predict_file", False, vocabulary)
         if config.do_eval:
-            self._gold = reading.read_gold_answers(config.predict_file)
+            self._gold = squad_files.read_gold_answers(known(config.predict_file))
             if not any(self._gold.answers.values()):
                 raise ConfigError(
                     f"--predict_file={config.predict_file} has no answers to compare with. Drop --do_eval to"
                     " only predict."
                 )
-        return [data.path for data in (self._train, self._eval) if data]
+        return [split.data.path for split in (self._train, self._eval) if split]
 
-    def _read(self, flag: str, for_training: bool) -> reading.SquadData:
-        data = reading.read_squad(
-            self._config[flag], flag, for_training, self._config.version_2_with_negative
-        )
-        for what, questions in (("skipped", data.skipped_questions), ("without text", data.empty_questions)):
+    def _read(self, flag: str, for_training: bool, vocabulary: Vocabulary) -> _Split:
+        config = self._config
+        data = squad_files.read_squad(config[flag], flag, for_training, config.version_2_with_negative)
+        skipped = [f"{name} ({why})" for name, why in data.skipped_questions.items()]
+        for what, questions in (("skipped", skipped), ("without text", data.empty_questions)):
             if questions:
-                shown = [
-                    f"{name} ({questions[name]})" if what == "skipped" else name
-                    for name in list(questions)[:_SHOWN_QUESTIONS]
-                ]
-                logging.warning(
-                    "%s: %d questions %s: %s%s",
-                    data.path,
-                    len(questions),
-                    what,
-                    ", ".join(shown),
-                    ", ..." * (len(questions) > _SHOWN_QUESTIONS),
-                )
-        return data
-
-    def _make_features(self, data: reading.SquadData, vocabulary) -> features_lib.Features:
-        folder = self._config.cache_dir or os.path.join(self._config.model_dir, "features")
-        return cache.load_or_make_features(
-            data, vocabulary, self._windows, None if "://" in folder else folder, os.cpu_count() or 1
+                shown = ", ".join(questions[:_SHOWN_QUESTIONS])
+                more = ", ..." * (len(questions) > _SHOWN_QUESTIONS)
+                logging.warning("%s: %d questions %s: %s%s", data.path, len(questions), what, shown, more)
+        folder = config.cache_dir or os.path.join(config.model_dir, "features")
+        features = cache.load_or_make_features(
+            data, vocabulary, self._windows, None if files.is_remote(folder) else folder, os.cpu_count() or 1
         )
+        return _Split(data, features)
 
     @property
     def train_samples(self) -> int | None:
-        return len(self._train_features) if self._train else None
+        return len(self._train.features) if self._train else None
 
-    def train_dataset(self, batch_size: int, samples_done: int, host: int, num_hosts: int) -> tf.data.Dataset:
+    def train_dataset(
+        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+    ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size)
-        features = self._train_features
+            return self.synthetic_dataset(replica_batch)
+        features = known(self._train).features
         rows = _token_rows(
             features, {"start_positions": features.start_positions, "end_positions": features.end_positions}
         )
         return token_rows.training_dataset(
             rows,
-            self._config.train_batch_size,
-            batch_size,
-            self._config.max_seq_length,
-            self._bucketed,
-            self._config.seed,
-            samples_done // self._config.train_batch_size,
-            host,
-            num_hosts,
+            token_rows.BatchShape(global_batch, replica_batch, self._config.max_seq_length, self._bucketed),
+            TrainingOrder(self._config.seed, samples_done, host, num_hosts),
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         return token_rows.evaluation_dataset(
-            _token_rows(self._eval_features, {}), batch_size, self._config.max_seq_length, self._bucketed
+            _token_rows(known(self._eval).features, {}),
+            batch_size,
+            self._config.max_seq_length,
+            self._bucketed,
         )
 
     predict_dataset = eval_dataset
@@ -151,7 +151,9 @@ class SquadTask:
             self._config.seed,
         )
         return token_rows.training_dataset(
-            rows, batch_size, batch_size, self._config.max_seq_length, self._bucketed, self._config.seed
+            rows,
+            token_rows.BatchShape(batch_size, batch_size, self._config.max_seq_length, self._bucketed),
+            TrainingOrder(self._config.seed),
         )
 
     def explain_read_error(self) -> str | None:
@@ -160,20 +162,17 @@ class SquadTask:
     def data_digest(self) -> dict:
         return {
             name: {
-                **digest([data.path]),
-                "questions": len(data.questions),
-                "windows": len(features),
-                "skipped_questions": data.skipped_questions,
-                "empty_questions": data.empty_questions,
+                **files.digest([split.data.path]),
+                "questions": len(split.data.questions),
+                "windows": len(split.features),
+                "skipped_questions": split.data.skipped_questions,
+                "empty_questions": split.data.empty_questions,
             }
-            for name, data, features in (
-                ("train", self._train, self._train_features),
-                ("eval", self._eval, self._eval_features),
-            )
-            if data
+            for name, split in (("train", self._train), ("eval", self._eval))
+            if split
         }
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Model and loss
 
     def build_model(self) -> SpanModel:
@@ -204,32 +203,34 @@ class SquadTask:
         missing = [[0, 0], [0, self._config.max_seq_length - tf.shape(start_BL)[1]]]
         return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
 
-    # -------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Scores
 
-    def _answer(self, outputs: dict[str, np.ndarray]) -> answers_lib.Answers:
-        if self._answered[0] is not outputs:
+    def _answer(self, outputs: Outputs) -> answers_lib.Answers:
+        if self._answered is None or self._answered[0] is not outputs:
+            split = known(self._eval)
             answers = answers_lib.answer_questions(
-                outputs["start_logits"], outputs["end_logits"], self._eval_features, self._eval, self._answers
+                outputs["start_logits"], outputs["end_logits"], split.features, split.data, self._answers
             )
             self._answered = outputs, answers
         return self._answered[1]
 
-    def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def score(self, outputs: Outputs) -> dict[str, float]:
         """Returns the official measures as fractions, and the thresholds as they are."""
         return {
             name: value if name.endswith("_thresh") else value / 100
             for name, value in self._official_scores(outputs).items()
         }
 
-    def _official_scores(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        answers, gold = self._answer(outputs), self._gold.answers
+    def _official_scores(self, outputs: Outputs) -> dict[str, float]:
+        answers, gold = self._answer(outputs), known(self._gold).answers
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
         official = evaluation.evaluate_v2(gold, answers.predictions)
         # The threshold search: what --null_score_diff_threshold would have been best.
+        null_odds = known(answers.null_odds)
         best = evaluation.best_thresholds(
-            gold, answers.best_texts, answers.null_odds, lowest=min(answers.null_odds.values()) - 1
+            gold, answers.best_texts, null_odds, lowest=min(null_odds.values()) - 1
         )
         return (
             {"exact_match": official.pop("exact")}
@@ -237,12 +238,12 @@ class SquadTask:
             | best
         )
 
-    def _scores(self, outputs: dict[str, np.ndarray]) -> evaluation.Scores:
+    def _scores(self, outputs: Outputs) -> evaluation.Scores:
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
-        return score(self._gold.answers, self._answer(outputs).predictions)
+        return score(known(self._gold).answers, self._answer(outputs).predictions)
 
-    def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
-        gold, scores = self._gold, self._scores(outputs)
+    def tables(self, outputs: Outputs) -> dict[str, list[list]]:
+        gold, scores = known(self._gold), self._scores(outputs)
         kinds = {
             "Score by question word": evaluation.by_question_word(gold.questions, scores),
             "Score by length of the answer": evaluation.by_answer_length(gold.answers, scores),
@@ -258,9 +259,11 @@ class SquadTask:
             for title, table in kinds.items()
         }
 
-    def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
+    def examples(self, outputs: Outputs) -> list[dict]:
         answers, scores = self._answer(outputs), self._scores(outputs)
-        questions = {question.id: question for question in self._eval.questions}
+        data = known(self._eval).data
+        questions = {question.id: question for question in data.questions}
+        gold = known(self._gold).answers
 
         def item(identity):
             question, predicted = questions[identity], answers.predictions[identity]
@@ -269,8 +272,8 @@ class SquadTask:
             )
             return examples_lib.answered_question(
                 question.text,
-                self._eval.contexts[question.context],
-                self._gold.answers[identity],
+                data.contexts[question.context],
+                gold[identity],
                 predicted,
                 probability,
                 scores.f1[identity],
@@ -295,12 +298,12 @@ class SquadTask:
         """Returns the score of never answering, where that is right for some questions."""
         if not self._config.version_2_with_negative:
             return None
-        gold = self._gold.answers
+        gold = known(self._gold).answers
         return "no answer", float(
             np.mean(list(evaluation.score_v2(gold, dict.fromkeys(gold, "")).f1.values()))
         )
 
-    def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
+    def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         return answers_lib.write_answers(self._answer(outputs), folder)
 
 

@@ -1,6 +1,7 @@
-"""One pass over a set: sums over all of it, and the model's outputs in the order of its rows."""
+"""One pass over a set: sums over all of it, and the model's outputs in the order of its sequences."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -16,23 +17,36 @@ def run(
       before_each: called before a batch; what it raises comes through.
 
     Returns:
-      (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [rows of the set, ...]}, without what
-      filled the last batch).
+      (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
+      what filled the batches).
     """
-    totals, parts = 0.0, []
+    totals: Any = 0.0
+    parts: list[dict[str, np.ndarray]] = []
     for batch in batches:
         before_each()
         sums, outputs = eval_step(batch)
         totals = totals + sums.numpy().astype(np.float64)
         parts.append({name: value.numpy() for name, value in outputs.items()})
-    return totals, _in_order(parts)
+    return totals, in_order(parts)
 
 
-def _in_order(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Joins the batches and sorts them by `rows`, of which -1 is filling."""
+def in_order(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Joins the outputs of batches and sorts them.
+
+    Args:
+      parts: {output: [B, ...]} with `rows` [B], the number of each sequence in the set, -1 for filling; or
+        {output: [B, S, ...]} with `rows` [B, S], of rows that hold up to S sequences.
+
+    Returns:
+      {output: [sequences, ...]}, without `rows`.
+    """
     if not parts or not parts[0]:
         return {}
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    rows = whole.pop("rows")
-    order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+    places = parts[0]["rows"].ndim
+    whole = {
+        name: np.concatenate([part[name].reshape(-1, *part[name].shape[places:]) for part in parts])
+        for name in parts[0]
+    }
+    numbers = whole.pop("rows")
+    order = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
     return {name: values[order] for name, values in whole.items()}

@@ -1,4 +1,4 @@
-"""What follows the training: scores of a task that keeps its best checkpoint, where the model is right and wrong, and predictions."""
+"""What follows the training: scores of the best checkpoint, where the model is wrong, and predictions."""
 
 import dataclasses
 import os
@@ -7,11 +7,11 @@ import tempfile
 import tensorflow as tf
 from absl import logging
 
-from official.distribution import strategy as strategy_lib
 from official.io.writing import replace_file, set_aside
-from official.training import evaluation
+from official.training import evaluation, feeding
 from official.training import step as step_lib
-from official.training.loop import Loop, reading
+from official.training.loop import Loop
+from official.training.task import ExampleTask, Outputs, ScoredTask, has_examples_only, is_scored
 
 _EXAMPLES = 8  # rows a replica
 
@@ -34,20 +34,23 @@ class Findings:
 
 
 def finish(loop: Loop) -> Findings:
-    """Goes back to the weights of the best evaluation, scores them and writes what they predict; otherwise
-    only looks at examples.
+    """Goes back to the weights of the best evaluation, scores them and writes what they predict; of a task
+    without scores it only looks at examples.
 
     Raises:
       Interrupted: on a signal.
     """
-    config, task, findings = loop.config, loop.task, Findings()
-    if not task.keeps_best:
-        findings.examples = (
-            task.examples(_few_outputs(loop)) if config.do_eval and not config.use_synthetic_data else []
-        )
-        return findings
-    if not (config.do_eval or config.do_predict):
-        return findings
+    config, task = loop.config, loop.task
+    if is_scored(task) and (config.do_eval or config.do_predict):
+        return _score(loop, task)
+    if has_examples_only(task) and config.do_eval and not config.use_synthetic_data:
+        return Findings(examples=task.examples(_few_outputs(loop, task)))
+    return Findings()
+
+
+def _score(loop: Loop, task: ScoredTask) -> Findings:
+    """Returns what the best weights score and predict."""
+    config, findings = loop.config, Findings()
     outputs = loop.outcome.outputs if _restore_best(loop) else {}
     if config.do_eval:
         outputs = outputs or loop.outputs_of(task.eval_dataset)
@@ -62,28 +65,17 @@ def finish(loop: Loop) -> Findings:
     return findings
 
 
-def _few_outputs(loop: Loop) -> dict:
+def _few_outputs(loop: Loop, task: ExampleTask) -> Outputs:
     """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so that
     it costs next to nothing."""
-    size = min(_EXAMPLES, loop.plan.replica_eval_batch_size)
 
-    def host_dataset(context):
-        rows = size * loop.strategy.num_replicas_in_sync
-        batches = loop.task.eval_dataset(rows).take(1).map(_numbered).rebatch(size, drop_remainder=True)
-        return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-    def work():
-        look = step_lib.make_example_step(loop.task, loop.state, loop.strategy)
-        batches = strategy_lib.batches(strategy_lib.distribute(host_dataset, loop.strategy), loop.strategy)
+    def work() -> Outputs:
+        look = step_lib.make_example_step(task, loop.state, loop.strategy)
+        rows = min(_EXAMPLES, loop.plan.replica_eval_batch_size)
+        batches = feeding.first_rows(task.eval_dataset, rows, loop.strategy)
         return evaluation.run(look, batches, before_each=lambda: None)[1]
 
-    return reading(loop.task, work)
-
-
-def _numbered(batch: dict) -> dict:
-    """Adds `rows`, of which -1 is filling."""
-    weights = batch["example_weights"]
-    return {**batch, "rows": tf.where(weights > 0, tf.range(tf.size(weights)), -1)}
+    return feeding.reading(task, work)
 
 
 def _restore_best(loop: Loop) -> bool:
@@ -100,7 +92,7 @@ def _restore_best(loop: Loop) -> bool:
     return False
 
 
-def _write_predictions(task, outputs: dict, model_dir: str) -> list[str]:
+def _write_predictions(task: ScoredTask, outputs: Outputs, model_dir: str) -> list[str]:
     """Writes the predictions into the run's folder, local or remote. Others of the same name that are there
     are renamed, not lost."""
     paths = []

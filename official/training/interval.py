@@ -8,7 +8,9 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from official.optimization.state import TrainState
 from official.training import step as step_lib
+from official.training.task import Task
 
 # Of a call of the devices: so often somebody looks for signals and losses that are not finite.
 CALL_SECS = 5.0
@@ -47,9 +49,8 @@ class Interval:
         step = int(self.totals["bad_step"])
         return step if step >= 0 else None
 
-    def values(self, task, state, batch_size: int) -> dict:
-        """Returns the line of the metrics as far as the interval is done. `batch_size`: sequences of a
-        step."""
+    def values(self, task: Task, state: TrainState, sequences_per_step: int) -> dict:
+        """Returns the line of the metrics as far as the interval is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
         return {
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
@@ -57,19 +58,19 @@ class Interval:
             "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
             "loss_scale": float(state.loss_scale.scale.numpy()) if state.loss_scale else 1.0,
             "skipped_steps": skipped,
-            "sequences_per_sec": self.steps * batch_size / self.secs,
+            "sequences_per_sec": self.steps * sequences_per_step / self.secs,
         }
 
-    def non_finite(self, task, values: dict) -> NonFiniteError:
+    def non_finite(self, task: Task, values: dict) -> NonFiniteError:
         """Returns the error of an interval with a `bad_step`."""
         names = [name for name in task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
         return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
 
-    def check_skipped(self, state) -> None:
+    def check_skipped(self, state: TrainState) -> None:
         """Raises NonFiniteError where loss scaling has skipped all steps of the interval, which is over, and
         will go on to."""
         steps = state.step - self.first_step
-        if int(self.totals["skipped"]) < steps:
+        if state.loss_scale is None or int(self.totals["skipped"]) < steps:
             return
         scale = float(state.loss_scale.scale.numpy())
         if not state.loss_scale.dynamic or scale <= 1.0:
@@ -122,7 +123,7 @@ class Pace:
     what follows is not too long.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._secs_per_step: float | None = None
 
     @property

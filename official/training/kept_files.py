@@ -1,4 +1,4 @@
-"""What is kept in a run's folder because its weights mean nothing without it: the vocabulary, the names of labels."""
+"""What lies in a run's folder because its weights mean nothing without it: vocabulary, names of labels."""
 
 import os
 

@@ -1,11 +1,10 @@
-"""The loop of a run: what happens between two inner loops, and when."""
+"""The loop of a run: what happens between two calls of the devices, and when."""
 
 import contextlib
 import dataclasses
 import math
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -13,91 +12,57 @@ from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
+from official.config import Config
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io import signals
-from official.reporting.metrics import MetricsWriter
-from official.reporting.mllog import MLPerfLog
-from official.reporting.progress import Progress
-from official.training import evaluation
+from official.optimization.state import TrainState, restored
+from official.reporting.observer import Evaluation, Observer
+from official.training import evaluation, feeding
 from official.training import interval as interval_lib
 from official.training import step as step_lib
+from official.training.feeding import reading
 from official.training.interruption import Interruption
 from official.training.interval import NonFiniteError
-
-
-def reading(task, work):
-    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
-    try:
-        return work()
-    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
-    except (
-        tf.errors.DataLossError,
-        tf.errors.InvalidArgumentError,
-        tf.errors.NotFoundError,
-        UnicodeDecodeError,
-    ) as error:
-        explanation = task.explain_read_error()
-        if explanation is None:
-            raise
-        raise ConfigError(explanation + ".") from error
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What the loop has found out so far."""
-
-    eval_metrics: dict = dataclasses.field(default_factory=dict)
-    outputs: dict = dataclasses.field(
-        default_factory=dict
-    )  # of the model, in the last evaluation of this process
-    reached: bool = False
-    skipped_steps: int = 0
-    loop_rates: list = dataclasses.field(default_factory=list)  # (samples, seconds) of each interval
-    first_step_secs: float | None = None  # from the start of this process to the end of its first step
-    step_secs: float | None = None  # of one step, by the last call of the devices after the first
-    interrupted: bool = False  # a signal has left something undone
-
-    def sequences_per_sec(self) -> float | None:
-        """Returns the training throughput, without the first interval, which holds the compilation, where
-        there are more."""
-        steady = self.loop_rates[1:] or self.loop_rates
-        secs = sum(secs for _, secs in steady)
-        return sum(samples for samples, _ in steady) / secs if secs else None
+from official.training.outcome import Outcome
+from official.training.task import Task, is_scored
+from official.training.together import Together
 
 
 @dataclasses.dataclass
 class Loop:
-    """The parts of a run that the loop works with."""
+    """The parts of a run that the loop works with.
 
-    config: object
-    task: object
-    state: step_lib.TrainState
+    Attributes:
+      observers: what hears of the run.
+      evaluated: {step: values} of evaluations that an earlier process made.
+      process_started: when this process began, seconds since 1970.
+      check_folder: raises ConfigError where the run's folder is not its own any more.
+    """
+
+    config: Config
+    task: Task
+    state: TrainState
     strategy: tf.distribute.Strategy
     plan: batch_plan.BatchPlan
     manager: CheckpointManager
-    metrics: MetricsWriter
-    log: MLPerfLog
+    observers: list[Observer]
     interruption: Interruption
-    evaluated: dict[int, dict]  # {step: metrics} of evaluations that an earlier process made
+    evaluated: dict[int, dict]
     process_started: float = dataclasses.field(default_factory=time.time)
-    check_folder: Callable[[], None] = lambda: (
-        None
-    )  # raises ConfigError where the run's folder is not its own any more
+    check_folder: Callable[[], None] = lambda: None
     outcome: Outcome = dataclasses.field(default_factory=Outcome)
     pace: interval_lib.Pace = dataclasses.field(default_factory=interval_lib.Pace)
 
-    def __post_init__(self):
-        self.train_loop = step_lib.make_train_loop(self.config, self.task, self.state, self.strategy)
-        self.eval_step = step_lib.make_eval_step(self.task, self.state, self.strategy)
-        self.weights_are_finite = step_lib.make_finite_check(self.state)
-        self.sum_over_replicas = step_lib.make_sum_over_replicas(self.strategy)
-        self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
-        self.interval = interval_lib.from_saved(
-            self.manager.companion(self.state.step), self.state.step, step_lib.no_totals(self.task)
-        )
-        self.progress: Progress | None = None
+    def __post_init__(self) -> None:
+        state, strategy = self.state, self.strategy
+        self.together = Together(strategy, self.interruption)
+        self.train_loop = step_lib.make_train_loop(self.config, self.task, state, strategy, self.plan)
+        self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
+        self.weights_are_finite = step_lib.make_finite_check(state)
+        self.last_step = config_lib.train_steps(self.config) if self.config.do_train else state.step
+        saved = self.manager.companion(state.step)
+        self.interval = interval_lib.from_saved(saved, state.step, step_lib.no_totals(self.task))
 
     def run(self) -> None:
         """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
@@ -110,18 +75,13 @@ class Loop:
         if self.evaluated:
             self.outcome.eval_metrics = self.evaluated[max(self.evaluated)]
         self.manager.pin(self.best_step())
-        self.progress = Progress(self.last_step, self.state.step)
         try:
-            try:
-                self._train_and_evaluate()
-            except signals.Interrupted:
-                self.outcome.interrupted = True
-                self._count_open_interval()
-            if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
-                self._save()
-        finally:
-            self.progress.close()
-            self._flush()
+            self._train_and_evaluate()
+        except signals.Interrupted:
+            self.outcome.interrupted = True
+            self._count_open_interval()
+        if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
+            self._save()
 
     def _train_and_evaluate(self) -> None:
         """Goes on to the threshold or the last step. Raises Interrupted on a signal, between two updates."""
@@ -130,174 +90,109 @@ class Loop:
             self._evaluate_if_due()
             if self.outcome.reached or self.state.step >= self.last_step:
                 return
-            iterator = iterator or self._interruptible(self._train_iterator)
+            if iterator is None:
+                iterator = self.together.interruptible(lambda: reading(self.task, self._train_iterator))
             self._train(iterator)
             if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
                 self._save()
+
+    def _train_iterator(self) -> Iterator:
+        return feeding.training_batches(self.task, self.plan, self.state.samples_done, self.strategy)
 
     def _save(self) -> None:
         """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
         if not self.weights_are_finite():
             raise NonFiniteError(f"weights not finite after step {self.state.step}")
         self.check_folder()
-        self._flush()  # first: what a resumed process knows of the run must reach to its checkpoint
+        for observer in self.observers:
+            observer.on_checkpoint(self.state.step)
         open_interval = self.interval.first_step < self.state.step
         self.manager.save(self.state.step, self.interval.to_json() if open_interval else None)
-
-    def _flush(self) -> None:
-        self.metrics.flush()
-        self.log.flush()
-
-    def check_same_state(self) -> None:
-        """Raises ConfigError where processes start from different steps, because they do not see the same
-        folder."""
-        if isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            total = float(self.sum_over_replicas(tf.constant(float(self.state.step))))
-            if total != self.state.step * self.strategy.num_replicas_in_sync:
-                raise ConfigError(
-                    f"--model_dir={self.config.model_dir} is not the same for all workers: this one is at"
-                    f" step {self.state.step}, others are not. Use a folder that all of them share."
-                )
-
-    def _poll(self) -> None:
-        """Raises Interrupted, in all processes at the same point, once one of them has got a signal."""
-        received = self._agreed(float(self.interruption.signal is not None)) > 0
-        if received:
-            self.interruption.signal = self.interruption.signal or signal.SIGTERM
-            raise signals.Interrupted(self.interruption.signal)
-
-    def _agreed(self, value: float) -> float:
-        """Returns the mean of what all processes give, in all of them the same."""
-        if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return value
-        return (
-            float(self.sum_over_replicas(tf.constant(value, tf.float32))) / self.strategy.num_replicas_in_sync
-        )
-
-    def _interruptible(self, work: Callable):
-        """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted
-        then, in all processes."""
-        made = None
-        try:
-            with signals.raising():
-                made = reading(self.task, work)
-        except signals.Interrupted as error:  # not yet: the other processes are to know first
-            self.interruption.signal = error.signal
-        self._poll()
-        return made
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable
         bit-equal."""
-        with step_lib.restored(list(self.state.variables().values())):
-            self.train_loop(
-                self._synthetic_iterator(self.plan.replica_batch_size),
-                tf.constant(1),
-                step_lib.no_totals(self.task),
-            )
+        with restored(list(self.state.variables().values())):
+            batches = feeding.synthetic_batches(self.task, self.plan.replica_batch_size, self.strategy)
+            self.train_loop(batches, tf.constant(1), step_lib.no_totals(self.task))
         if self.config.do_eval:
-            self.eval_step(
-                strategy_lib.next_batch(
-                    self._synthetic_iterator(self.plan.replica_eval_batch_size), self.strategy
-                )
-            )
+            batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
+            self.eval_step(strategy_lib.next_batch(batches, self.strategy))
 
-    def _synthetic_iterator(self, replica_batch_size: int):
-        return iter(
-            strategy_lib.distribute(
-                lambda context: self.task.synthetic_dataset(replica_batch_size), self.strategy
-            )
-        )
+    # --------------------------------------------------------------------------------------------------------
+    # Training
 
-    def _train_iterator(self):
-        """Every host reads its own part, in batches of one replica, from where the state says."""
-        samples = int(self.state.samples.numpy())
-
-        def host_dataset(context):
-            return self.task.train_dataset(
-                self.plan.replica_batch_size, samples, context.input_pipeline_id, context.num_input_pipelines
-            )
-
-        return iter(strategy_lib.distribute(host_dataset, self.strategy))
-
-    def _global_batches(self, dataset):
-        """Global batches, filled up to one shape, cut into one batch a replica and dealt out to the hosts."""
-
-        def host_dataset(context):
-            batches = dataset(self.plan.eval_batch_size).rebatch(
-                self.plan.replica_eval_batch_size, drop_remainder=True
-            )
-            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-        return strategy_lib.distribute(host_dataset, self.strategy)
-
-    def _train(self, iterator) -> dict:
-        """Trains to the end of the interval, in calls of some seconds, writes its line of the metrics and
-        returns its values.
+    def _train(self, iterator: Iterator) -> dict:
+        """Trains to the end of the interval, in calls of some seconds, tells of it and returns its values.
 
         Where an interval ends depends on steps alone, and its totals go on from call to call: how long calls
-          are changes no bit.
+        are changes no bit.
         """
-        self._poll()
+        self.together.poll()
         step = self.state.step
         planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
         end = step + batch_plan.loop_length(step, self.config.steps_per_loop, step + planned)
-        self.log.train(int(self.state.samples.numpy()), planned * self.plan.train_batch_size, step)
+        for observer in self.observers:
+            observer.on_training(step, self.state.samples_done, planned * self.plan.sequences_per_step)
         while True:
             values = self._call_devices(iterator, end - self.state.step)
             if self.state.step >= end:
                 break
-            self._poll()
-        self.metrics.write("train", self.state.step, values)
+            self.together.poll()
+        self._tell_interval(values)
         self.interval.check_skipped(self.state)
         self._count_open_interval()
         self.interval = interval_lib.Interval(self.state.step, step_lib.no_totals(self.task))
         return values
 
-    def _call_devices(self, iterator, left: int) -> dict:
+    def _call_devices(self, iterator: Iterator, left: int) -> dict:
         """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises
         NonFiniteError."""
         self.check_folder()
         first, steps, started = self.pace.is_unknown, self.pace.steps(left), time.monotonic()
-        with (
-            signals.expendable() if first else contextlib.nullcontext()
-        ):  # it compiles, for minutes perhaps, and nothing is trained yet
+        # The first one compiles, for minutes perhaps, and nothing is trained yet.
+        with signals.expendable() if first else contextlib.nullcontext():
             totals = reading(
                 self.task, lambda: self.train_loop(iterator, tf.constant(steps), self.interval.totals)
             )
             totals["sums"].numpy()  # waits
         secs = time.monotonic() - started
-        self.pace.note(steps, self._agreed(secs))
+        self.pace.note(steps, self.together.mean(secs))
         self.interval.add(totals, steps, secs)
         values = {
-            **self._counters(),
-            **self.interval.values(self.task, self.state, self.plan.train_batch_size),
+            "samples": self.state.samples_done,
+            **self.interval.values(self.task, self.state, self.plan.sequences_per_step),
         }
         if self.interval.bad_step is not None:
-            self.metrics.write("train", self.state.step, values)
+            self._tell_interval(values)
             raise self.interval.non_finite(self.task, values)
-        self._show(first, secs / steps, values)
+        self._tell_steps(first, secs / steps, values)
         return values
 
-    def _show(self, first: bool, step_secs: float, values: dict) -> None:
-        """Lets people see that steps were done. The first one of a process says nothing about how long the
+    def _tell_interval(self, values: dict) -> None:
+        for observer in self.observers:
+            observer.on_interval(self.state.step, values)
+
+    def _tell_steps(self, first: bool, step_secs: float, values: dict) -> None:
+        """Notes and tells that steps were done. The first one of a process says nothing about how long the
         others will take."""
-        if first:
-            self.outcome.first_step_secs = time.time() - self.process_started
-            logging.info("First step done %.1f s after the start", self.outcome.first_step_secs)
-        else:
+        if not first:
             self.outcome.step_secs = step_secs
-        if self.progress and first:
-            self.progress.begin(self.state.step)
-        elif self.progress:
-            self.progress.update(self.state.step, values)
+            for observer in self.observers:
+                observer.on_steps(self.state.step, values)
+            return
+        self.outcome.first_step_secs = time.time() - self.process_started
+        for observer in self.observers:
+            observer.on_first_step(self.state.step, self.outcome.first_step_secs)
 
     def _count_open_interval(self) -> None:
         if self.interval.steps:
-            self.outcome.loop_rates.append(
-                (self.interval.steps * self.plan.train_batch_size, self.interval.secs)
-            )
+            sequences = self.interval.steps * self.plan.sequences_per_step
+            self.outcome.loop_rates.append((sequences, self.interval.secs))
         self.outcome.skipped_steps += int(self.interval.totals["skipped"])
+
+    # --------------------------------------------------------------------------------------------------------
+    # Evaluation
 
     def _evaluate_if_due(self) -> None:
         step = self.state.step
@@ -306,9 +201,9 @@ class Loop:
         outcome = self.outcome
         known = self.evaluated.get(step)
         if not known:
-            self._poll()
+            self.together.poll()
         outcome.eval_metrics = known or self.evaluate()
-        if not known and self.config.do_train and self.task.keeps_best:
+        if not known and self.config.do_train and is_scored(self.task):
             self._keep_best(step)
         accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
         outcome.reached = target is not None and accuracy >= target
@@ -322,62 +217,59 @@ class Loop:
             self.manager.pin(step)
 
     def best_step(self) -> int | None:
-        """Returns the step of the best evaluation, the first of equals, of a task that keeps its best
-        checkpoint; None where there was none."""
-        if not (self.task.keeps_best and self.evaluated):
+        """Returns the step of the best evaluation, the first of equals, of a task that is scored; None where
+        there was none."""
+        if not (is_scored(self.task) and self.evaluated):
             return None
         return max(sorted(self.evaluated), key=lambda step: self.evaluated[step][self.task.target_metric])
 
     def evaluate(self) -> dict:
-        """Evaluates the whole set, sums first and divides once, and writes and returns the metrics. On a
+        """Evaluates the whole set, sums first and divides once, tells of it and returns the values. On a
         signal, Interrupted comes through."""
-        started = time.monotonic()
-        at = self._counters()["samples"], self.state.step
-        with self.log.evaluation(*at):
-            (*sums, examples), self.outcome.outputs = self._evaluated(self.task.eval_dataset)
-        means = step_lib.mean_metrics(self.task.losses, self.task.eval_metrics, sums)
-        values = {
-            **self._counters(),
-            **means,
-            **(self.task.score(self.outcome.outputs) if self._outputs_are_finite() else {}),
-        }
-        values.setdefault(self.task.target_metric, math.nan)
-        if math.isfinite(values[self.task.target_metric]):
-            self.log.accuracy(values[self.task.target_metric], round(examples), *at)
-        self.metrics.write("eval", self.state.step, values)
-        self._flush()
+        started, step, samples = time.monotonic(), self.state.step, self.state.samples_done
+        for observer in self.observers:
+            observer.on_evaluation_start(step, samples)
+        try:
+            (*sums, sequences), self.outcome.outputs = self._evaluated(self.task.eval_dataset)
+        finally:
+            for observer in self.observers:
+                observer.on_evaluation_stop(step, samples)
+        values = self._evaluation_values(samples, np.asarray(sums))
+        target_metric, target = self.task.target_metric, self.config.stop_threshold
+        secs = time.monotonic() - started
+        outcome = Evaluation(step, samples, round(sequences), values, target_metric, target, secs)
+        for observer in self.observers:
+            observer.on_evaluation(outcome)
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
-            raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {self.state.step}")
-        target = "" if self.config.stop_threshold is None else f" (target {self.config.stop_threshold})"
-        parts = [f"{name} {value:.4f}" for name, value in values.items() if name != "samples"]
-        logging.info(
-            "Evaluation at step %d: %s%s, %.1f s",
-            self.state.step,
-            "  ".join(parts),
-            target,
-            time.monotonic() - started,
-        )
+            raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {step}")
         return values
 
-    def _outputs_are_finite(self) -> bool:
-        """Tells whether scores mean anything."""
-        return all(np.isfinite(values).all() for values in self.outcome.outputs.values())
+    def _evaluation_values(self, samples: int, sums: np.ndarray) -> dict:
+        """Returns the values of an evaluation; NaN for a target metric that cannot be told."""
+        values = {"samples": samples} | step_lib.mean_metrics(self.task.losses, self.task.eval_metrics, sums)
+        outputs = self.outcome.outputs
+        if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
+            values |= self.task.score(outputs)
+        values.setdefault(self.task.target_metric, math.nan)
+        return values
 
-    def outputs_of(self, dataset) -> dict:
-        """Returns the model's outputs, in the order of the rows; `dataset` makes the set's global batches of
-        their size."""
+    def outputs_of(self, dataset: feeding.Dataset) -> dict[str, np.ndarray]:
+        """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global
+        batches of their size."""
         return self._evaluated(dataset)[1]
 
-    def _evaluated(self, dataset) -> tuple:
+    def _evaluated(self, dataset: feeding.Dataset) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns what `evaluation.run` does. Raises Interrupted on a signal, between two batches."""
-        distributed = self._interruptible(lambda: self._global_batches(dataset))
-        return reading(
-            self.task,
-            lambda: evaluation.run(
-                self.eval_step, strategy_lib.batches(distributed, self.strategy), self._poll
-            ),
+        distributed = self.together.interruptible(
+            lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
         )
+        batches = strategy_lib.batches(distributed, self.strategy)
+        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll))
 
-    def _counters(self) -> dict:
-        return {"samples": int(self.state.samples.numpy())}
+
+def log_warm_up(loop: Loop) -> None:
+    """Compiles the steps, and says how long that took."""
+    since = time.monotonic()
+    loop.warm_up()
+    logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)

@@ -1,6 +1,8 @@
-"""Dropping files from the operating system's page cache, so that a measured run reads its data from the disk."""
+"""Dropping files from the system's page cache, so that a measured run reads its data from the disk."""
 
 import os
+
+from official.io.files import is_remote
 
 
 def drop(paths: list[str]) -> int:
@@ -13,7 +15,7 @@ def drop(paths: list[str]) -> int:
         return 0
     dropped = 0
     for path in paths:
-        if "://" in path:
+        if is_remote(path):
             continue
         try:
             file = os.open(path, os.O_RDONLY)

@@ -8,13 +8,18 @@ import statistics
 from absl import logging
 
 from official import config as config_lib
-from official.config import ConfigError
+from official.config import Config, ConfigError
 from official.reporting import report
 from official.reporting.result import TrainResult, write_result
 from official.training import runner
 
 
-def run(config, make_task, command: list[str] | None = None, started: float | None = None) -> TrainResult:
+def run(
+    config: Config,
+    make_task: runner.MakeTask,
+    command: list[str] | None = None,
+    started: float | None = None,
+) -> TrainResult:
     """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
 
     A run that is finished already only says again what it scored, so the same command goes on where it was
@@ -34,7 +39,8 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     cache_dir = config.cache_dir or (
         os.path.join(config.model_dir, "features") if config.task == "squad" else None
     )  # of all runs
-    scores, folders = {}, {}
+    scores: dict[int, dict[str, float]] = {}
+    folders: dict[str, str] = {}
     for number in range(1, config.num_runs + 1):
         seed = config.seed + number - 1
         logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)

@@ -1,47 +1,45 @@
 """One run from a configuration and a task to a result, as a person would tell it."""
 
 import contextlib
+import dataclasses
 import json
 import os
-import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable
 
-import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import initialize
-from official.checkpoint.formats import registry
-from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
-from official.config.model import contradictions
-from official.distribution import batch_plan, peers
+from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.io.errors import PeerError
-from official.io.json_files import read_json_or_empty
 from official.io.signals import Interrupted
-from official.io.writing import replace_file
 from official.optimization import schedules
-from official.reporting import environment, mllog, report, summary
-from official.reporting import metrics as metrics_lib
+from official.reporting import environment, report
+from official.reporting.observer import End, Observer, Start
 from official.reporting.result import (
     TrainResult,
     keep_training_result,
-    read_result,
     remove_result,
     result_dict,
     write_result,
 )
-from official.reporting.wandb_run import WandbRun
-from official.training import finish, kept_files, own_folder, page_cache
-from official.training import step as step_lib
+from official.training import finish, listeners, own_folder, page_cache, starting
+from official.training.earlier import Earlier
+from official.training.feeding import reading
 from official.training.interruption import Interruption
-from official.training.loop import Loop, NonFiniteError, reading
+from official.training.loop import Loop, NonFiniteError, log_warm_up
+from official.training.outcome import describe_interruption, judge
+from official.training.task import Task
+
+MakeTask = Callable[[Config], Task]
 
 
-def run(config, make_task, command: list[str] | None = None, started: float | None = None) -> TrainResult:
+def run(
+    config: Config, make_task: MakeTask, command: list[str] | None = None, started: float | None = None
+) -> TrainResult:
     """Trains, evaluates and reports.
 
     Args:
@@ -58,75 +56,191 @@ def run(config, make_task, command: list[str] | None = None, started: float | No
     """
     started = started or time.time()
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
-    if config.num_tpu_cores:
-        batch_plan.make_batch_plan(config, config.num_tpu_cores)
-    strategy = strategy_lib.make_strategy(config)
-    asked, config = config, strategy_lib.with_length_buckets(config, strategy)
-    chief = strategy_lib.is_chief(strategy)
-    if not chief:
-        logging.set_verbosity(logging.WARNING)
-    plan = batch_plan.make_batch_plan(config, strategy.num_replicas_in_sync)
-    task = make_task(config)
+    devices, own = starting.take_devices(config)
+    task = make_task(own)
     data_files = task.find_data()
-    config = config_lib.with_data(config, task.train_samples)
-    if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
-        # Found out now, not after a large model is built.
-        initialize.check_model(
-            config.model, registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
-        )
+    own = config_lib.with_data(own, task.train_samples)
+    starting.check_init_checkpoint(own)
     with (
-        (
-            own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
-        ) as check_folder,
-        _open_wandb(config, writes=chief) as wandb,
-        peers.noticing_lost_peers(strategy),
+        _writing(own, devices) as check_folder,
+        listeners.listening(own, devices.is_chief) as observers,
+        strategy_lib.noticing_lost_peers(devices.strategy),
     ):
-        logging.info("%s; %s", _describe_devices(strategy, config), plan.describe())
-        _warn_of_long_warmup(config)
-        logging.debug("Configuration\n%s", config_lib.to_json(config))
-        state = step_lib.make_state(config, task, strategy)
-        rows = summary.parameter_table(state.model.trainable_variables)
-        logging.info("Model: %s", summary.format_total(rows))
-        logging.debug("Parameters\n%s", summary.format_parameter_table(rows))
-        manager = CheckpointManager(
-            config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
-        )
-        earlier = _Earlier(config.model_dir)
-        to_keep = kept_files.missing(config.model_dir, task.companions)
-        fresh = _restore(config, manager, state, earlier, task)
-        same_evaluation = earlier.evaluates_like(config)
-        if state.step and earlier.changes(asked):
-            logging.info("Changed since this run was started: %s", ", ".join(earlier.changes(asked)))
-        if chief:
-            _save_settings(asked, command or sys.argv)
-            kept_files.write(config.model_dir, to_keep)
-        metrics = _open_metrics(config, state, writes=chief, others=[wandb] if wandb else [])
-        log = _open_log(config, strategy, state, chief, earlier)
-        loop = Loop(
-            config,
-            task,
-            state,
-            strategy,
-            plan,
-            manager,
-            metrics,
-            log,
-            Interruption(),
-            earlier.evaluations(state.step) if same_evaluation and config.do_train else {},
-            started,
-            check_folder,
-        )
-        result = _train(loop, data_files, earlier if same_evaluation else None)
-        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
+        starting.tell(own, devices)
+        beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
+        observers += listeners.of_state(own, devices, beginning)
+        loop = _make_loop(own, task, devices, beginning, observers)
+        loop.process_started, loop.check_folder = started, check_folder
+        result = _train(loop, data_files, beginning)
+        result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         result.environment, result.data = surroundings, task.data_digest()
-        if chief:
-            _write_result(config, result, rows)
-        if wandb:
-            wandb.close(result.status, result_dict(result))
+        if devices.is_chief:
+            _write_result(own, result, beginning.parameters)
+        for observer in observers:
+            observer.on_result(result.status, result_dict(result))
     return result
 
 
-def _write_result(config, result: TrainResult, parameters: list) -> None:
+def _writing(config: Config, devices: starting.Devices) -> contextlib.AbstractContextManager:
+    """Returns what holds the run's folder, of the process that writes; its value checks that the folder is
+    still there."""
+    if devices.is_chief:
+        return own_folder.writing(config.model_dir)
+    return contextlib.nullcontext(own_folder.unchecked)
+
+
+def _make_loop(
+    config: Config,
+    task: Task,
+    devices: starting.Devices,
+    beginning: starting.Beginning,
+    observers: list[Observer],
+) -> Loop:
+    state, knows_evaluations = beginning.state, beginning.earlier_counts and config.do_train
+    return Loop(
+        config,
+        task,
+        state,
+        devices.strategy,
+        devices.plan,
+        beginning.manager,
+        observers,
+        Interruption(),
+        beginning.earlier.evaluations(state.step) if knows_evaluations else {},
+    )
+
+
+def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> TrainResult:
+    """Runs the loop and what follows it."""
+    state, first_step = loop.state, loop.state.step
+    run_started = time.time()  # known better once all is prepared
+    end, findings, peer_lost = End("failed", "", first_step, state.samples_done), finish.Findings(), False
+    try:
+        with strategy_lib.noticing_lost_peers(loop.strategy):
+            loop.together.check_same_step(first_step, loop.config.model_dir)
+            _prepare(loop, data_files)
+            run_started = time.time()
+            with loop.interruption:
+                end = _run_loop(loop)
+                end, findings = _finish(loop, end)
+    except PeerError as error:
+        end, peer_lost = End("failed", str(error), state.step, state.samples_done), True
+    earlier = beginning.earlier if beginning.earlier_counts else None
+    result = _make_result(loop, end, findings, _baseline(loop, end, earlier))
+    result.wall_secs, result.peer_lost = time.time() - run_started, peer_lost
+    result.startup_secs = loop.outcome.startup_secs(loop.process_started, run_started)
+    if earlier:
+        earlier.complete(result, first_step)
+    return result
+
+
+def _prepare(loop: Loop, data_files: list[str]) -> None:
+    """Does what comes before the clock starts: compiles, and empties caches."""
+    config, state = loop.config, loop.state
+    if config.device_warmup:
+        log_warm_up(loop)
+    dropped = 0
+    if state.step < loop.last_step:
+        if not loop.manager.read_only:
+            remove_result(config.model_dir)  # it would be untrue from now on
+        dropped = page_cache.drop(data_files) if config.clear_caches else 0
+    start = Start(
+        step=state.step,
+        samples=state.samples_done,
+        last_step=loop.last_step,
+        tensors=tuple(state.model_variables()),
+        process_started=loop.process_started,
+        caches_dropped=dropped > 0,
+    )
+    for observer in loop.observers:
+        observer.on_start(start)
+
+
+def _run_loop(loop: Loop) -> End:
+    """Runs the loop and returns how it ended; the observers hear of the end whatever happens."""
+    status, reason = "failed", ""
+    try:
+        loop.run()
+        status, reason = _judge(loop)
+    except NonFiniteError as error:
+        reason = f"{error}; the newest checkpoint is from before it"
+    finally:
+        end = End(status, reason, loop.state.step, loop.state.samples_done)
+        with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
+            for observer in reversed(loop.observers):
+                stack.callback(observer.on_end, end)
+    return end
+
+
+def _judge(loop: Loop) -> tuple[str, str]:
+    """Returns the status of a loop that has ended in order, and why."""
+    if loop.outcome.interrupted:
+        return "interrupted", _describe_interruption(loop, loop.state.step)
+    return judge(loop.config, loop.task, loop.outcome, loop.state.step)
+
+
+def _describe_interruption(loop: Loop, step: int) -> str:
+    return describe_interruption(loop.config, step, loop.interruption.signal or signal.SIGTERM)
+
+
+def _finish(loop: Loop, end: End) -> tuple[End, finish.Findings]:
+    """Returns the end and what the best weights are worth, unless a signal cuts that or has cut the
+    training."""
+    if end.status in ("interrupted", "failed"):
+        return end, finish.Findings()
+    try:
+        return end, finish.finish(loop)
+    except Interrupted:
+        reason = _describe_interruption(loop, end.step)
+        return dataclasses.replace(end, status="interrupted", reason=reason), finish.Findings()
+
+
+def _baseline(loop: Loop, end: End, earlier: Earlier | None) -> tuple[str, float] | None:
+    """Returns what to predict always, and its score. Found after the run, which is to be the first to read
+    the data."""
+    known = earlier.baseline() if earlier else None
+    stopped = end.status in ("interrupted", "failed")
+    if known or not loop.config.do_eval or loop.manager.read_only or stopped:
+        return known
+    found = reading(loop.task, loop.task.constant_prediction)
+    if found:
+        metric = loop.task.target_metric
+        logging.info("Always predicting %r scores %.4f (%s) on the evaluation set", *found, metric)
+    return found
+
+
+def _make_result(
+    loop: Loop, end: End, findings: finish.Findings, baseline: tuple[str, float] | None
+) -> TrainResult:
+    """Returns the result of this process's part of the run."""
+    config, outcome, steps = loop.config, loop.outcome, loop.manager.steps()
+    prediction, score = baseline or (None, None)
+    return TrainResult(
+        status=end.status,
+        reason=end.reason,
+        step=end.step,
+        samples=end.samples,
+        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric),
+        eval_loss=outcome.eval_metrics.get("loss"),
+        target=config.stop_threshold,
+        target_metric=loop.task.target_metric,
+        baseline_score=score,
+        baseline_prediction=prediction,
+        learning_rates=schedules.corners(config) if config.do_train else {},
+        sequences_per_sec=outcome.sequences_per_sec(),
+        first_step_secs=outcome.first_step_secs,
+        peak_memory_bytes=environment.peak_memory_bytes(),
+        checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
+        skipped_steps=outcome.skipped_steps,
+        signal=loop.interruption.signal,
+        scores=findings.scores,
+        tables=findings.tables,
+        examples=findings.examples,
+        predictions=findings.files,
+    )
+
+
+def _write_result(config: Config, result: TrainResult, parameters: list) -> None:
     """Writes result and report. An evaluation of somebody's run leaves the result of the training beside
     it."""
     if not config.do_train:
@@ -135,310 +249,3 @@ def _write_result(config, result: TrainResult, parameters: list) -> None:
     report.write_report(
         config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters
     )
-
-
-class _Earlier:
-    """What earlier processes left in the run's folder, read before this one writes: result, metrics,
-    settings."""
-
-    def __init__(self, model_dir: str):
-        self.result = read_result(model_dir)
-        self.metrics = metrics_lib.read_metrics(model_dir)
-        self._settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
-
-    def evaluates_like(self, config) -> bool:
-        """Tells whether its evaluations are of the set that this run evaluates."""
-        return bool(self._settings) and all(
-            self._settings.get(name, field.default) == config[name]
-            for name, field in config_lib.FIELDS.items()
-            if field.changes_evaluation(config)
-        )
-
-    def changes(self, config) -> list[str]:
-        """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
-        known = {
-            name: self._settings[name]
-            for name in config_lib.FIELDS
-            if name in self._settings and name != "init_checkpoint"
-        }
-        return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
-
-    def check_model(self, config) -> None:
-        """Raises ConfigError where its model computes something else with the same weights: other heads,
-        activation or epsilon."""
-        saved = self._settings.get("model")
-        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
-        if other:
-            raise ConfigError(
-                f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"
-                " as --config in place of --bert_config_file, or change --model_dir."
-            )
-
-    def evaluations(self, last_step: int) -> dict[int, dict]:
-        return {
-            line["step"]: line
-            for line in self.metrics
-            if line["split"] == "eval" and line["step"] <= last_step
-        }
-
-    def skipped_steps(self, last_step: int) -> int:
-        return sum(
-            line.get("skipped_steps") or 0
-            for line in self.metrics
-            if line["split"] == "train" and line["step"] <= last_step
-        )
-
-
-def _warn_of_long_warmup(config) -> None:
-    steps = config_lib.schedule_steps(config)
-    if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
-        logging.warning(
-            "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"
-            " rate is never reached. Lower --warmup_steps.",
-            config.warmup_steps,
-            steps,
-        )
-
-
-def _describe_devices(strategy, config) -> str:
-    kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
-    devices = ", ".join(sorted({device.split("device:")[-1] for device in strategy.extended.worker_devices}))
-    return f"Task {config.task} on {devices} ({kind}), {config.dtype}{', XLA' if config.enable_xla else ''}"
-
-
-def _save_settings(config, command: list[str]) -> None:
-    """Saves what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
-    if config.do_train or not tf.io.gfile.exists(os.path.join(config.model_dir, "config.json")):
-        replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
-        replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
-
-
-def _restore(
-    config, manager: CheckpointManager, state: step_lib.TrainState, earlier: _Earlier, task
-) -> list[str]:
-    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh. Returns the
-    names of a head that started fresh."""
-    best = None if config.do_train or not task.keeps_best else earlier.result.get("best_step")
-    prefix = best is not None and manager.restore(best) or manager.restore_newest()
-    if prefix:
-        earlier.check_model(config)
-        logging.info(
-            "Resuming from %s: step %d, %d sequences", prefix, state.step, int(state.samples.numpy())
-        )
-        return earlier.result.get("fresh_variables", [])
-    if config.init_checkpoint:
-        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
-        logging.info("%s", made.describe())
-        if made.fresh and task.keeps_best and not config.do_train:
-            raise ConfigError(
-                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not"
-                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
-            )
-        return made.fresh
-    if not config.do_train:
-        raise ConfigError(
-            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
-            " --model_dir, or give --init_checkpoint."
-        )
-    logging.info("Fresh weights from seed %d", config.seed)
-    return []
-
-
-def _open_wandb(config, writes: bool):
-    return WandbRun(config) if config.wandb and config.do_train and writes else contextlib.nullcontext()
-
-
-def _open_metrics(config, state, writes: bool, others):
-    if not (writes and config.do_train):
-        return metrics_lib.SilentWriter()
-    return metrics_lib.MetricsWriter(config.model_dir, resume_step=state.step, others=others)
-
-
-def _open_log(config, strategy, state, writes: bool, earlier: _Earlier):
-    if not (writes and config.do_train) or config.task != "pretrain":
-        return mllog.SilentLog()
-    kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
-    settings = mllog.run_settings(config, f"{kind}-{strategy.num_replicas_in_sync}")
-    # Evaluations of another set do not belong into one log, and their cost not into its time.
-    samples = int(state.samples.numpy())
-    log = mllog.MLPerfLog(
-        mllog.log_path(config),
-        settings,
-        samples,
-        goes_on=samples > 0 and earlier.evaluates_like(config),
-        evaluated=state.step in earlier.evaluations(state.step),
-        to_stdout=config.mllog_to_stdout,
-    )
-    return log if log.started or state.step < config_lib.train_steps(config) else mllog.SilentLog()
-
-
-def _train(loop: Loop, data_files: list[str], earlier: _Earlier | None) -> TrainResult:
-    """Runs the loop. `earlier` is what earlier processes of the same run found out, None where it does not
-    count any more."""
-    state, first_step = loop.state, loop.state.step
-    run_started = time.time()  # known better once all is prepared
-    findings, peer_lost = finish.Findings(), False
-    try:
-        with peers.noticing_lost_peers(loop.strategy):
-            loop.check_same_state()
-            _prepare(loop, data_files)
-            run_started = time.time()
-            with loop.interruption:
-                status, reason = _run_loop(loop)
-                last_step, samples = (
-                    state.step,
-                    int(state.samples.numpy()),
-                )  # before going back to the best ones
-                status, reason, findings = _finish(loop, status, reason)
-    except PeerError as error:
-        status, reason, peer_lost = "failed", str(error), True
-        last_step, samples = state.step, int(state.samples.numpy())
-    outcome, steps = loop.outcome, loop.manager.steps()
-    majority_prediction, majority_accuracy = _constant_prediction(loop, status, earlier)
-    result = TrainResult(
-        status=status,
-        reason=reason,
-        step=last_step,
-        samples=samples,
-        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric),
-        eval_loss=outcome.eval_metrics.get("loss"),
-        target=loop.config.stop_threshold,
-        target_metric=loop.task.target_metric,
-        majority_accuracy=majority_accuracy,
-        majority_prediction=majority_prediction,
-        learning_rates=schedules.corners(loop.config) if loop.config.do_train else {},
-        sequences_per_sec=outcome.sequences_per_sec(),
-        wall_secs=time.time() - run_started,
-        startup_secs=_startup_secs(loop, run_started),
-        first_step_secs=outcome.first_step_secs,
-        peak_memory_bytes=environment.peak_memory_bytes(),
-        checkpoint=os.path.join(loop.config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        skipped_steps=outcome.skipped_steps,
-        signal=loop.interruption.signal,
-        peer_lost=peer_lost,
-        scores=findings.scores,
-        tables=findings.tables,
-        examples=findings.examples,
-        predictions=findings.files,
-    )
-    if earlier:
-        result.skipped_steps += earlier.skipped_steps(first_step)
-        if (
-            last_step == first_step == earlier.result.get("step")
-        ):  # nothing was trained: the speed is that of the earlier process
-            result.sequences_per_sec, result.wall_secs = (
-                earlier.result.get("sequences_per_sec"),
-                earlier.result.get("wall_secs"),
-            )
-    return result
-
-
-def _finish(loop: Loop, status: str, reason: str) -> tuple[str, str, finish.Findings]:
-    """Returns status, reason and what the best weights are worth, unless a signal cuts that or has cut the
-    training."""
-    if status in ("interrupted", "failed"):
-        return status, reason, finish.Findings()
-    last_step = loop.state.step
-    try:
-        return status, reason, finish.finish(loop)
-    except Interrupted:
-        return "interrupted", _describe_interruption(loop, last_step), finish.Findings()
-
-
-def _describe_interruption(loop: Loop, step: int) -> str:
-    return (
-        f"{'saved' if loop.config.do_train else 'evaluation stopped'} at step {step} on"
-        f" {signal.Signals(loop.interruption.signal).name}"
-    )
-
-
-def _startup_secs(loop: Loop, run_started: float) -> float:
-    """Returns the seconds until training was at its speed: until the first step was done, less a step;
-    without training, until the run began."""
-    outcome = loop.outcome
-    if outcome.first_step_secs is None:
-        return run_started - loop.process_started
-    return max(outcome.first_step_secs - (outcome.step_secs or 0.0), 0.0)
-
-
-def _prepare(loop: Loop, data_files: list[str]) -> None:
-    """Does what comes before the clock starts: compiles, empties caches, and writes the head of the log."""
-    config, log = loop.config, loop.log
-    if config.device_warmup:
-        since = time.monotonic()
-        loop.warm_up()
-        logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)
-    if loop.last_step == loop.state.step:
-        return
-    if not loop.manager.read_only:
-        remove_result(config.model_dir)  # it would be untrue from now on
-    dropped = page_cache.drop(data_files) if config.clear_caches else 0
-    if not log.started:
-        log.initialize(list(loop.state.model_variables()), since=loop.process_started)
-        if dropped:
-            log.cache_clear()
-        log.run_start()
-
-
-def _run_loop(loop: Loop) -> tuple[str, str]:
-    """Runs the loop and returns status and reason; the log has its end whatever happens."""
-    status, reason = "failed", ""
-    with contextlib.closing(loop.metrics), contextlib.closing(loop.log):
-        try:
-            loop.run()
-            status, reason = _judge(loop)
-        except NonFiniteError as error:
-            reason = f"{error}; the newest checkpoint is from before it"
-        finally:
-            loop.log.run_stop(status == "success", status, int(loop.state.samples.numpy()), loop.state.step)
-    return status, reason
-
-
-def _constant_prediction(
-    loop: Loop, status: str, earlier: _Earlier | None
-) -> tuple[str | None, float | None]:
-    """Returns what to compare with: what to predict always, and its score. Found after the run, which is to
-    be the first to read the data."""
-    known = tuple(
-        earlier.result.get(name) if earlier else None for name in ("majority_prediction", "majority_accuracy")
-    )
-    if (
-        None not in known
-        or not loop.config.do_eval
-        or loop.manager.read_only
-        or status in ("interrupted", "failed")
-    ):
-        return known
-    found = reading(loop.task, loop.task.constant_prediction)
-    if found:
-        logging.info(
-            "Always predicting %r scores %.4f (%s) on the evaluation set", *found, loop.task.target_metric
-        )
-    return found or (None, None)
-
-
-def _judge(loop: Loop) -> tuple[str, str]:
-    """Returns the status of a run that ended in order, and why."""
-    config, task, outcome, state = loop.config, loop.task, loop.outcome, loop.state
-    if outcome.interrupted:
-        return "interrupted", _describe_interruption(loop, state.step)
-    accuracy = outcome.eval_metrics.get(task.target_metric)
-    if outcome.reached:
-        return (
-            "success",
-            (
-                f"{task.target_metric} {accuracy:.4f} reached the target {config.stop_threshold} at step"
-                f" {state.step}"
-            ),
-        )
-    if config.stop_threshold is not None:
-        return (
-            "aborted",
-            (
-                f"{task.target_metric} {accuracy:.4f} is below the target {config.stop_threshold} after all"
-                f" {state.step} steps"
-            ),
-        )
-    if not config.do_train:
-        return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {state.step}"
-    return "finished", f"all {state.step} steps done"

@@ -5,15 +5,20 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from official import config as config_lib
+from official.config import Config
 from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import make_batch_plan
+from official.optimization.state import make_state
+from official.training import feeding
 from official.training import step as step_lib
+from official.training.task import Task
 
 _TYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 _PRODUCT_SIZE = 2048
 _PRODUCTS = 8
 
 
-def step_config(model: dict, length: int, batch_size: int, dtype: str, settings: dict):
+def step_config(model: dict, length: int, batch_size: int, dtype: str, settings: dict) -> Config:
     """Returns the configuration of a training step on synthetic data.
 
     Args:
@@ -51,15 +56,15 @@ def predictions_of(length: int) -> int:
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
-def make_step(config, make_task, steps: int) -> Callable[[], float]:
+def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], float]:
     """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and
     returns their mean loss."""
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
-    state = step_lib.make_state(config, task, strategy)
-    train_loop = step_lib.make_train_loop(config, task, state, strategy)
-    replica_batch = config.train_batch_size // strategy.num_replicas_in_sync
-    iterator = iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch), strategy))
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync)
+    state = make_state(config, task.build_model, strategy)
+    train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
+    iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
     count, nothing = tf.constant(steps), step_lib.no_totals(task)
     return lambda: step_lib.mean_metrics(
         task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]

@@ -1,1 +1,1 @@
-"""The parts of scripts/fuzz.py: what is damaged, how, which commands read it, and whether they end in order."""
+"""The parts of fuzz.py and kill_runs.py: what is damaged or hit, how, and whether it ends in order."""

@@ -1,7 +1,8 @@
 """Damages to files. Each kind is a function (rng, path, **details) -> (what was done, what is expected).
 
 What is expected: "refused", exit code 2 (or 3, where a model computes what is not finite); "named",
-refused, or the output says what was left out; "any", whatever ends in order, since the damaged file may be a valid one.
+refused, or the output says what was left out; "any", whatever ends in order, since the damaged file may be
+a valid one.
 """
 
 import json

@@ -98,7 +98,7 @@ def damage_checkpoint(rng: random.Random, path: str, format_name: str, reads_val
       format_name: huggingface, popart, or one of TensorFlow's bundles.
       reads_values: whether the command reads the values of tensors, or names and shapes only.
     """
-    from official.checkpoint.formats import bundle, hf_folder, onnx_file
+    from official.checkpoint.containers import bundle, hf_folder, onnx_file
 
     container = {"huggingface": hf_folder, "popart": onnx_file}.get(format_name, bundle)
     kind = rng.choice(
@@ -157,12 +157,6 @@ def _replace(rng: random.Random, tensors: dict, name: str, kind: str) -> None:
 
 
 def _write_checkpoint(container, tensors: dict, path: str) -> None:
-    from official.checkpoint.formats import hf_folder
-    from official.checkpoint.formats import tensors as tensors_lib
+    from official.checkpoint.mapping import tensors as tensors_lib
 
-    made = {name: tensors_lib.of_array(values, name) for name, values in tensors.items()}
-    if container is hf_folder:
-        write = hf_folder._write_weights  # pylint: disable=protected-access
-        write(made, os.path.join(path, hf_folder.WEIGHTS), lambda size: None)
-    else:
-        container.write(made, path)
+    container.write({name: tensors_lib.of_array(values, name) for name, values in tensors.items()}, path)

@@ -1,4 +1,4 @@
-"""What JSON files have to be: keys whose types are checked, keys that must be there, and values that are none."""
+"""What JSON files have to be: keys whose types are checked, keys that must be there, wrong values."""
 
 _SIZES = (
     "vocab_size",

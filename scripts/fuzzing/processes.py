@@ -27,8 +27,8 @@ class Server:
 
     def __init__(self):
         self._process = subprocess.Popen(
-            [sys.executable, os.path.join(ROOT, "scripts", "fuzzing", "server.py")],
-            cwd=ROOT,
+            [sys.executable, "-m", "fuzzing.server"],
+            cwd=os.path.join(ROOT, "scripts"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,12 +1,17 @@
 """Runs command lines in processes forked from this one, which has loaded the libraries and run nothing.
 
-Reads a JSON object a line from stdin, {number, script, arguments, folder, output, limit_secs}, and answers each with
-{number, code, secs}, in the order in which they end. A command works in its folder; its stdin is FOLDER/stdin where
-that is there, its output goes to OUTPUT/stdout, and its stderr, a terminal, to OUTPUT/stderr. `code` is that of the
-process, negative for a signal, None for one that was killed after its time.
+Reads a JSON object a line from stdin, {number, script, arguments, folder, output, limit_secs}, and answers
+each with {number, code, secs}, in the order in which they end. A command works in its folder; its stdin is
+FOLDER/stdin where that is there, its output goes to OUTPUT/stdout, and its stderr, a terminal, to
+OUTPUT/stderr. `code` is that of the process, negative for a signal, None for one that was killed after its
+time.
+
+To be started as a module (python -m fuzzing.server) in the folder of the scripts, which they find each
+other in.
 """
 
 import atexit
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -24,13 +29,13 @@ import time
 import traceback
 import tty
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [ROOT, os.path.join(ROOT, "scripts")]
-
 # What commands load; the names of this project come first, since they set what TensorFlow reads.
 PRELOADED = (
     "official",
-    "command_line",
+    "official.cli.main",
+    "official.cli.table",
+    "official.cli.command_line",
+    "official.cli.outputs",
     "official.tasks",
     "official.training.repeats",
     "official.planning.plan",
@@ -45,7 +50,8 @@ PRELOADED = (
     "official.data.glue.metrics",
     "official.reporting.comparison",
     "official.reporting.convergence",
-    "checkpoints_tools.verification",
+    "official.inference",
+    "official.inference.verification",
     "tensorflow_text",
     "mlperf_logging.mllog",
     "mlperf_logging.rcp_checker.rcp_checker",
@@ -83,10 +89,8 @@ class _Running:
 
     def finish(self, status: int | None) -> None:
         """Ends what the command left running, and answers."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         if status is None:
             os.waitpid(self.pid, 0)
         while select.select([self.terminal], [], [], 0)[0] and self.read():

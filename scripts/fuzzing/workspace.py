@@ -1,4 +1,4 @@
-"""What the cases copy from: a tiny model, text, records, questions, rows, runs, a checkpoint in every format."""
+"""What the cases copy from: a tiny model, text, records, questions, rows, runs, all formats."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import string
 import sys
 from unittest import mock
 
-from fuzzing import definitions, processes
+from fuzzing import definitions, made_files, processes
 
 _SIZES = dict(
     hidden_size=16,
@@ -121,32 +121,25 @@ def _sentence(rng: random.Random) -> str:
 
 
 def _squad(rng: random.Random, part: str, articles: int) -> dict:
-    paragraphs = []
+    found = []
     for article in range(articles):
         context = " ".join(_sentence(rng) for _ in range(3))
         questions = []
         for number in (2 * article, 2 * article + 1):
             answer = rng.choice(context.split())
-            questions.append(
-                {
-                    "id": f"{part}-{number}",
-                    "question": f"Who was {rng.choice(_WORDS)}?",
-                    "is_impossible": False,
-                    "answers": [{"text": answer, "answer_start": context.index(answer)}],
-                }
-            )
-        paragraphs.append({"title": f"t{article}", "paragraphs": [{"context": context, "qas": questions}]})
-    return {"version": "1.1", "data": paragraphs}
+            text = f"Who was {rng.choice(_WORDS)}?"
+            questions.append(made_files.Question(f"{part}-{number}", text, answer, context.index(answer)))
+        found.append((f"t{article}", context, questions))
+    return made_files.squad(found)
 
 
 def _rows(rng: random.Random, split: str, count: int) -> str:
-    labels = [] if split == "test" else ["label"]
-    lines = ["\t".join(["index", "sentence1", "sentence2", *labels])]
-    for number in range(count):
-        lines.append(
-            "\t".join([str(number), _sentence(rng), _sentence(rng), *[rng.choice(_LABELS)] * len(labels)])
-        )
-    return "\n".join(lines) + "\n"
+    labels = () if split == "test" else ("label",)
+    rows = [
+        (str(number), _sentence(rng), _sentence(rng), *[rng.choice(_LABELS)] * len(labels))
+        for number in range(count)
+    ]
+    return made_files.table(("index", "sentence1", "sentence2", *labels), rows)
 
 
 def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
@@ -209,8 +202,7 @@ def _run_all(server: "processes.Server", these: dict[str, tuple], folder: str) -
 
 def _interrupt_creation(folder: str) -> None:
     """Leaves what a creation leaves that is interrupted before it ends."""
-    import create_pretraining_data
-
+    from official.cli.data import create
     from official.data.pretraining import creation
 
     here = os.getcwd()
@@ -223,6 +215,6 @@ def _interrupt_creation(folder: str) -> None:
             mock.patch.object(creation, "_manifest", side_effect=KeyboardInterrupt),
             contextlib.suppress(KeyboardInterrupt),
         ):
-            create_pretraining_data.main()
+            create.main()
     finally:
         os.chdir(here)

@@ -10,18 +10,11 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.formats import (
-    bundle,
-    garden,
-    google,
-    object_bundle,
-    onnx_file,
-    popart,
-    research,
-    tensors,
-)
-from official.checkpoint.formats.options import Options
+from official.checkpoint.containers import bundle, object_bundle, onnx_file
+from official.checkpoint.formats import garden, google, popart, research
 from official.checkpoint.manager import CheckpointManager
+from official.checkpoint.mapping import tensors
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
@@ -150,37 +143,66 @@ def named(model) -> dict:
     return {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
 
 
-def google_checkpoint(folder, model, drop=(), extra=None, rename=None) -> str:
-    """Writes a TF1 name-based checkpoint with a TF1 Saver: weights, Adam slots and global_step, as Google's
-    code does."""
+def google_values(model, drop=()) -> dict[str, np.ndarray]:
+    """Returns weights, Adam slots and global_step, as Google's code saves them."""
     values = {name: variable.numpy() for name, variable in named(model).items() if name not in drop}
     values |= {
         f"{name}/{slot}": np.zeros_like(value)
         for name, value in list(values.items())
         for slot in ("adam_m", "adam_v")
     }
-    values |= {"global_step": np.int64(1000), **(extra or {})}
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        graph_variables = [
-            tf.compat.v1.get_variable((rename or {}).get(name, name), initializer=value)
-            for name, value in values.items()
-        ]
-        session.run(tf.compat.v1.global_variables_initializer())
-        return tf.compat.v1.train.Saver(graph_variables).save(session, str(folder / "bert_model.ckpt"))
+    return values | {"global_step": np.array(1000, np.int64)}
+
+
+def google_checkpoint(folder, model, drop=(), extra=None, rename=None) -> str:
+    """Writes a name-based checkpoint in Google's form."""
+    values = google_values(model, drop) | (extra or {})
+    renamed = {(rename or {}).get(name, name): value for name, value in values.items()}
+    prefix = str(folder / "bert_model.ckpt")
+    bundle.write({name: tensors.of_array(value, name) for name, value in renamed.items()}, prefix)
+    return prefix
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Two models and their first weights. Tests share them: to make one takes longer than a test."""
+    made = [BertPretrainer(BertConfig(**TINY)) for _ in range(2)]
+    return [(one, [variable.numpy() for variable in one.variables]) for one in made]
+
+
+def as_made(one, weights):
+    for variable, value in zip(one.variables, weights):
+        variable.assign(value)
+    return one
 
 
 @pytest.fixture
-def model():
-    return BertPretrainer(BertConfig(**TINY))
+def model(models):
+    return as_made(*models[0])
+
+
+@pytest.fixture
+def fresh(models):
+    return as_made(*models[1])
+
+
+@pytest.fixture(scope="module")
+def saved_by_tf1(models, tmp_path_factory) -> str:
+    """Returns the prefix of a checkpoint that a TF1 Saver wrote."""
+    values = google_values(as_made(*models[0]))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        made = [tf.compat.v1.get_variable(name, initializer=value) for name, value in values.items()]
+        session.run(tf.compat.v1.global_variables_initializer())
+        folder = tmp_path_factory.mktemp("tf1")
+        return tf.compat.v1.train.Saver(made).save(session, str(folder / "bert_model.ckpt"))
 
 
 @pytest.mark.parametrize("form", ["prefix", "folder", "index file"])
-def test_googles_checkpoint_is_read_by_name(tmp_path, model, form):
-    prefix = google_checkpoint(tmp_path, model)
-    fresh = BertPretrainer(BertConfig(**TINY))
-    report = initialize.initialize(
-        named(fresh), {"prefix": prefix, "folder": str(tmp_path), "index file": prefix + ".index"}[form]
-    )
+def test_googles_checkpoint_is_read_by_name(saved_by_tf1, model, fresh, form):
+    prefix = saved_by_tf1
+    path = {"prefix": prefix, "folder": os.path.dirname(prefix), "index file": prefix + ".index"}[form]
+    assert not all(np.array_equal(one, named(model)[name]) for name, one in named(fresh).items())
+    report = initialize.initialize(named(fresh), path)
     assert (
         not report.fresh
         and len(report.read) == len(named(model))
@@ -192,11 +214,10 @@ def test_googles_checkpoint_is_read_by_name(tmp_path, model, form):
         np.testing.assert_array_equal(variable, named(model)[name])
 
 
-def test_our_own_checkpoint_initialises_a_model(tmp_path, model):
+def test_our_own_checkpoint_initialises_a_model(tmp_path, model, fresh):
     CheckpointManager(
         str(tmp_path), {**named(model), "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1
     ).save(3)
-    fresh = BertPretrainer(BertConfig(**TINY))
     assert len(initialize.initialize(named(fresh), str(tmp_path)).read) == len(named(model))
 
 
@@ -211,7 +232,7 @@ def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
 
 
 @pytest.mark.parametrize("classes", [1, 3])
-def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, classes):
+def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, fresh, classes):
     """As with MNLI before RTE, which RoBERTa's authors published."""
     head = {
         "output_weights": tf.Variable(tf.ones([classes, 32])),
@@ -221,7 +242,7 @@ def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, classes):
         str(tmp_path), {**named(model), **head, "global_step": tf.Variable(3, dtype=tf.int64)}, keep=1
     ).save(3)
     own = {"output_weights": tf.Variable(tf.zeros([2, 32])), "output_bias": tf.Variable(tf.zeros([2]))}
-    report = initialize.initialize({**named(BertPretrainer(BertConfig(**TINY))), **own}, str(tmp_path))
+    report = initialize.initialize({**named(fresh), **own}, str(tmp_path))
     assert report.fresh == ["output_bias", "output_weights"] and not own["output_weights"].numpy().any()
     same = {name: tf.Variable(tf.zeros_like(value)) for name, value in head.items()}
     assert (
@@ -289,12 +310,12 @@ def canonical_tensors(model) -> dict:
     return {name: tensors.of_array(variable.numpy(), name) for name, variable in named(model).items()}
 
 
-def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
+def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model, fresh):
     location = object_bundle.target(str(tmp_path), "model")
     mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
-    object_bundle.write(mapped.tensors, location, Options(num_attention_heads=4))
+    garden.write(mapped.tensors, location, Options(num_attention_heads=4), lambda size: None)
     for sizes in (None, BertConfig(**TINY)):
-        assert not initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), location, sizes).fresh
+        assert not initialize.initialize(named(fresh), location, sizes).fresh
     with pytest.raises(
         ConfigError,
         match="has num_attention_heads=4, the model has num_attention_heads=2. Change --init_checkpoint",
@@ -385,21 +406,21 @@ def test_popart_names_are_strict_too(tmp_path, model):
         initialize.initialize(named(model), str(tmp_path / "model.onnx"))
 
 
-def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model):
+def test_a_baseline_of_the_research_code_needs_no_flag(tmp_path, model, fresh):
     bundle.write(
-        research.from_canonical(canonical_tensors(model), Options(baseline=True)).tensors,
+        research.from_canonical(canonical_tensors(model), Options.of(baseline=True)).tensors,
         str(tmp_path / "model"),
     )
-    report = initialize.initialize(named(BertPretrainer(BertConfig(**TINY))), str(tmp_path))
+    report = initialize.initialize(named(fresh), str(tmp_path))
     assert not report.fresh and report.title == "Graphcore's GroupBERT research"
 
 
 def test_a_step_that_cannot_be_read_is_said(tmp_path, model, monkeypatch):
     def fail():
-        raise initialize.reading.DamagedError("global_step: checksum")
+        raise initialize.DamagedError("global_step: checksum")
 
     monkeypatch.setattr(
-        initialize.registry.bundle,
+        bundle,
         "read",
         lambda prefix: {
             "bert/encoder/layer_0/attention/self/qkv_bias": tensors.zeros((96,), np.float32),

@@ -1,4 +1,4 @@
-"""The converter: round trips through every pair of formats, a real encoder through all of them, and what is refused."""
+"""The converter: round trips through every pair of formats, a real encoder through all, what is refused."""
 
 import dataclasses
 import itertools
@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from checkpoints_tools import convert_ckpt, verification
-from official.checkpoint import conversion_report, initialize, publication
-from official.checkpoint import convert as convert_lib
+from official.checkpoint import companions, conversion_report, initialize, publication, registry
+from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
-from official.checkpoint.formats import bundle, canonical, registry
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
+from official.cli import convert as convert_ckpt
+from official.cli import inspect as inspect_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
+from official.inference import verification
 from official.io import label_files
 from official.modeling.pretrainer import BertPretrainer
 from tests import numpy_bert
@@ -81,12 +83,12 @@ def random_checkpoint(heads=canonical.PRETRAINING_HEADS, slots=(), seed: int = 1
 
 def write(tensors, format_name: str, folder, options=OPTIONS) -> str:
     """Writes canonical tensors in a format and returns where."""
-    names, container = registry.get_format(format_name)
-    mapped = names.from_canonical(tensors, options)
+    target = registry.get_format(format_name)
+    mapped = target.from_canonical(tensors, options)
     assert not mapped.unmatched and not mapped.dropped
     os.makedirs(folder, exist_ok=True)
-    location = container.target(str(folder), "model.ckpt-7")
-    container.write(mapped.tensors, location, options, lambda size: None)
+    location = target.load_container().target(str(folder), "model.ckpt-7")
+    target.write(mapped.tensors, location, options, lambda size: None)
     return location
 
 
@@ -104,7 +106,7 @@ def assert_same(ours: dict, theirs: dict) -> None:
         assert ours[name].dtype == theirs[name].dtype and np.array_equal(ours[name], theirs[name]), name
 
 
-@pytest.mark.parametrize("first,second", [pair for pair in itertools.permutations(FORMATS, 2)])
+@pytest.mark.parametrize("first,second", list(itertools.permutations(FORMATS, 2)))
 def test_round_trip_is_bit_exact(first, second, tmp_path):
     heads = (
         *canonical.PRETRAINING_HEADS,
@@ -263,7 +265,11 @@ def test_weights_that_are_no_finite_numbers_are_refused_by_name(values, message,
         if array.size == values.size and array.max() in (3, np.inf)
     )
     with pytest.raises(ConfigError, match=message.format(re.escape(theirs))) as error:
-        convert(start, "google" if first != "google" else "keras", str(tmp_path / "b"), first)
+        convert(
+            registry.open_checkpoint(start, "PATH", first),
+            "google" if first != "google" else "keras",
+            str(tmp_path / "b"),
+        )
     assert (
         "\n" not in str(error.value)
         and len(str(error.value)) < 300 + len(str(tmp_path))
@@ -316,7 +322,7 @@ def command(tool: str, *arguments) -> subprocess.CompletedProcess:
     )
 
 
-def test_command_line(tmp_path):
+def test_command_line(tmp_path, monkeypatch, capsys):
     start = write(random_checkpoint(), "google", tmp_path / "a")
     done = command(
         "convert_ckpt",
@@ -335,16 +341,25 @@ def test_command_line(tmp_path):
     assert done.stderr == ""
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verification"]["passed"] and report["target"]["path"] == f"{tmp_path}/b/model.ckpt-7"
-    back = command("convert_ckpt", "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c")
-    assert back.returncode == 0 and "Saved to :" in back.stdout
+    assert (
+        main(monkeypatch, convert_ckpt, "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c") == 0
+    )
+    assert "Saved to :" in capsys.readouterr().out
     assert_same(arrays_of(tmp_path / "c"), arrays_of(start))
-    shown = json.loads(command("inspect_ckpt", tmp_path / "c", "--json", "--digest").stdout)
+    main(monkeypatch, inspect_ckpt, tmp_path / "c", "--json", "--digest")
+    shown = json.loads(capsys.readouterr().out)
     assert (
         shown["format"] == "google"
         and len(shown["table"]) == shown["tensors"]
         and len(shown["table"][0]["sha256"]) == 64
     )
-    assert "bert/pooler/dense/bias" in command("inspect_ckpt", tmp_path / "b").stdout
+    main(monkeypatch, inspect_ckpt, tmp_path / "b")
+    assert "bert/pooler/dense/bias" in capsys.readouterr().out
+
+
+def main(monkeypatch, tool, *arguments):
+    monkeypatch.setattr(sys, "argv", [tool.__name__, *map(str, arguments)])
+    return tool.main()
 
 
 @pytest.mark.parametrize(
@@ -357,9 +372,15 @@ def test_command_line(tmp_path):
         (("google2graphcore", "nowhere/x", "--vocab_size=10000000000"), "a number from 1 to 10,000,000"),
     ],
 )
-def test_wrong_command_lines(arguments, message):
-    done = command("convert_ckpt", *arguments)
-    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+def test_wrong_command_lines(arguments, message, monkeypatch):
+    with pytest.raises(ConfigError, match=message):
+        main(monkeypatch, convert_ckpt, *arguments)
+
+
+def test_a_wrong_command_line_is_one_line_and_exit_2():
+    done = command("convert_ckpt", "google2grafcore", "x")
+    assert done.returncode == 2 and "did you mean google2graphcore" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_difference_is_exit_1(tmp_path, monkeypatch):
@@ -424,7 +445,8 @@ def test_the_activation_goes_along(ours, theirs, between, second, tmp_path):
     assert ("hidden_act=gelu_erf" in " ".join(there["notes"])) == (
         ours == "gelu_erf"
     ) and "layer_norm_eps=1e-05" in conversion_report.describe(there)
-    back = convert(there["target"]["path"], "huggingface", str(tmp_path / "c"), second)
+    checkpoint = registry.open_checkpoint(there["target"]["path"], "PATH", second)
+    back = convert(checkpoint, "huggingface", str(tmp_path / "c"))
     assert back["hidden_act"] == ours and hidden_act_in(tmp_path / "c") == theirs and not back["notes"]
     assert (tmp_path / "a/config.json").read_text() == (tmp_path / "c/config.json").read_text()
 
@@ -466,7 +488,7 @@ def test_a_format_is_read_with_its_own_configuration(tmp_path):
         (f"{folder}/model", "google", "gelu_tanh"),
     ):
         checkpoint = registry.open_checkpoint(path, "PATH", name)
-        assert convert_lib.with_companions(Options(), checkpoint).hidden_act == expected
+        assert companions.with_companions(Options(), checkpoint).hidden_act == expected
 
 
 @pytest.mark.parametrize(
@@ -719,9 +741,6 @@ def test_flags_take_no_arguments_from_others(arguments, expected, monkeypatch):
 
 
 def parse(monkeypatch, *arguments):
-    monkeypatch.syspath_prepend(os.path.join(ROOT, "scripts"))
-    from checkpoints_tools import convert_ckpt
-
     monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *arguments])
     return convert_ckpt.parse_flags()
 
@@ -761,8 +780,9 @@ def test_verification_fails_on_nan_and_takes_the_same_at_both_ends(tmp_path):
 
 def test_what_cannot_be_verified_is_refused_before_it_is_written(tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
+    checkpoint = registry.open_checkpoint(start, "PATH", "google")
     with pytest.raises(ConfigError, match="does not divide"):
-        verification.check(start, "google", dataclasses.replace(OPTIONS, num_attention_heads=3))
+        verification.check(checkpoint, dataclasses.replace(OPTIONS, num_attention_heads=3))
 
 
 @pytest.mark.parametrize("output_dir", ["", "."])

@@ -4,9 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from official.checkpoint.formats import bundle, canonical, google, graphcore, registry
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint import wholeness
+from official.checkpoint.containers import bundle
+from official.checkpoint.formats import google, graphcore
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
 from official.config import ConfigError
 
 V, H, I = 48, 8, 16
@@ -87,7 +90,7 @@ def assert_same(first, second):
 
 
 def to_graphcore(tensors, **options):
-    mapped = graphcore.from_canonical(tensors, Options(**options))
+    mapped = graphcore.from_canonical(tensors, Options.of(**options))
     assert not mapped.unmatched
     return mapped
 
@@ -165,15 +168,15 @@ def test_the_published_layout_without_transform():
         "bert/embeddings/s1/word_embeddings": (V // 2, H),
     }
     assert {name: tensor.shape for name, tensor in written.tensors.items()} == expected
-    assert written.dropped == {
-        name: "use_cls_layer is off"
-        for name in (
+    assert written.dropped == dict.fromkeys(
+        (
             "cls/predictions/transform/dense/kernel",
             "cls/predictions/transform/dense/bias",
             "cls/predictions/transform/LayerNorm/gamma",
             "cls/predictions/transform/LayerNorm/beta",
-        )
-    }
+        ),
+        "use_cls_layer is off",
+    )
 
 
 def test_query_key_value_in_this_order():
@@ -363,7 +366,7 @@ def test_the_classifiers_pooler_is_read(both):
         "bert/pooler/dense/bias",
     }
     assert mapped.tensors["bert/pooler/dense/kernel"].sources == ("glue_loss/pooler/dense/kernel",)
-    assert mapped.dropped == {name: "the classifier uses glue_loss/pooler" for name in unused}
+    assert mapped.dropped == dict.fromkeys(unused, "the classifier uses glue_loss/pooler")
 
 
 def test_state_that_has_no_canonical_name_is_dropped_with_the_reason():
@@ -453,7 +456,7 @@ def published(words, step) -> dict:
 def test_the_published_converters_output_bias_is_cut_to_the_words():
     source = published(40, np.int64(7))
     mapped = to_canonical(source)
-    assert not registry.encoder_problems(mapped.tensors) and not mapped.added
+    assert not wholeness.encoder_problems(mapped.tensors) and not mapped.added
     for slot in ("", "/lamb_m", "/lamb_v"):
         name = f"cls/predictions/output_bias{slot}"
         assert mapped.tensors[name].shape == (40,) and mapped.tensors[name].sources == (name,)
@@ -464,7 +467,7 @@ def test_the_published_converters_output_bias_is_cut_to_the_words():
 def test_an_output_bias_that_is_too_short_is_no_published_file():
     mapped = to_canonical(random_tensors(PUBLISHED | {"bert/embeddings/word_embeddings": (V + 8, H)}))
     assert mapped.tensors["cls/predictions/output_bias"].shape == (V,) and not mapped.dropped
-    assert registry.encoder_problems(mapped.tensors)
+    assert wholeness.encoder_problems(mapped.tensors)
 
 
 @pytest.mark.parametrize("dtype, exact", [(np.float16, 2048), (np.float32, 2**24), (ml_dtypes.bfloat16, 256)])

@@ -1,4 +1,6 @@
-"""Hugging Face folders: real names, round trips, what the safetensors library reads, damage, and pickles that stay closed."""
+"""Hugging Face folders: real names, round trips, what the safetensors library reads, damage, and pickles that
+stay closed.
+"""
 
 import importlib.util
 import json
@@ -11,10 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official.checkpoint import reading
-from official.checkpoint.formats import canonical, hf_folder, huggingface
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint import hf_config
+from official.checkpoint.containers import hf_folder
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.formats import huggingface
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.config.model import bert_config_from_dict
 from official.modeling.pretrainer import BertPretrainer
@@ -49,7 +54,7 @@ def lazy(arrays: dict[str, np.ndarray]) -> dict:
 def write_folder(folder, arrays: dict[str, np.ndarray], options: Options = HEADS) -> str:
     mapped = huggingface.from_canonical(lazy(arrays), options)
     assert not mapped.unmatched
-    hf_folder.write(mapped.tensors, str(folder), options)
+    huggingface.write(mapped.tensors, str(folder), options, lambda size: None)
     return str(folder)
 
 
@@ -87,7 +92,7 @@ def test_a_real_encoder_is_read_completely(minilm):
     mapped = huggingface.to_canonical(found, Options())
     assert len(found) == 104 and len(mapped.tensors) == 103
     assert mapped.dropped == {"embeddings.position_ids": "0, 1, 2, ...: no weight"} and mapped.unmatched == []
-    model = BertPretrainer(bert_config_from_dict(hf_folder.sizes(location), "config.json"))
+    model = BertPretrainer(bert_config_from_dict(hf_config.sizes(location), "config.json"))
     assert {name: tensor.shape for name, tensor in mapped.tensors.items()} == {
         variable.name.split(":")[0]: tuple(variable.shape) for variable in model.encoder.trainable_variables
     }
@@ -100,17 +105,14 @@ def test_a_real_encoder_is_read_completely(minilm):
 def test_a_real_encoder_comes_back_under_its_names(minilm, tmp_path):
     mapped = huggingface.to_canonical(hf_folder.read(str(minilm)), Options())
     again = huggingface.from_canonical(mapped.tensors, Options())
-    hf_folder.write(
-        again.tensors,
-        str(tmp_path / "out"),
-        Options(num_attention_heads=12, hidden_act="gelu_erf", vocab_file=str(minilm / "vocab.txt")),
-    )
+    options = Options(num_attention_heads=12, hidden_act="gelu_erf", vocab_file=str(minilm / "vocab.txt"))
+    huggingface.write(again.tensors, str(tmp_path / "out"), options, lambda size: None)
     theirs = load_file(minilm / "model.safetensors")
     del theirs["embeddings.position_ids"]
     assert_same(load_file(tmp_path / "out" / "model.safetensors"), theirs)
-    ours, wanted = hf_folder.sizes(str(tmp_path / "out")), hf_folder.sizes(str(minilm))
+    ours, wanted = hf_config.sizes(str(tmp_path / "out")), hf_config.sizes(str(minilm))
     assert ours == wanted and ours["num_attention_heads"] == 12
-    assert hf_folder.vocabulary_beside(str(tmp_path / "out" / "model.safetensors")) == str(
+    assert hf_config.vocabulary_beside(str(tmp_path / "out" / "model.safetensors")) == str(
         tmp_path / "out" / "vocab.txt"
     )
     assert (tmp_path / "out" / "vocab.txt").read_bytes() == (minilm / "vocab.txt").read_bytes()
@@ -120,7 +122,7 @@ def test_a_real_encoder_comes_back_under_its_names(minilm, tmp_path):
 @pytest.mark.parametrize("prefix", [None, True, False])
 def test_round_trip(tmp_path, dtype, prefix):
     arrays = weights(dtype)
-    folder = write_folder(tmp_path / "hf", arrays, Options(num_attention_heads=4, hf_prefix=prefix))
+    folder = write_folder(tmp_path / "hf", arrays, Options.of(num_attention_heads=4, hf_prefix=prefix))
     assert_same(read_folder(folder), arrays)
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
     names = set(hf_folder.read(folder))
@@ -174,8 +176,8 @@ def test_config(tmp_path, heads, architecture):
     )  # transformers' name of the tanh form, which this project computes
     assert (len(config["id2label"]) == CLASSES) if heads else ("id2label" not in config)
     sizes = {name: TINY[name] for name in TINY if not name.endswith("_prob")}
-    assert sizes.items() <= hf_folder.sizes(folder).items()
-    assert hf_folder.sizes(folder)["hidden_act"] == "gelu_tanh"
+    assert sizes.items() <= hf_config.sizes(folder).items()
+    assert hf_config.sizes(folder)["hidden_act"] == "gelu_tanh"
 
 
 def test_architecture_of_a_pretraining_checkpoint(tmp_path):
@@ -265,7 +267,7 @@ def test_damaged_parts(tmp_path, damage, message):
     write_folder(tmp_path, weights())
     shard(tmp_path)
     damage(tmp_path)
-    with pytest.raises(reading.DamagedError, match=message):
+    with pytest.raises(DamagedError, match=message):
         hf_folder.read(str(tmp_path))
 
 
@@ -273,9 +275,7 @@ def test_damaged_parts(tmp_path, damage, message):
 def test_a_truncated_file(tmp_path, size):
     path = pathlib.Path(write_folder(tmp_path, weights())) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(
-        reading.DamagedError, match="model.safetensors: Error while deserializing header"
-    ) as error:
+    with pytest.raises(DamagedError, match="model.safetensors: Error while deserializing header") as error:
         hf_folder.read(str(tmp_path))
     assert "\n" not in str(error.value)
 
@@ -284,14 +284,14 @@ def test_a_file_that_shrinks_after_it_was_opened(tmp_path):
     path = pathlib.Path(write_folder(tmp_path, weights())) / "model.safetensors"
     tensors = hf_folder.read(str(tmp_path))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(reading.DamagedError):
+    with pytest.raises(DamagedError):
         tensors["cls.predictions.bias"].read()
 
 
 def test_a_type_without_numpy_is_refused(tmp_path):
     head = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(8))
-    with pytest.raises(reading.DamagedError, match="a is of type F8_E4M3; read are F64, F32"):
+    with pytest.raises(DamagedError, match="a is of type F8_E4M3; read are F64, F32"):
         hf_folder.read(str(tmp_path))
 
 
@@ -349,22 +349,22 @@ def test_old_names_and_tied_copies():
 
 def test_unknown_and_doubled_names_are_unmatched():
     tensors = huggingface.from_canonical(lazy(weights()), Options()).tensors
-    tensors |= {
-        name: tensors["bert.pooler.dense.bias"]
-        for name in ("pooler.dense.bias", "encoder.layer.0.extra.weight", "lm_head.weight")
-    }
+    tensors |= dict.fromkeys(
+        ("pooler.dense.bias", "encoder.layer.0.extra.weight", "lm_head.weight"),
+        tensors["bert.pooler.dense.bias"],
+    )
     mapped = huggingface.to_canonical(tensors, Options())
     assert sorted(mapped.unmatched) == ["encoder.layer.0.extra.weight", "lm_head.weight", "pooler.dense.bias"]
 
 
 def test_another_model_is_refused_by_its_config(tmp_path):
-    assert hf_folder.sizes(str(tmp_path)) == {}
+    assert hf_config.sizes(str(tmp_path)) == {}
     (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
     with pytest.raises(ConfigError, match="model_type='roberta' is not supported, only 'bert'"):
-        hf_folder.sizes(str(tmp_path))
+        hf_config.sizes(str(tmp_path))
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(ConfigError, match="not a JSON file"):
-        hf_folder.sizes(str(tmp_path))
+        hf_config.sizes(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_what_another_model_computes_is_refused_on_reading(tmp_path, values, key
 )
 @pytest.mark.parametrize("prefix", ["bert.", ""])
 def test_an_untied_output_layer_is_refused(copy, original, prefix):
-    tensors = huggingface.from_canonical(lazy(weights()), Options(hf_prefix=bool(prefix))).tensors
+    tensors = huggingface.from_canonical(lazy(weights()), Options.of(hf_prefix=bool(prefix))).tensors
     name, values = (
         f"cls.predictions.{copy}",
         tensors[original if prefix else original.removeprefix("bert.")].read(),
@@ -470,7 +470,7 @@ def test_labels_are_named(tmp_path, labels, kind, names):
         and config["label2id"][names[2]] == 2
         and config.get("problem_type") == kind
     )
-    assert hf_folder.labels_of(folder) == {
+    assert hf_config.labels_of(folder) == {
         "labels": tuple(names) if names[0] == "no" else None,
         "problem_type": kind,
     }
@@ -489,7 +489,7 @@ def test_a_number_of_heads_that_is_no_integer(tmp_path, heads):
 def test_the_activation_is_written(tmp_path, ours, theirs):
     folder = write_folder(tmp_path, weights(), Options(num_attention_heads=4, hidden_act=ours))
     assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == theirs
-    assert hf_folder.sizes(folder)["hidden_act"] == (ours or "gelu_tanh")
+    assert hf_config.sizes(folder)["hidden_act"] == (ours or "gelu_tanh")
 
 
 @pytest.mark.parametrize(
@@ -506,9 +506,9 @@ def test_the_activation_is_read_by_the_name_that_transformers_gives_it(tmp_path,
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "bert", **({"hidden_act": theirs} if theirs else {})})
     )
-    assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours
+    assert hf_config.sizes(str(tmp_path))["hidden_act"] == ours
 
 
 def test_the_epsilon_is_written_and_read(tmp_path):
     folder = write_folder(tmp_path, weights(), Options(num_attention_heads=4, layer_norm_eps=1e-5))
-    assert hf_folder.sizes(folder)["layer_norm_eps"] == 1e-5 and hf_folder.read(folder)
+    assert hf_config.sizes(folder)["layer_norm_eps"] == 1e-5 and hf_folder.read(folder)

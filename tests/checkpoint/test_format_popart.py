@@ -1,4 +1,6 @@
-"""PopART's ONNX files: names and shapes of Graphcore's loader, round trips, what the onnx package reads, variants and damage."""
+"""PopART's ONNX files: names and shapes of Graphcore's loader, round trips, what the onnx package reads,
+variants and damage.
+"""
 
 import pathlib
 import sys
@@ -8,9 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from official.checkpoint import reading
-from official.checkpoint.formats import canonical, onnx_file, popart
-from official.checkpoint.formats.options import Options
+from official.checkpoint.containers import onnx_file
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.formats import popart
+from official.checkpoint.mapping import canonical
+from official.checkpoint.options import Options
 from official.config import ConfigError
 from tests.checkpoint.test_format_huggingface import assert_same, lazy
 from tests.checkpoint.test_format_huggingface import weights as all_weights
@@ -163,10 +167,10 @@ def test_values_beyond_the_limit_go_to_a_second_file(tmp_path, monkeypatch):
     assert_same(read_file(path), weights())
     data = pathlib.Path(path + ".data")
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(reading.DamagedError, match="truncated"):
+    with pytest.raises(DamagedError, match="truncated"):
         read_file(path)
     data.unlink()
-    with pytest.raises(reading.DamagedError, match="No such file"):
+    with pytest.raises(DamagedError, match="No such file"):
         read_file(path)
 
 
@@ -322,7 +326,7 @@ def test_a_second_file_is_taken_from_the_models_folder(tmp_path):
 def test_a_truncated_file(tmp_path, size):
     path = pathlib.Path(write_file(tmp_path / "model.onnx", weights()))
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(reading.DamagedError) as error:
+    with pytest.raises(DamagedError) as error:
         onnx_file.read(str(path))
     assert "\n" not in str(error.value)
 
@@ -332,7 +336,7 @@ def test_a_truncated_file(tmp_path, size):
 )
 def test_another_file(tmp_path, content):
     (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(reading.DamagedError):
+    with pytest.raises(DamagedError):
         onnx_file.read(str(tmp_path / "model.onnx"))
 
 
@@ -354,13 +358,13 @@ def test_a_damaged_description(tmp_path, name, place, message):
     path.write_bytes(
         onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [proto])).SerializeToString()
     )
-    with pytest.raises(reading.DamagedError, match=message):
+    with pytest.raises(DamagedError, match=message):
         onnx_file.read(str(path))["a"].read()
 
 
 def test_initializers_that_are_there_twice(tmp_path):
     one = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "a")
-    with pytest.raises(reading.DamagedError, match="twice: a"):
+    with pytest.raises(DamagedError, match="twice: a"):
         onnx_file.read(save_model(tmp_path / "model.onnx", [one, one]))
 
 
@@ -369,7 +373,7 @@ def test_another_type_is_refused(tmp_path):
         tmp_path / "model.onnx",
         [onnx.TensorProto(name="a", dims=[1], data_type=onnx.TensorProto.STRING, string_data=[b"x"])],
     )
-    with pytest.raises(reading.DamagedError, match="a is of type STRING; read are FLOAT"):
+    with pytest.raises(DamagedError, match="a is of type STRING; read are FLOAT"):
         onnx_file.read(path)
     with pytest.raises(ConfigError, match="a is of type complex64"):
         onnx_file.write(lazy({"a": np.zeros(1, np.complex64)}), path)

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from official.checkpoint.formats import bundle, canonical, google, registry
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint import registry
+from official.checkpoint.containers import bundle
+from official.checkpoint.formats import google
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
+from official.checkpoint.wholeness import encoder_problems
 from official.config import BertConfig, ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
@@ -74,13 +78,13 @@ def test_shapes_of_fine_tuned_heads():
 )
 @pytest.mark.parametrize("encoder", [canonical.ENCODER, canonical.GROUPBERT])
 def test_what_is_whole(heads, encoder):
-    assert not registry.encoder_problems(whole(heads, encoder=encoder))
-    assert not registry.encoder_problems(whole(heads, drop=canonical.POOLER, encoder=encoder))
+    assert not encoder_problems(whole(heads, encoder=encoder))
+    assert not encoder_problems(whole(heads, drop=canonical.POOLER, encoder=encoder))
 
 
 @pytest.mark.parametrize("name", [name for name in HEADS if name != canonical.OUTPUT_BIAS])
 def test_a_part_of_a_head_is_missing(name):
-    assert registry.encoder_problems(whole(drop=[name])) == {"missing": [name]}
+    assert encoder_problems(whole(drop=[name])) == {"missing": [name]}
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -89,18 +93,16 @@ def test_a_head_of_another_shape(name):
     other = (*shape[:-1], shape[-1] + 1)
     assert (
         f"{name} {list(other)} for {list(shape)}"
-        in registry.encoder_problems(whole(shapes={name: other}))["of another shape"]
+        in encoder_problems(whole(shapes={name: other}))["of another shape"]
     )
 
 
 def test_a_transform_without_the_output_bias():
-    assert registry.encoder_problems(whole(canonical.TRANSFORM)) == {
-        "missing": ["cls/predictions/output_bias"]
-    }
+    assert encoder_problems(whole(canonical.TRANSFORM)) == {"missing": ["cls/predictions/output_bias"]}
 
 
 def test_the_output_bias_has_a_value_for_each_word():
-    problems = registry.encoder_problems(whole(shapes={canonical.OUTPUT_BIAS: (60,)}))
+    problems = encoder_problems(whole(shapes={canonical.OUTPUT_BIAS: (60,)}))
     assert problems == {"of another shape": ["cls/predictions/output_bias [60] for [48]"]}
 
 
@@ -113,13 +115,13 @@ def test_the_output_bias_has_a_value_for_each_word():
     ],
 )
 def test_groupbert_must_be_whole(name):
-    assert registry.encoder_problems(whole(drop=[name], encoder=canonical.GROUPBERT)) == {"missing": [name]}
+    assert encoder_problems(whole(drop=[name], encoder=canonical.GROUPBERT)) == {"missing": [name]}
 
 
 @pytest.mark.parametrize("name", [name.replace("{layer}", "0") for name in (*canonical.ENCODER, *HEADS)])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 2), (1, 2, 3)])
 def test_another_number_of_dimensions_is_a_phrase(name, shape):
-    problems = registry.encoder_problems(whole(shapes={name: shape}))
+    problems = encoder_problems(whole(shapes={name: shape}))
     rank = canonical.rank_of(name)
     if len(shape) == rank:
         assert problems["of another shape"]
@@ -128,7 +130,7 @@ def test_another_number_of_dimensions_is_a_phrase(name, shape):
 
 
 def test_all_problems_are_in_one_list():
-    problems = registry.encoder_problems(
+    problems = encoder_problems(
         whole(
             drop=[
                 "bert/embeddings/LayerNorm/beta",
@@ -151,7 +153,7 @@ def test_all_problems_are_in_one_list():
 
 
 def test_without_layers_or_words_heads_are_still_looked_at():
-    problems = registry.encoder_problems(
+    problems = encoder_problems(
         whole(encoder=canonical.EMBEDDINGS, drop=["bert/embeddings/word_embeddings", "output_bias"])
     )
     assert problems == {

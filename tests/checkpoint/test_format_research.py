@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official.checkpoint.formats import graphcore, research
-from official.checkpoint.formats.options import Options
+from official.checkpoint.options import Options
 from official.config import ConfigError
 from tests.checkpoint.test_format_graphcore import (
     ALL_HEADS,
@@ -145,8 +145,8 @@ KEY_BIASES = {"bert/encoder/layer_0/attention/self/key/bias", "bert/encoder/laye
 
 def convert(source, target, tensors, **options):
     """Returns the tensors of a conversion, and what both halves of it dropped and added."""
-    read = source.to_canonical(tensors, Options(**options))
-    written = target.from_canonical(read.tensors, Options(**options))
+    read = source.to_canonical(tensors, Options.of(**options))
+    written = target.from_canonical(read.tensors, Options.of(**options))
     assert not read.unmatched and not written.unmatched
     return written.tensors, read.dropped | written.dropped, read.added | written.added
 
@@ -226,7 +226,7 @@ def test_optimizer_slots_and_counters_are_dropped_on_writing():
     tensors = random_tensors(with_slots(APPS)) | of_arrays(
         {"global_step": np.int64(7), "samples": np.int64(56)}
     )
-    written = research.from_canonical(tensors, Options(num_embeddings_splits=2))
+    written = research.from_canonical(tensors, Options.of(num_embeddings_splits=2))
     assert not written.unmatched and shapes(written.tensors) == RESEARCH
     assert set(written.dropped) == set(tensors) - set(APPS) | KEY_BIASES
 
@@ -250,7 +250,7 @@ BASELINE_LAYER = {
 
 
 def test_baseline_names():
-    written = research.from_canonical(random_tensors(GOOGLE), Options(baseline=True))
+    written = research.from_canonical(random_tensors(GOOGLE), Options.of(baseline=True))
     layers = {name: shape for name, shape in shapes(written.tensors).items() if "/layer_" in name}
     assert layers == {
         f"all/bert/encoder/layer_{layer}/{name}": shape
@@ -261,7 +261,7 @@ def test_baseline_names():
 
 def test_baseline_of_the_published_reader():
     """Files without key biases are read, and become Graphcore's names with the biases apart."""
-    tensors = research.from_canonical(random_tensors(GOOGLE), Options(baseline=True)).tensors
+    tensors = research.from_canonical(random_tensors(GOOGLE), Options.of(baseline=True)).tensors
     published = {name: tensor for name, tensor in tensors.items() if not name.endswith("key/bias")}
     apps, _, added = convert(research, graphcore, published, baseline=True)
     assert set(added) == KEY_BIASES
@@ -284,8 +284,8 @@ def test_baseline_of_the_published_reader():
 
 def test_baseline_there_and_back_is_exact():
     tensors = random_tensors(ALL_HEADS)
-    written = research.from_canonical(tensors, Options(baseline=True, num_embeddings_splits=12))
-    back = research.to_canonical(written.tensors, Options(baseline=True))
+    written = research.from_canonical(tensors, Options.of(baseline=True, num_embeddings_splits=12))
+    back = research.to_canonical(written.tensors, Options.of(baseline=True))
     assert_same(back.tensors, tensors)
     assert not written.dropped and not back.added
 
@@ -295,7 +295,7 @@ def test_baseline_there_and_back_is_exact():
 )
 def test_baseline_must_be_what_the_model_is(names, baseline, advice):
     with pytest.raises(ConfigError, match=advice):
-        research.from_canonical(random_tensors(names), Options(baseline=baseline))
+        research.from_canonical(random_tensors(names), Options.of(baseline=baseline))
 
 
 def test_heads_of_fine_tuned_models():
@@ -317,7 +317,7 @@ def test_heads_of_fine_tuned_models():
 
 def test_options_drop_what_they_say():
     written = research.from_canonical(
-        random_tensors(APPS), Options(use_cls_layer=False, use_attention_bias=False)
+        random_tensors(APPS), Options.of(use_cls_layer=False, use_attention_bias=False)
     )
     reasons = {name: reason for name, reason in written.dropped.items() if name not in KEY_BIASES}
     assert reasons == {
@@ -339,12 +339,12 @@ def test_what_stays_float32():
 
 def test_reading_tells_the_baseline_by_its_names():
     tensors = random_tensors(GOOGLE)
-    written = research.from_canonical(tensors, Options(baseline=True)).tensors
+    written = research.from_canonical(tensors, Options.of(baseline=True)).tensors
     mapped = research.to_canonical(written, Options())
     assert_same(mapped.tensors, tensors)
     assert not mapped.unmatched
     with pytest.raises(ConfigError, match="Leave out --baseline"):
-        research.to_canonical(random_tensors(RESEARCH), Options(baseline=True))
+        research.to_canonical(random_tensors(RESEARCH), Options.of(baseline=True))
 
 
 def test_reading_never_asks_for_the_option():

@@ -1,7 +1,8 @@
-"""What is exported works in transformers: AutoModel* finds every weight and computes the same, AutoTokenizer makes the same tokens.
+"""What is exported works in transformers: AutoModel* finds every weight and computes the same, AutoTokenizer
+makes the same tokens.
 
-transformers and torch are no requirements of this project. BERT_TEST_TRANSFORMERS names the Python programs of environments that have
-them, separated by commas; unset, this one is asked.
+transformers and torch are no requirements of this project. BERT_TEST_TRANSFORMERS names the Python programs
+of environments that have them, separated by commas; unset, this one is asked.
 """
 
 import collections
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
-from official.checkpoint.formats import bundle
-from official.checkpoint.formats import tensors as tensors_lib
+from official.checkpoint.mapping import tensors as tensors_lib
 from official.config import BertConfig
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text

@@ -1,4 +1,4 @@
-"""The optimizer benchmark: its arithmetic, its whole way on a small model, its flags. No time is ever checked."""
+"""The optimizer benchmark: its arithmetic, its whole way on a small model, its flags; never a time."""
 
 import json
 import subprocess
@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
+from official.cli.benchmark import optimizer as benchmark_optimizer
 from official.reporting import measurement
 from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import benchmark_optimizer  # pylint: disable=wrong-import-position
 
 
 def benchmark(*arguments):

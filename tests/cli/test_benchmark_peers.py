@@ -1,4 +1,4 @@
-"""The comparison with other systems: the processes that take turns, the verdict, the flags. No time is ever checked."""
+"""The comparison with other systems: processes that take turns, the verdict, the flags; never a time."""
 
 import dataclasses
 import json
@@ -8,16 +8,12 @@ import sys
 
 import pytest
 
+from official.cli.benchmark import peers as benchmark_peers
 from official.config import ConfigError
 from tests.conftest import ROOT, TINY
 
-sys.path.insert(0, str(ROOT / "scripts"))
-import benchmark_peers  # pylint: disable=wrong-import-position
-
 WORKER = """
-import sys
-sys.path.insert(0, {folder!r})
-import worker
+from official.cli.benchmark.peer_programs import worker
 def make_step(specification):
     print("what a library prints")
     count = iter(range(100))
@@ -42,7 +38,7 @@ def fixture_peer(tmp_path, monkeypatch):
 
 
 def test_a_worker_answers_in_turns(peer):
-    name = peer(WORKER.format(folder=str(ROOT / "scripts" / "peers")))
+    name = peer(WORKER)
     with benchmark_peers.Worker(name, {"batch": 2}, "unused") as worker:
         assert worker.wait()["start_secs"] >= 0
         assert worker.steps(2) == {"losses": [2.125, 2.25]}
@@ -57,7 +53,7 @@ def test_a_worker_that_fails_is_named_with_its_last_line(peer):
 
 
 def test_a_worker_that_is_killed_between_two_questions(peer):
-    name = peer(WORKER.format(folder=str(ROOT / "scripts" / "peers")))
+    name = peer(WORKER)
     with pytest.raises(
         ConfigError, match="fake ended with code -9.*for want of memory: ask for fewer --peers"
     ):
@@ -83,8 +79,7 @@ def test_comparison_is_with_the_fastest():
 
 
 def test_examples_are_the_same_for_everybody():
-    sys.path.insert(0, str(ROOT / "scripts" / "peers"))
-    import worker
+    from official.cli.benchmark.peer_programs import worker
 
     specification = {"batch": 3, "length": 16, "predictions": 4, "seed": 1, "model": TINY}
     batch, again = worker.examples(specification), worker.examples(specification)

@@ -1,4 +1,4 @@
-"""Measuring: turns, medians and spread; the step benchmark's whole way on a small model. No time is ever checked."""
+"""Measuring: turns, medians and spread; the step benchmark's whole way on a small model; never a time."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What all commands have in common for the person who types them: help, misspelt flags, pictures, and no lines of libraries."""
+"""What all commands have in common: help, misspelt flags, pictures, and no lines of libraries."""
 
 import logging
 import os
@@ -8,13 +8,10 @@ import sys
 
 import pytest
 
+from official.cli import command_line, outputs
 from official.io import quiet
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import command_line  # pylint: disable=wrong-import-position
-from command_line import ConfigError  # pylint: disable=wrong-import-position
 
 COMMANDS = [
     "train.py",
@@ -22,7 +19,7 @@ COMMANDS = [
         str(path.relative_to(ROOT))
         for folder in ("scripts", "checkpoints_tools")
         for path in (ROOT / folder).glob("*.py")
-        if "command_line.run(main)" in path.read_text(encoding="utf-8")
+        if "__main__" in path.read_text(encoding="utf-8")
     ),
 ]
 # Asks all for help in one process, and says which loads TensorFlow for it or has a flag without a word.
@@ -35,7 +32,6 @@ def checked(self, *names, **settings):
 argparse._ActionsContainer.add_argument = checked
 for script in sys.argv[1:]:
     sys.argv, text = [script, "--help"], io.StringIO()
-    sys.path.insert(0, os.path.dirname(script))
     with contextlib.redirect_stdout(text):
         try:
             runpy.run_path(script, run_name="__main__")
@@ -59,7 +55,12 @@ def parse(monkeypatch, *arguments: str):
 def test_help_is_there_without_tensorflow():
     assert len(COMMANDS) > 25
     done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/scripts"},
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -93,13 +94,13 @@ def test_what_is_no_flag_is_none(monkeypatch):
 @pytest.mark.parametrize("name", ["x.xyz", "x", "png", "x.png.gz"])
 def test_a_picture_has_one_of_three_endings(tmp_path, name):
     with pytest.raises(ConfigError, match=r"--picture=.* does not end with one of \.png, \.svg, \.pdf\."):
-        command_line.check_picture_file(str(tmp_path / name), "picture", False)
+        outputs.check_picture_file(str(tmp_path / name), "picture", False)
 
 
 @pytest.mark.parametrize("name,kind", [("a/x.png", "png"), (".svg", "svg"), ("x.y.PDF", "pdf")])
 def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
-    command_line.check_picture_file(str(tmp_path / name), "picture", False)
-    assert command_line.picture_format(str(tmp_path / name)) == kind
+    outputs.check_picture_file(str(tmp_path / name), "picture", False)
+    assert outputs.picture_format(str(tmp_path / name)) == kind
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import sys
 
 import pytest
 
+from official.cli.benchmark import numerics as compare_numerics
 from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import compare_numerics  # pylint: disable=wrong-import-position
 
 
 def curves(*losses):

@@ -4,12 +4,10 @@ import json
 import subprocess
 import sys
 
+import kill_runs
 import pytest
 
 from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import kill_runs
 
 
 def hits(name: str, *outcomes: tuple[int, float]) -> dict:

@@ -1,4 +1,4 @@
-"""The profile of a step: how operations are grouped, and the whole way on a small model. No time is ever checked."""
+"""The profile of a step: how operations are grouped, and the whole way on a small model; never a time."""
 
 import json
 import subprocess
@@ -7,10 +7,8 @@ import sys
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from official.cli.benchmark import profile as profile_step
 from tests.conftest import ROOT, TINY
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import profile_step  # pylint: disable=wrong-import-position
 
 
 @pytest.mark.parametrize(

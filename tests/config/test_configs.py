@@ -16,11 +16,15 @@ from tests.conftest import ROOT
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
 GOOD = ["--model_dir=m", "--use_synthetic_data", f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"]
-PUBLISHED = """all_reduce_alg bert_config_file beta_1 beta_2 device_warmup distribution_strategy do_eval dtype eval_batch_size init_checkpoint
-input_files learning_rate loss_scale max_predictions_per_seq max_seq_length model_dir num_accumulation_steps num_gpus num_steps_per_epoch
-num_train_epochs optimizer_type scale_loss steps_before_eval_start steps_between_eval steps_per_loop stop_steps stop_threshold tpu
-train_batch_size verbosity warmup_steps weight_decay_rate epsilon explicit_allreduce allreduce_bytes_per_pack num_eval_samples enable_xla
-end_learning_rate poly_power start_warmup_step""".split()
+PUBLISHED = """
+    all_reduce_alg bert_config_file beta_1 beta_2 device_warmup distribution_strategy do_eval dtype
+    eval_batch_size init_checkpoint input_files learning_rate loss_scale max_predictions_per_seq
+    max_seq_length model_dir num_accumulation_steps num_gpus num_steps_per_epoch num_train_epochs
+    optimizer_type scale_loss steps_before_eval_start steps_between_eval steps_per_loop stop_steps
+    stop_threshold tpu train_batch_size verbosity warmup_steps weight_decay_rate epsilon
+    explicit_allreduce allreduce_bytes_per_pack num_eval_samples enable_xla end_learning_rate poly_power
+    start_warmup_step
+""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +240,7 @@ def test_wrong_settings_end_in_one_line(arguments, message):
         ({"layer_norm_eps": 0}, "(0, 1)"),
         ({"layer_norm_eps": "1e-12"}, "(0, 1)"),
         ({"hidden_act": ["gelu"]}, "a string"),
+        ({"block_type": "birt"}, "bert.json: block_type='birt' is unknown. Allowed: bert."),
         ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers=1000000000, expected at most 1,000"),
         ({"vocab_size": 10**10}, "at most 10,000,000"),
         ({"hidden_size": 49152, "num_hidden_layers": 1000}, "parameters, at most 1e+11"),

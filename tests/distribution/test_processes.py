@@ -222,10 +222,11 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
         target = 4 * generator.randint(2 * kill + 1, 2 * kill + 2)
         if kill % 2:
             wait_for(
-                lambda: any(name.startswith(f"ckpt-{target}.") for name in _names(folder)), process
+                lambda target=target: any(name.startswith(f"ckpt-{target}.") for name in _names(folder)),
+                process,
             )  # while it is written
         else:
-            wait_for(lambda: f"ckpt-{target}.index" in _names(folder), process)
+            wait_for(lambda target=target: f"ckpt-{target}.index" in _names(folder), process)
             time.sleep(generator.random() * 0.05)
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL

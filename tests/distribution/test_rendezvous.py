@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official.config.cluster import Cluster
 from official.distribution import peers, rendezvous
+from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
 from tests.conftest import ROOT
 
@@ -181,6 +182,6 @@ def test_only_errors_of_peers_are_lost_peers():
     assert not peers._is_of_a_lost_peer(tf.errors.InvalidArgumentError(None, None, HEARTBEAT))
     with (
         pytest.raises(tf.errors.UnavailableError),
-        peers.noticing_lost_peers(tf.distribute.OneDeviceStrategy("CPU:0")),
+        strategy_lib.noticing_lost_peers(tf.distribute.OneDeviceStrategy("CPU:0")),
     ):
         raise lost

@@ -11,12 +11,9 @@ import termios
 
 import pytest
 
+from official.cli import typed
 from official.config import ConfigError
 from official.io import errors
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import fine_tuned  # pylint: disable=wrong-import-position
 
 
 @pytest.mark.parametrize(
@@ -55,8 +52,8 @@ def test_many_names():
 
 BAR = """
 import sys
-sys.path[:0] = [{root!r}, {root!r} + "/scripts"]
-import tqdm, command_line
+import tqdm
+from official.cli import command_line
 from official.config import ConfigError
 from official.io.bars import Bar
 
@@ -78,7 +75,7 @@ command_line.run(main)
 def test_bars_go_before_the_error():
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.run([sys.executable, "-c", BAR.format(root=str(ROOT))], stderr=theirs, check=False)
+    done = subprocess.run([sys.executable, "-c", BAR], stderr=theirs, check=False)
     os.close(theirs)
     output = b""
     try:
@@ -100,7 +97,7 @@ def test_bars_go_before_the_error():
     "errors_of_stdin", ["strict", "surrogateescape"]
 )  # the latter in the locales C and POSIX
 def test_typed_text_that_is_no_text(monkeypatch, errors_of_stdin):
-    typed = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), "utf-8", errors_of_stdin)
-    monkeypatch.setattr(sys, "stdin", typed)
+    stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), "utf-8", errors_of_stdin)
+    monkeypatch.setattr(sys, "stdin", stream)
     with pytest.raises(ConfigError, match="the input is not UTF-8 text"):
-        list(fine_tuned.lines("> "))
+        list(typed.lines("> "))

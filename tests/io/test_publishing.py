@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from official.checkpoint import publication
+from official.checkpoint import publication, registry
+from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
-from official.checkpoint.formats import hf_folder, onnx_file, registry
-from official.checkpoint.formats.options import Options
+from official.checkpoint.options import Options
 from official.config import ConfigError
-from official.io import signals, writing
+from official.io import signals, stores, writing
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
 from tests.checkpoint.test_format_huggingface import shard
 
@@ -50,7 +50,7 @@ def replaced(tmp_path):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, publication.MismatchError])
 def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure, replaced, monkeypatch):
     second, folder, before = replaced(target)
-    container = registry.FORMATS[target][1]
+    container = registry.get_format(target).load_container()
     read = container.read
 
     def fail(location):
@@ -148,7 +148,7 @@ def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path,
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(writing, "_remove_folder", lambda path: None)
+    monkeypatch.setattr(stores._Local, "remove_folder", lambda self, path: None)
 
     def move(moves):
         real(moves[:moves_before])

@@ -141,7 +141,7 @@ def _slow_tensorflow(tmp_path):
     (tmp_path / "modules" / "tensorflow.py").write_text(
         "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
     )
-    return {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
+    return {**os.environ, "PYTHONPATH": f"{tmp_path / 'modules'}:{ROOT}"}
 
 
 @pytest.fixture(name="commands")

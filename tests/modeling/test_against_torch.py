@@ -1,7 +1,7 @@
-"""Forward passes and gradients against another framework's: Hugging Face's BERT in torch, in a process of its own.
+"""Forward passes and gradients against another framework's: Hugging Face's BERT in torch, in its own process.
 
-torch and transformers come from this environment or from that of the interpreter BERT_TEST_TORCH_PYTHON, e.g. one of
-`python -m venv V; V/bin/pip install torch transformers safetensors`.
+torch and transformers come from this environment or from that of the interpreter BERT_TEST_TORCH_PYTHON, e.g.
+one of `python -m venv V; V/bin/pip install torch transformers safetensors`.
 """
 
 import importlib.util
@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.formats import hf_folder, huggingface
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
+from official.checkpoint.formats import huggingface
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.options import Options
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import losses
 from official.modeling.pretrainer import BertPretrainer
@@ -89,7 +89,7 @@ def test_outputs_and_gradients_are_those_of_torch_in_float64(interpreter, activa
     )
     model = randomised(BertPretrainer(sizes))
     weights = {name: variable.numpy() for name, variable in named(model.trainable_variables).items()}
-    hf_folder.write(hugging_face(weights, options), str(tmp_path / "hf"), options)
+    huggingface.write(hugging_face(weights, options), str(tmp_path / "hf"), options, lambda size: None)
     theirs = run_torch(interpreter, tmp_path / "hf", batch, tmp_path, "float64")
     for fused in (False, True):
         ours = BertPretrainer(sizes, fused)

@@ -8,21 +8,27 @@ import tensorflow as tf
 from scipy import stats
 
 from official.config import BertConfig, bert_config_from_dict
-from official.modeling import layers, losses
+from official.modeling import dropout as dropout_lib
+from official.modeling import initializers, layers, losses
 from official.modeling.pretrainer import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT, TINY
 from tests.numpy_bert import NumpyBert, cross_entropy_sum
 
-LAYER = """attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
-attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel attention/output/dense/bias
-attention/output/LayerNorm/gamma attention/output/LayerNorm/beta intermediate/dense/kernel intermediate/dense/bias
-output/dense/kernel output/dense/bias output/LayerNorm/gamma output/LayerNorm/beta""".split()
-AROUND = """bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
-bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel bert/pooler/dense/bias
-cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias cls/predictions/transform/LayerNorm/gamma
-cls/predictions/transform/LayerNorm/beta cls/predictions/output_bias cls/seq_relationship/output_weights
-cls/seq_relationship/output_bias""".split()
+LAYER = """
+attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
+attention/self/value/kernel attention/self/value/bias attention/output/dense/kernel
+attention/output/dense/bias attention/output/LayerNorm/gamma attention/output/LayerNorm/beta
+intermediate/dense/kernel intermediate/dense/bias output/dense/kernel output/dense/bias
+output/LayerNorm/gamma output/LayerNorm/beta
+""".split()
+AROUND = """
+bert/embeddings/word_embeddings bert/embeddings/token_type_embeddings bert/embeddings/position_embeddings
+bert/embeddings/LayerNorm/gamma bert/embeddings/LayerNorm/beta bert/pooler/dense/kernel
+bert/pooler/dense/bias cls/predictions/transform/dense/kernel cls/predictions/transform/dense/bias
+cls/predictions/transform/LayerNorm/gamma cls/predictions/transform/LayerNorm/beta
+cls/predictions/output_bias cls/seq_relationship/output_weights cls/seq_relationship/output_bias
+""".split()
 
 
 def features(batch=3, length=16, predictions=3, seed=0) -> dict:
@@ -128,7 +134,7 @@ def test_initial_weights_differ_between_variables():
 def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
     def draw(seed):
         tf.keras.utils.set_random_seed(seed)
-        draws = layers.normal_initializer(0.02)
+        draws = initializers.normal_initializer(0.02)
         return [draws(shape, dtype=tf.float32).numpy() for shape in ((300, 128), (300, 128), (7,))]
 
     first, second, few = draw(1)
@@ -160,14 +166,14 @@ def test_dropout_is_a_function_of_the_seed():
 
 
 def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
-    split = lambda seed: tf.stack(layers.split_seed(seed, 50))
+    split = lambda seed: tf.stack(dropout_lib.split_seed(seed, 50))
     seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
     found = [split(seed).numpy() for seed in seeds]
     for seed, expected in zip(seeds, found):
         np.testing.assert_array_equal(tf.function(split, jit_compile=True)(seed), expected)
     halves = np.concatenate(found).T  # 200 numbers of each: two of 2^32 hardly are the same
     assert all(len(np.unique(half)) == 200 for half in halves)
-    assert layers.split_seed(None, 2) == [None, None]
+    assert dropout_lib.split_seed(None, 2) == [None, None]
 
 
 def test_a_shared_block_is_traced_once():
@@ -183,10 +189,10 @@ def test_a_shared_block_is_traced_once():
 
 def test_dropout_rate_and_scale():
     x = tf.ones([1000, 100])
-    dropped = layers.dropout(x, 0.1, tf.constant([5, 6])).numpy()
+    dropped = dropout_lib.dropout(x, 0.1, tf.constant([5, 6])).numpy()
     assert abs((dropped == 0).mean() - 0.1) < 0.005
     np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.9, rtol=1e-6)
-    assert not (dropped == layers.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
+    assert not (dropped == dropout_lib.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
 
 
 def test_gather_gradient_is_that_of_tf_gather():

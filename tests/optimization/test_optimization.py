@@ -43,13 +43,16 @@ def numpy_adamw(weights, moments, gradient, rate, step, config, decayed):
     return weights - corrected * m / (np.sqrt(v) + config.epsilon)
 
 
-@pytest.mark.parametrize("fused_ops", [True, False])
+@pytest.mark.parametrize("maker", ["compiled", "plain", "addons"])
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 @pytest.mark.parametrize("kind,update", [("lamb", numpy_lamb), ("adamw", numpy_adamw)])
-def test_optimizer_agrees_with_numpy(make_config, kind, update, strategy, fused_ops):
+def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, strategy, maker):
+    if maker == "addons" and not optimizers.has_addons():
+        pytest.skip("tensorflow-addons is not installed")
+    monkeypatch.setattr(optimizers, "has_addons", lambda: maker == "addons")
     config = make_config(
         optimizer_type=kind,
-        fused_ops=fused_ops,
+        fused_ops=maker == "compiled",
         learning_rate=0.05,
         warmup_steps=2,
         weight_decay_rate=0.1,

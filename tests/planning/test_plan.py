@@ -1,4 +1,4 @@
-"""--plan: what it says of the published recipes, against exact FLOPs, built models and graphs whose memory is known."""
+"""--plan: what it says, against exact FLOPs, built models and graphs whose memory is known."""
 
 import json
 import os
@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from official.cli import flags
 from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
 from official.optimization import optimizers
-from official.planning import graph_cost
+from official.optimization.state import make_state
+from official.planning import memory
 from official.planning import plan as plan_lib
+from official.planning.flat_graph import FlatGraph
 from official.tasks import TASKS
-from official.training import step as step_lib
 from tests.conftest import ROOT
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
@@ -140,7 +142,7 @@ def test_flops_of_a_formula(make_config, settings):
 @pytest.mark.parametrize("optimizer_type", ["lamb", "adamw"])
 def test_sizes_are_those_of_a_built_model(make_config, optimizer_type):
     config = make_config(optimizer_type=optimizer_type)
-    state = step_lib.make_state(config, TASKS[config.task](config), tf.distribute.get_strategy())
+    state = make_state(config, TASKS[config.task](config).build_model, tf.distribute.get_strategy())
     variables = state.model.trainable_variables
     slots = optimizers.slot_variables(state.optimizer, optimizer_type, variables).values()
     plan = plan_of(config)
@@ -153,12 +155,12 @@ def test_sizes_are_those_of_a_built_model(make_config, optimizer_type):
     assert plan["bytes"]["optimizer_slots"] == sum(slot.numpy().nbytes for slot in slots)
 
 
-def flat_graph(build) -> tuple[graph_cost.FlatGraph, list[int]]:
+def flat_graph(build) -> tuple[FlatGraph, list[int]]:
     """Returns the flat graph of what `build` makes from a placeholder of 1000 floats, and the number of its
     result."""
     with tf.Graph().as_default() as graph:
         result = build(tf.compat.v1.placeholder(tf.float32, [1000]))
-        flat, numbers = graph_cost.FlatGraph(), {}
+        flat, numbers = FlatGraph(), {}
         flat.add(graph, graph.get_operations(), numbers)
     return flat, [numbers[result.name]]
 
@@ -198,12 +200,12 @@ def loop(x):
 )
 def test_peak_of_small_graphs(build, floats):
     flat, kept = flat_graph(build)
-    assert graph_cost.peak_bytes(flat, graph_cost.execution_order(flat, kept), kept) == 4 * floats
+    assert memory.peak_bytes(flat, memory.execution_order(flat, kept), kept) == 4 * floats
 
 
 def test_peak_of_a_loop_is_that_of_one_round():
     flat, kept = flat_graph(loop)
-    peak = graph_cost.peak_bytes(flat, graph_cost.execution_order(flat, kept), kept)
+    peak = memory.peak_bytes(flat, memory.execution_order(flat, kept), kept)
     assert 4 * 2000 <= peak < 4 * 2100  # the total and what is added to it; the counters are a few bytes
 
 
@@ -227,7 +229,7 @@ def test_what_is_not_needed_does_not_live():
         return tf.cos(x)
 
     flat, kept = flat_graph(build)
-    assert graph_cost.peak_bytes(flat, graph_cost.execution_order(flat, kept), kept) == 4000
+    assert memory.peak_bytes(flat, memory.execution_order(flat, kept), kept) == 4000
 
 
 def test_bf16_needs_less_memory(make_config):
@@ -289,14 +291,14 @@ def test_steps_and_rates_at_the_corners(make_config):
 
 def test_workers_times_gpus(monkeypatch, make_config):
     several = dict(distribution_strategy="multi_worker_mirrored", num_gpus=2)
-    assert plan_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
+    assert strategy_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
     monkeypatch.setenv(
         "TF_CONFIG",
         json.dumps(
             {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
         ),
     )
-    assert plan_lib.num_replicas(make_config(**several)) == 4
+    assert strategy_lib.num_replicas(make_config(**several)) == 4
     monkeypatch.setenv("TF_CONFIG", "[]")
     with pytest.raises(ConfigError, match="TF_CONFIG is not of the form"):
         make_config(**several)

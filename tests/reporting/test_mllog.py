@@ -1,5 +1,6 @@
-"""The MLPerf log: what the real checker says of real runs, and that one file tells one run whatever happens to it."""
+"""The MLPerf log: what the real checker says, and that one file tells one run whatever happens to it."""
 
+import contextlib
 import io
 import re
 import shutil
@@ -11,9 +12,11 @@ import pytest
 
 from official.config import ConfigError
 from official.reporting import mllog
+from official.reporting.observer import Start
 from official.tasks import TASKS
 from official.training import page_cache, runner
 from official.training.loop import Loop, NonFiniteError
+from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
 LARGE_NAMES = dict(
@@ -307,11 +310,10 @@ def test_a_closed_stdout_does_not_stop_a_run(run_config, monkeypatch):
 def test_a_remote_log_is_there_before_the_end(run_config):
     config = run_config(mllog_file="ram://mllog_test/log.txt")
     log = mllog.MLPerfLog(
-        config.mllog_file, mllog.run_settings(config, "cpu-1"), 0, goes_on=False, evaluated=False
+        config.mllog_file, mllog.run_settings(config, "cpu-1", 8, 2), 0, goes_on=False, evaluated=False
     )
-    log.initialize(["a"], since=1.0)
-    log.run_start()
-    log.flush()
+    log.on_start(Start(0, 0, 20, ("a",), process_started=1.0, caches_dropped=False))
+    log.on_checkpoint(0)
     assert keys(mllog.read_events(config.mllog_file))[-1] == "run_start"
 
 
@@ -344,10 +346,8 @@ def test_every_way_out_ends_the_log(run_config, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(Loop, "_save", fail)
-    try:
+    with contextlib.suppress(ConfigError, KeyboardInterrupt):
         run(config)
-    except (ConfigError, KeyboardInterrupt):
-        pass
     assert (
         events_of(config)[-1]["metadata"] | {"status": "aborted", "reason": "failed", "epoch_num": 40}
         == events_of(config)[-1]["metadata"]

@@ -77,7 +77,7 @@ def full_result(**changes):
     return make_result(
         **{
             **dict(
-                majority_prediction="the",
+                baseline_prediction="the",
                 learning_rates={0: 0.0, 39: 5e-5, 400: 0.0},
                 examples=EXAMPLES,
                 scores={"f1": 0.885},

@@ -1,4 +1,4 @@
-"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, reports, parameter tables."""
+"""Reporting: metrics files that survive kills, progress on a terminal and in a log, results, parameters."""
 
 import io
 import json
@@ -12,26 +12,34 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from official.reporting import metrics as metrics_lib
 from official.reporting import plots as plots_lib
-from official.reporting import run_picture
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
+from official.reporting import run_picture
 from official.reporting import summary as summary_lib
+from official.reporting.metrics import MetricsWriter, read_metrics
+from official.reporting.observer import End, Evaluation, Start
+from official.reporting.tensorboard import TensorBoard
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # metrics
 
 
+END = End("finished", "", 1, 8)
+
+
 def write_steps(model_dir, steps, resume_step=None):
-    writer = metrics_lib.MetricsWriter(str(model_dir), resume_step)
+    writers = MetricsWriter(str(model_dir), resume_step), TensorBoard(str(model_dir), resume_step)
     for step in steps:
-        writer.write("train", step, {"samples": 8 * step, "loss": 10.0 / step, "learning_rate": 1e-3})
-    writer.close()
+        for writer in writers:
+            writer.on_interval(step, {"samples": 8 * step, "loss": 10.0 / step, "learning_rate": 1e-3})
+    for writer in writers:
+        writer.on_end(END)
+        writer.close()  # comes whatever happened, the end only in order
 
 
 def test_a_line_holds_split_step_samples_and_the_values(tmp_path):
-    writer = metrics_lib.MetricsWriter(str(tmp_path / "new" / "run"))
+    writer = MetricsWriter(str(tmp_path / "new" / "run"))
     writer.write(
         "eval",
         np.int64(7),
@@ -45,7 +53,7 @@ def test_a_line_holds_split_step_samples_and_the_values(tmp_path):
 
 
 def test_values_that_are_not_finite_are_null(tmp_path):
-    writer = metrics_lib.MetricsWriter(str(tmp_path))
+    writer = MetricsWriter(str(tmp_path))
     writer.write(
         "train",
         1,
@@ -84,7 +92,7 @@ def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path, resume_step, 
             b'{"split": "train", "step": 1}'
         )  # Whole but for its end of line: what comes next would be glued to it.
     write_steps(tmp_path, [9], resume_step)
-    assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == steps
+    assert [record["step"] for record in read_metrics(str(tmp_path))] == steps
 
 
 @pytest.mark.parametrize(
@@ -107,7 +115,7 @@ def test_damaged_lines_are_skipped(tmp_path, line):
     write_steps(tmp_path, [1])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
         file.write(line.encode("latin-1") + b"\n")
-    assert [record["step"] for record in metrics_lib.read_metrics(str(tmp_path))] == [1]
+    assert [record["step"] for record in read_metrics(str(tmp_path))] == [1]
     write_steps(tmp_path, [3], resume_step=2)
     assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
 
@@ -123,19 +131,21 @@ def test_an_untouched_file_is_not_rewritten(tmp_path):
 def test_filesystems_that_do_not_append():
     folder = "ram://test_reporting/run"
     write_steps(folder, [1, 2, 3])
-    writer = metrics_lib.MetricsWriter(folder, resume_step=2)
+    writer = MetricsWriter(folder, resume_step=2)
     writer.write("eval", 3, {"loss": 1.0})
     writer.flush()
-    assert [
-        (record["split"], record["step"]) for record in metrics_lib.read_metrics(folder + "/metrics.jsonl")
-    ] == [("train", 1), ("train", 2), ("eval", 3)]
+    assert [(record["split"], record["step"]) for record in read_metrics(folder + "/metrics.jsonl")] == [
+        ("train", 1),
+        ("train", 2),
+        ("eval", 3),
+    ]
     writer.close()
     assert len(tf.io.gfile.glob(folder + "/tensorboard/train/events.out.tfevents.*")) == 1
 
 
 def test_a_missing_metrics_file_holds_nothing(tmp_path):
-    assert metrics_lib.read_metrics(str(tmp_path)) == []
-    assert metrics_lib.read_metrics(str(tmp_path / "nothing.jsonl")) == []
+    assert read_metrics(str(tmp_path)) == []
+    assert read_metrics(str(tmp_path / "nothing.jsonl")) == []
 
 
 def test_tensorboard_shows_a_resumed_run_once(tmp_path):
@@ -152,7 +162,7 @@ def test_tensorboard_shows_a_resumed_run_once(tmp_path):
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # progress and log lines
 
 
@@ -191,61 +201,74 @@ VALUES = {
 }
 
 
+def progress_to(last_step: int, step: int = 0) -> progress_lib.Progress:
+    progress = progress_lib.Progress()
+    progress.on_start(Start(step, 8 * step, last_step, (), 0.0, caches_dropped=False))
+    return progress
+
+
+def evaluated(**values) -> Evaluation:
+    return Evaluation(1200, 9600, 16, {"samples": 9600, **values}, "mlm_accuracy", target=0.5, secs=2.0)
+
+
 def test_plain_progress(stderr, monkeypatch):
-    clock = iter([0.0, 20.0, 60.0])
+    clock = iter([0.0, 0.0, 20.0, 60.0])
     monkeypatch.setattr(progress_lib.time, "monotonic", lambda: next(clock))
     stream = stderr()
-    progress = progress_lib.Progress(4000, 0)
-    progress.update(400, VALUES)
-    progress.update(1200, {"loss": float("nan"), "mlm_accuracy": None, "sequences_per_sec": 0.46})
-    progress.message("evaluation of step 1200")
-    progress.close()
+    progress = progress_to(4000)
+    progress.on_steps(400, VALUES)
+    progress.on_steps(1200, {"loss": float("nan"), "mlm_accuracy": None, "sequences_per_sec": 0.46})
+    progress.on_evaluation(evaluated(mlm_accuracy=0.25))
+    progress.on_evaluation(evaluated(mlm_accuracy=float("nan")))  # an error says it
+    progress.on_end(END)
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in stream.getvalue().splitlines()]
-    assert (
-        lines
-        == [
-            "step  400/4000  loss 7.1234  mlm_accuracy 0.0523  lr 4.9e-03  1,412 seq/s  left 3:00",
-            "step 1200/4000  loss nan  0.46 seq/s  left 2:20",  # 40 s for 800 steps; the first update, with the compilation, does not count.
-            "evaluation of step 1200",
-        ]
-    )
+    assert lines == [
+        "step  400/4000  loss 7.1234  mlm_accuracy 0.0523  lr 4.9e-03  1,412 seq/s  left 3:00",
+        # 40 s for 800 steps; the first update, with the compilation, does not count.
+        "step 1200/4000  loss nan  0.46 seq/s  left 2:20",
+        "Evaluation at step 1200: mlm_accuracy 0.2500 (target 0.5), 2.0 s",
+    ]
 
 
 def test_plain_progress_of_many_loops_stays_short(stderr, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress_lib.time, "monotonic", lambda: now[0])
     stream = stderr()
-    progress = progress_lib.Progress(10_000, 0)
+    progress = progress_to(10_000)
     for step in range(1, 10_001):
-        progress.update(step, {})
+        progress.on_steps(step, {})
     assert len(stream.getvalue().splitlines()) == 101
     now[0] = 30.0
-    progress.update(9_950, {})  # A line after half a minute, however few the steps.
+    progress.on_steps(9_950, {})  # A line after half a minute, however few the steps.
     assert len(stream.getvalue().splitlines()) == 102
 
 
-def test_the_bar_on_a_terminal(stderr):
+@pytest.mark.parametrize("status", ["finished", "failed"])
+def test_the_bar_on_a_terminal(stderr, status):
     stream = stderr(terminal=True)
-    progress = progress_lib.Progress(4000, 200)
-    progress.update(400, VALUES)
-    progress.message("evaluation done")
+    progress = progress_to(4000, 200)
+    progress.on_first_step(201, 3.0)
+    progress.on_steps(400, VALUES)
+    progress.on_evaluation(evaluated(loss=2.0))
     logging.warning("slow disk")
-    progress.update(4000, VALUES)
-    progress.close()
+    progress.on_steps(4000, VALUES)
+    before = stream.getvalue()
+    progress.on_end(End(status, "", 4000, 8))
     logging.info("after")
     text = stream.getvalue()
     assert "step 200/4000" in text and "step 400/4000" in text and "step 4000/4000" in text
     assert "loss 7.1234  mlm 0.0523  lr 4.9e-03  1,412 seq/s  left " in text
-    for message in ("evaluation done", "WARNING: slow disk", "after"):  # Each on a line of its own.
+    for message in ("Evaluation at step 1200.*", "WARNING: slow disk", "after"):  # Each on a line of its own.
         assert re.search(rf"(^|[\r\n])\d\d:\d\d:\d\d {message}\n", text), text
-    assert not text.endswith("|")
+    stays = "step 4000/4000" in text[len(before) :]
+    assert stays == (status == "finished")
 
 
 def test_no_bar_where_only_warnings_are_asked_for(stderr):
     stream = stderr(terminal=True, verbosity=-1)
-    progress = progress_lib.Progress(10, 0)
-    progress.update(10, VALUES)
-    progress.message("unseen")
+    progress = progress_to(10)
+    progress.on_steps(10, VALUES)
+    progress.on_evaluation(evaluated(loss=2.0))
     progress.close()
     assert stream.getvalue() == ""
 
@@ -303,7 +326,7 @@ def test_format_secs(secs, text):
     assert progress_lib.format_secs(secs) == text
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # result
 
 
@@ -316,7 +339,7 @@ def make_result(**changes):
         eval_accuracy=0.31,
         eval_loss=np.float32(2.5),
         target=0.3,
-        majority_accuracy=0.05,
+        baseline_score=0.05,
         sequences_per_sec=412.3,
         wall_secs=61.2,
         checkpoint="run/ckpt-400",
@@ -408,7 +431,7 @@ def test_wrong_results_are_refused():
         result_lib.result_dict(make_result(scores={"step": 1}))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # picture
 
 
@@ -456,9 +479,9 @@ def test_picture_of_a_run():
     figure = run_picture.plot_run(
         fake_metrics(),
         target=0.28,
-        majority=0.05,
+        baseline=0.05,
         title="a run",
-        majority_name="always \u201cthe\u201d",
+        baseline_name="always \u201cthe\u201d",
         learning_rates=rates,
     )
     loss, accuracy, rate, throughput = figure.axes
@@ -535,7 +558,7 @@ def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # parameter table
 
 

@@ -30,8 +30,8 @@ def make_result(status="finished", **changes):
         samples=64_000,
         eval_accuracy=0.4,
         eval_loss=2.0,
-        majority_accuracy=0.06,
-        majority_prediction="the",
+        baseline_score=0.06,
+        baseline_prediction="the",
         config=config,
         checkpoint="run/ckpt-1000",
     )
@@ -180,7 +180,7 @@ def test_no_better_than_a_constant_says_which(status):
         == "Hardly better than always predicting \u201cthe\u201d"
     )
     older = verdict.judge(
-        [], make_result(eval_accuracy=0.06, majority_prediction=None, target_metric="accuracy")
+        [], make_result(eval_accuracy=0.06, baseline_prediction=None, target_metric="accuracy")
     )
     assert older.headline == "No better than always predicting the most frequent label"
 
@@ -217,10 +217,10 @@ def test_a_lost_process_is_no_divergence():
 
 def test_over_fitted():
     evaluations = lines("eval", [1.0, 0.8, 0.9, 1.1], steps=[250, 500, 750, 1000])
-    found = judge(falling(0.2), make_result(target_metric="accuracy", majority_accuracy=None), evaluations)
+    found = judge(falling(0.2), make_result(target_metric="accuracy", baseline_score=None), evaluations)
     assert found.headline == "Over-fitted after step 500" and "0.800 at step 500 to 1.100" in found.sentence
     assert judge(falling(0.2), make_result("success"), evaluations).headline == "Target reached"
-    rising = make_result(target_metric="accuracy", majority_accuracy=None)
+    rising = make_result(target_metric="accuracy", baseline_score=None)
     better = judge(
         falling(0.2),
         rising,
@@ -241,8 +241,8 @@ def test_a_task_that_keeps_its_best_is_judged_by_it():
         target_metric="f1",
         eval_accuracy=0.4,
         scores={"f1": 0.6, "best_step": 500},
-        majority_accuracy=0.5,
-        majority_prediction="1",
+        baseline_score=0.5,
+        baseline_prediction="1",
     )
     assert judge(falling(), best).sentence.startswith(
         "F1 0.600 at step 500; always predicting \u201c1\u201d scores 0.500."
@@ -271,13 +271,13 @@ def test_interrupted_evaluated_and_nothing_known():
             config={"do_train": False},
             reason="evaluated at step 60",
             target_metric="f1",
-            majority_accuracy=None,
+            baseline_score=None,
         ),
     )
     assert evaluated.headline == "Evaluated at step 60" and evaluated.sentence == "F1 0.400 at step 1,000."
     assert (
         verdict.judge(
-            [], make_result(eval_accuracy=None, eval_loss=None, majority_accuracy=None, config={})
+            [], make_result(eval_accuracy=None, eval_loss=None, baseline_score=None, config={})
         ).headline
         == "All steps done"
     )
@@ -285,14 +285,12 @@ def test_interrupted_evaluated_and_nothing_known():
 
 def test_repeats_are_compared_with_a_constant_too():
     scores = {"accuracy": 0.70, "accuracy_std": 0.02}
-    result = make_result(
-        target_metric="accuracy", scores=scores, majority_accuracy=0.6, majority_prediction="1"
-    )
+    result = make_result(target_metric="accuracy", scores=scores, baseline_score=0.6, baseline_prediction="1")
     good = verdict.judge_repeats(result, 3)
     assert (
         good.headline == "3 runs done"
         and "0.700 \u00b1 0.020" in good.sentence
         and "\u201c1\u201d scores 0.600" in good.sentence
     )
-    result.majority_accuracy = 0.68
+    result.baseline_score = 0.68
     assert verdict.judge_repeats(result, 3).headline == "Hardly better than always predicting \u201c1\u201d"

@@ -66,7 +66,7 @@ def test_without_a_vocabulary_ids_stand_for_words():
 
 
 def test_long_sequences_are_cut():
-    row = sequence(["the"] * 400, {at: "[MASK]" for at in range(0, 400, 20)}, ["the"] * 20)
+    row = sequence(["the"] * 400, dict.fromkeys(range(0, 400, 20), "[MASK]"), ["the"] * 20)
     item = examples.masked_sequence(row, examples.word_of(Vocabulary(WORDS, "")))
     assert len(text_of(item["texts"][0])) < 1000 and item["texts"][0][-1] == [" \u2026", ""]
     assert item["facts"][-2] == ["\u2026", "14 more masked"]

@@ -1,4 +1,4 @@
-"""Fine-tuning end to end on small files: what can be learned is learned, the best checkpoint counts, nothing depends on devices or padding."""
+"""Fine-tuning end to end: what can be learned is learned, the best checkpoint counts, devices do not."""
 
 import json
 import os
@@ -18,99 +18,17 @@ from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import finish, repeats, runner
 from official.training.loop import Loop
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
-
-WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"
-    " sky sea sun hat".split()
-)
-COLOURS = ("red", "blue", "green")
-
-
-@pytest.fixture(name="vocab_file")
-def _vocab_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text(
-        "\n".join([*WORDS, *(f"word{number}" for number in range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
-    )
-    return str(path)
-
-
-@pytest.fixture(name="make")
-def _make(tmp_path, vocab_file):
-    """Returns a function that builds a fine-tuning configuration."""
-
-    def make(task: str, model_dir: str = "run", **settings):
-        defaults = dict(
-            task=task,
-            model={**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48},
-            model_dir=str(tmp_path / model_dir),
-            vocab_file=vocab_file,
-            max_seq_length=48,
-            train_batch_size=8,
-            eval_batch_size=8,
-            learning_rate=5e-3,
-            steps_per_loop=5,
-            distribution_strategy="one_device",
-            decay_from="warmup_end",
-            do_eval=True,
-        )
-        return config_lib.build_config([("test", {**defaults, **settings})])
-
-    return make
+from tests.fine_tuning_files import COLOURS
 
 
 def run(config):
     return runner.run(config, TASKS[config.task])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # SQuAD
-
-
-def squad_json(count: int, seed: int, impossible: bool = False) -> dict:
-    """Questions about colours: "what is the box ?" is answered by the colour before the word."""
-    generator = np.random.default_rng(seed)
-    things = ["ball", "box", "sky", "sea", "sun", "hat"]
-    paragraphs = []
-    for number in range(count):
-        chosen = generator.permutation(things)[:3]
-        colours = generator.choice(COLOURS, 3)
-        context = " . ".join(f"the {colour} {thing}" for colour, thing in zip(colours, chosen))
-        absent = impossible and number % 3 == 0
-        thing, colour = (things[0], "") if absent else (chosen[0], colours[0])
-        absent = absent and things[0] not in chosen
-        if not absent and not colour:
-            thing, colour = chosen[0], colours[0]
-        answers = (
-            [] if absent else [{"text": str(colour), "answer_start": context.index(f"{colour} {thing}")}]
-        )
-        question = {"id": f"q{number}", "question": f"what is the {thing} ?", "answers": answers}
-        paragraphs.append(
-            {"context": context, "qas": [question | ({"is_impossible": absent} if impossible else {})]}
-        )
-    return {"version": "v2.0" if impossible else "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
-
-
-@pytest.fixture(name="squad")
-def _squad(tmp_path, make):
-    """Returns a function that builds a configuration with small SQuAD files."""
-
-    def squad(impossible=False, **settings):
-        for name, seed, count in (("train", 1, 64), ("dev", 2, 20)):
-            (tmp_path / f"{name}.json").write_text(json.dumps(squad_json(count, seed, impossible)))
-        defaults = dict(
-            train_file=str(tmp_path / "train.json"),
-            predict_file=str(tmp_path / "dev.json"),
-            max_query_length=8,
-            num_train_epochs=2,
-            version_2_with_negative=impossible,
-            cache_dir=str(tmp_path / "cache"),
-        )
-        return make("squad", **{**defaults, **settings})
-
-    return squad
 
 
 @pytest.mark.parametrize("impossible", [False, True])
@@ -160,8 +78,8 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
     )
     rows = written["tables"]["Score by question word"][1:]
     assert all(0 <= value <= 1 for row in rows for value in row[2:])
-    assert impossible == (result.majority_prediction == "no answer") and (
-        not impossible or 0 < result.majority_accuracy < 1
+    assert impossible == (result.baseline_prediction == "no answer") and (
+        not impossible or 0 < result.baseline_score < 1
     )
 
 
@@ -317,7 +235,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
     assert repeats.run(config, TASKS["squad"]).reason == "3 runs done"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # GLUE
 
 
@@ -345,7 +263,7 @@ def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
     assert bool(result.tables) != task.is_regression
     titles = [group["title"] for group in result.examples]
     assert titles == ["Largest errors"] if task.is_regression else titles in ([], ["Confident mistakes"])
-    constant = float(result.majority_prediction) if task.is_regression else result.majority_prediction
+    constant = float(result.baseline_prediction) if task.is_regression else result.baseline_prediction
     assert 0 <= constant <= 5 if task.is_regression else constant in task.labels
     if result.tables:
         assert sum(sum(row[1:]) for row in result.tables["Confusion matrix"][1:]) == 9
@@ -368,7 +286,7 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
         )
     settings = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"))
     learned = run(make("glue", model_dir="learned", num_train_epochs=6, **settings))
-    assert learned.scores["accuracy"] > learned.majority_accuracy + 0.2
+    assert learned.scores["accuracy"] > learned.baseline_score + 0.2
     # A few small steps: later, rounding has grown into differences.
     settings |= dict(num_train_epochs=1, stop_steps=6, learning_rate=1e-4)
     one = run(make("glue", model_dir="one", **settings))
@@ -387,7 +305,7 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
     assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------
 # Settings
 
 

@@ -1,31 +1,22 @@
-"""What a run keeps beside its weights: its vocabulary, whether text is lower-cased, and its labels; and what finds it there."""
+"""What a run keeps beside its weights, vocabulary, capitals and labels, and what finds it there."""
 
 import json
 import os
-import sys
-import types
 
 import pytest
 
+from official import inference
 from official.checkpoint.convert import convert
 from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
 from official.tasks import TASKS
 from official.training import kept_files, runner
-from tests.conftest import ROOT, TINY
+from tests.conftest import TINY
 from tests.data.glue.test_glue_data import write_split
-from tests.tasks.test_fine_tuning import run  # fixtures  # pylint: disable=unused-import
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import ask  # pylint: disable=wrong-import-position
-import classify  # pylint: disable=wrong-import-position
-import fine_tuned  # pylint: disable=wrong-import-position
 
 
-def given(folder, **flags):
-    return types.SimpleNamespace(
-        **{"checkpoint": str(folder), "vocab_file": None, "do_lower_case": None, **flags}
-    )
+def run(config):
+    return runner.run(config, TASKS[config.task])
 
 
 def test_what_is_missing_is_written_and_nothing_else(tmp_path):
@@ -66,23 +57,21 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
         run(squad(num_train_epochs=2))
     assert (tmp_path / "run" / "vocab.txt").read_bytes() == kept
     os.remove(vocab_file)
-    config, model, vocabulary = fine_tuned.load(given(tmp_path / "run"), "squad")
-    assert vocabulary.do_lower_case and ask.make_answerer(config, model, vocabulary, "The red ball")(
-        "what is the ball?"
-    )
+    model = inference.load(str(tmp_path / "run"))
+    assert model.source.vocabulary.do_lower_case and model.answers("what is the ball?", "The red ball")
     os.remove(tmp_path / "run" / "vocab.txt")
-    with pytest.raises(ConfigError, match="vocab.txt: No such file"):
-        fine_tuned.load(given(tmp_path / "run"), "squad")
+    with pytest.raises(ConfigError, match="vocab.txt is not there any more"):
+        inference.load(str(tmp_path / "run"))
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     (tmp_path / "run" / "config.json").write_text(
         json.dumps({name: value for name, value in settings.items() if name != "vocab_file"})
     )
-    with pytest.raises(ConfigError, match="its config.json names no vocabulary. Give --vocab_file=PATH"):
-        fine_tuned.load(given(tmp_path / "run"), "squad")
+    with pytest.raises(ConfigError, match="has no vocabulary beside it. Give --vocab_file=PATH"):
+        inference.load(str(tmp_path / "run"))
     for damaged in ("[]", "{"):
         (tmp_path / "run" / "config.json").write_text(damaged)
         with pytest.raises(ConfigError, match="config.json: "):
-            fine_tuned.load(given(tmp_path / "run"), "squad")
+            inference.load(str(tmp_path / "run"))
 
 
 def test_a_glue_run_keeps_its_labels_and_exports_them(make, tmp_path, vocab_file):
@@ -90,9 +79,9 @@ def test_a_glue_run_keeps_its_labels_and_exports_them(make, tmp_path, vocab_file
         write_split(tmp_path / "glue", glue_tasks.find_task("mnli"), split, rows=rows)
     run(make("glue", glue_task="mnli", data_dir=str(tmp_path / "glue"), num_train_epochs=1))
     os.remove(vocab_file)
-    label, texts = classify.make_labeller(*fine_tuned.load(given(tmp_path / "run"), "glue"))
+    model = inference.load(str(tmp_path / "run"))
     names = ["contradiction", "entailment", "neutral"]
-    assert texts == 2 and label(["the red ball", "a ball"]).split()[0] in names
+    assert model.texts_of_a_row == 2 and model.classify("the red ball", "a ball").label in names
     convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "hf"))
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert list(config["id2label"].values()) == names and config["architectures"] == [

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-import types
 
 import numpy as np
 import pytest
@@ -17,12 +16,12 @@ from tensorflow.python.framework import (
 
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
+from official.optimization.state import restored
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluation, interval, own_folder, runner
-from official.training import step as step_lib
 from official.training.loop import Loop
-from tests.tasks.test_fine_tuning import _make, _squad, _vocab_file  # noqa: F401  # pylint: disable=unused-import  # fixtures
+from official.training.outcome import Outcome
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 
@@ -263,7 +262,7 @@ def test_restored_variables_are_kept_by_the_host():
         np.array(7, np.int64),
     ]
     variables = [tf.Variable(value) for value in values]
-    with step_lib.restored(variables):
+    with restored(variables):
         for variable in variables:
             variable.assign(variable + 1)
     for variable, value in zip(variables, values):
@@ -317,7 +316,5 @@ def test_totals_survive_a_file_to_the_last_bit():
 
 @pytest.mark.parametrize("first,step,expected", [(10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)])
 def test_starting_up_lasts_until_training_is_at_its_speed(first, step, expected):
-    loop = types.SimpleNamespace(
-        process_started=100.0, outcome=types.SimpleNamespace(first_step_secs=first, step_secs=step)
-    )
-    assert runner._startup_secs(loop, 103.0) == pytest.approx(expected)
+    found = Outcome(first_step_secs=first, step_secs=step)
+    assert found.startup_secs(process_started=100.0, run_started=103.0) == pytest.approx(expected)

@@ -22,11 +22,13 @@ from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.optimization import gradients as gradients_lib
-from official.reporting.metrics import MetricsWriter, read_metrics
-from official.reporting.mllog import MLPerfLog, SilentLog
+from official.optimization import replica_step
+from official.reporting.metrics import read_metrics
+from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import own_folder, runner
+from official.training import earlier as earlier_lib
+from official.training import own_folder, runner, starting
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
@@ -39,25 +41,14 @@ def make_config(make_config):
     return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
 
 
-def make_loop(config) -> Loop:
+def make_loop(config, observers=(), plan=None) -> Loop:
     strategy = strategy_lib.make_strategy(config)
     task = TASKS["pretrain"](config)
     task.find_data()
-    state = step_lib.make_state(config, task, strategy)
+    state = starting.make_state(config, task.build_model, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
-    plan = make_batch_plan(config, strategy.num_replicas_in_sync)
-    return Loop(
-        config,
-        task,
-        state,
-        strategy,
-        plan,
-        manager,
-        MetricsWriter(config.model_dir),
-        SilentLog(),
-        Interruption(),
-        {},
-    )
+    plan = plan or make_batch_plan(config, strategy.num_replicas_in_sync)
+    return Loop(config, task, state, strategy, plan, manager, list(observers), Interruption(), {})
 
 
 def run_steps(loop, iterator, steps: int) -> dict:
@@ -112,7 +103,9 @@ def reduced_sizes(config, kind) -> collections.Counter:
     """Returns how often the replicas' part of a step has an all-reduce, an operation of type `kind`, of so
     many numbers."""
     loop = make_loop(config)
-    gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    gradients = replica_step.make_replica_gradients(
+        config, loop.task, loop.state, config.num_accumulation_steps
+    )
     step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
     operations = step.get_concrete_function(next(loop._train_iterator())).graph.get_operations()
     shapes = [operation.inputs[0].shape for operation in operations if operation.type == kind]
@@ -198,14 +191,16 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         clip_norm=0.5,
     )
     loop = make_loop(config)
-    batch = next(iter(loop.task.train_dataset(8, 0, 0, 1)))
+    batch = next(iter(loop.task.train_dataset(8, 8, 0, 0, 1)))
     factor = 0.5 if scale_loss else 1.0
     expected = None
     for gradients in local_gradients(loop, batch, 4):
         clipped, norm = tf.clip_by_global_norm([gradient * factor for gradient in gradients], 0.5)
         assert norm > 0.5  # else the test would not see where clipping happens
         expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
-    replica_gradients = step_lib.make_replica_gradients(config, loop.task, loop.state)
+    replica_gradients = replica_step.make_replica_gradients(
+        config, loop.task, loop.state, config.num_accumulation_steps
+    )
     distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
     ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
     first = lambda value: loop.strategy.experimental_local_results(value)[0]
@@ -345,11 +340,11 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
 
 
 def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
-    """They are looked at after run_stop, so that no timed region pays for them; 5 rows are fewer than the
-    replicas have room for."""
+    """They are looked at after the end of the training, so that no timed region pays for them; 5 rows are
+    fewer than the replicas have room for."""
     events = []
     monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
-    monkeypatch.setattr(MLPerfLog, "run_stop", _noting(events, MLPerfLog.run_stop))
+    monkeypatch.setattr(MLPerfLog, "on_end", _noting(events, MLPerfLog.on_end))
     files = record_files(files=1, records=5)
     shared = dict(
         input_files=files, do_eval=True, num_eval_samples=5, num_steps_per_epoch=1, learning_rate=0.0
@@ -358,7 +353,7 @@ def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, recor
         run(make_config(**shared)),
         run(make_config(**shared, **replicas(2), model_dir=make_config().model_dir + "-2")),
     )
-    assert events[:2] == ["run_stop", "example_outputs"]
+    assert events[:2] == ["on_end", "example_outputs"]
     assert one.examples == two.examples and len(one.examples[0]["items"]) == 5
     assert (
         run(
@@ -601,7 +596,7 @@ def test_other_random_records_are_another_evaluation(make_config):
     def earlier(config):
         os.makedirs(config.model_dir, exist_ok=True)
         (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
-        return runner._Earlier(config.model_dir)
+        return earlier_lib.Earlier(config.model_dir)
 
     random = earlier(make_config())
     assert random.evaluates_like(make_config())
@@ -669,7 +664,10 @@ def test_replicas_read_the_dataset_itself():
     ):
         contexts = []
         assert (
-            strategy_lib.distribute(lambda context: contexts.append(context) or dataset, strategy) is dataset
+            strategy_lib.distribute(
+                lambda context, found=contexts: found.append(context) or dataset, strategy
+            )
+            is dataset
         )
         assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
         values = [
@@ -727,7 +725,7 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, mess
         saved = json.loads(config_lib.to_json(config))
         saved["model"]["hidden_act"] = name
         (tmp_path / "config.json").write_text(json.dumps(saved))
-        runner._Earlier(str(tmp_path)).check_model(config)
+        earlier_lib.Earlier(str(tmp_path)).check_model(config)
         with pytest.raises(ConfigError, match=message):
-            runner._Earlier(str(tmp_path)).check_model(make_config(change))
-    runner._Earlier(str(tmp_path / "nowhere")).check_model(config)
+            earlier_lib.Earlier(str(tmp_path)).check_model(make_config(change))
+    earlier_lib.Earlier(str(tmp_path / "nowhere")).check_model(config)

@@ -1,5 +1,5 @@
-"""TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's BertPretrainer or its
-encoder, tensors under the full names of the Keras variables.
+"""TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's
+BertPretrainer or its encoder, tensors under the full names of the Keras variables.
 
 Their attention kernels are split by head: H is the hidden size, A the number of heads, K the size of one.
 Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its converter of TF1 checkpoints.
@@ -7,14 +7,13 @@ Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its conv
 
 import re
 
-from official.checkpoint.formats import canonical, table
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped, Transposed
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.format import Format, Progress
+from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.table import Mapped, Transposed
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.options import Options
 from official.config import ConfigError
-
-TITLE = "Model Garden TF2"
 
 _HEAD_SIZE = 64  # of every published BERT
 _LAYER, _OURS = "transformer/layer_{layer}", "bert/encoder/layer_{layer}"
@@ -233,6 +232,13 @@ def _num_heads(hidden_size: int, options: Options) -> int:
     return heads
 
 
+def write(tensors: Tensors, prefix: str, options: Options, progress: Progress) -> None:
+    """Writes tensors of this format into the tree of objects that the published models have."""
+    from official.checkpoint.containers import object_bundle  # here, as TensorFlow comes with it
+
+    object_bundle.write(tensors, prefix, progress, object_paths(list(tensors)))
+
+
 def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
     """Returns where variables are in the tree of objects under `model`: a pretrainer's where there are heads,
     else an encoder's.
@@ -264,3 +270,15 @@ def _object_paths(name: str, layers: int, encoder: str) -> tuple[str, ...]:
 def _layer_number(name: str) -> int | None:
     found = re.match(r"transformer/layer_(\d+)/", name)
     return int(found.group(1)) if found else None
+
+
+FORMAT = Format(
+    name="garden",
+    title="Model Garden TF2",
+    container="object_bundle",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    precedence=11,
+    heads_of=heads_of,
+    writer=write,
+)

@@ -1,17 +1,16 @@
-"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles. Their names are the canonical ones.
+"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles under the canonical names.
 
-Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`). The names of the other
-formats for these, `lamb_m` and `lamb_v`, are read too.
+Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`).
+The names of the other formats for these, `lamb_m` and `lamb_v`, are read too.
 """
 
 import re
 
-from official.checkpoint.formats import canonical, table
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped
-from official.checkpoint.formats.tensors import Tensors
-
-TITLE = "Google TF1"
+from official.checkpoint.format import Format
+from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
 
 _WEIGHTS = {name: name for name in canonical.WEIGHTS}
 TABLE = {
@@ -45,3 +44,14 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 def _common_name(name: str) -> str:
     return re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))
+
+
+FORMAT = Format(
+    name="google",
+    title="Google TF1",
+    container="bundle",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    signature="bert/.*",
+    precedence=1,
+)

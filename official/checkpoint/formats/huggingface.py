@@ -1,26 +1,34 @@
 """Hugging Face's BERT: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
 
-Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the LayerNorm names `gamma`
-and `beta` of files that were made from TensorFlow's long ago. The output matrix of the masked-LM head is the word embedding table:
-`cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`, which are compared and left out on reading and not
-written, as transformers itself does not write them and ties them when it loads. A model in which they differ (untied) is refused.
+Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
+LayerNorm names `gamma` and `beta` of files that were made from TensorFlow's long ago. The output matrix of
+the masked-LM head is the word embedding table: `cls.predictions.decoder` holds copies of it and of
+`cls.predictions.bias`, which are compared and left out on reading and not written, as transformers itself
+does not write them and ties them when it loads. A model in which they differ (untied) is refused.
 """
 
 import re
 
 import numpy as np
 
-from official.checkpoint.formats import canonical, table
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped, Transposed
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint import hf_config
+from official.checkpoint.containers import hf_folder
+from official.checkpoint.format import Format, Progress
+from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping.table import Mapped, Transposed
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Option, Options
 from official.config import ConfigError
 
-TITLE = "Hugging Face"
 PREFIX = "bert."
-ACTIVATION = "gelu_erf"  # what transformers takes where no config.json says it
+HF_PREFIX = Option(
+    "hf_prefix",
+    None,
+    "names begin with bert. (unset: where there is a head, as transformers has it).",
+    for_target=True,
+)
 
-_WEIGHTS = {
+_WEIGHTS: table.Table = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
     "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
     "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
@@ -118,7 +126,8 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
     has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
-    if not (has_head if options.hf_prefix is None else options.hf_prefix):
+    with_prefix = options.get(HF_PREFIX)
+    if not (has_head if with_prefix is None else with_prefix):
         mapped.tensors = {name.removeprefix(PREFIX): tensor for name, tensor in mapped.tensors.items()}
     return mapped
 
@@ -142,3 +151,34 @@ def _common_name(name: str, tensors: Tensors) -> str:
     if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
         return "cls.predictions.bias"  # of the two tied ones, the one that was saved
     return PREFIX + name if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
+    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives a
+    vocabulary, that.
+
+    Args:
+      tensors: {Hugging Face's name: tensor}, read here one after the other.
+      folder: made where it is not there.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
+      progress: called with the bytes written since the last call.
+
+    Raises:
+      ConfigError: where the number of heads or the vocabulary does not fit the tensors.
+    """
+    hf_folder.write(tensors, folder, progress, hf_config.files(tensors, options))
+
+
+FORMAT = Format(
+    name="huggingface",
+    title="Hugging Face",
+    container="hf_folder",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    aliases=("hf",),
+    precedence=13,
+    options=(HF_PREFIX,),
+    usual_activation="gelu_erf",  # what transformers takes where no config.json says it
+    brings_companions=True,
+    writer=write,
+)

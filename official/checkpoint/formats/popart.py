@@ -1,29 +1,29 @@
 """Graphcore's PopART BERT: names of the initializers in its ONNX files.
 
-Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H] and query, key and
-value side by side. What PopART's own training saved is read too, which differs by its settings:
+Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H]
+and query, key and value side by side. What PopART's own training saved is read too, which differs by its
+settings:
 
   QKV               or apart, as Q, K and V; the bias endings are `_bias` or `_Bias`.
-  Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The size H of
-                    Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
+  Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
+                    size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
   Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
 
-The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies them by the loss scale
-and its square while it trains, and a file does not say by how much.
+The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies
+them by the loss scale and its square while it trains, and a file does not say by how much.
 """
 
 import re
 
-from official.checkpoint.formats import canonical, graphcore, table
-from official.checkpoint.formats import tensors as tensors_lib
-from official.checkpoint.formats.graphcore import Stack
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped, Transposed
-from official.checkpoint.formats.tensors import Tensor, Tensors
+from official.checkpoint.format import ENCODER_NAMES, Format
+from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.stacks import Stack
+from official.checkpoint.mapping.table import Mapped, Transposed
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.options import Options
 
-TITLE = "Graphcore PopART"
-
-_WEIGHTS = {
+_WEIGHTS: table.Table = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
     "bert/embeddings/position_embeddings": "Embedding/Positional_Dict",
     "bert/embeddings/token_type_embeddings": "Embedding/Segment_Dict",
@@ -84,12 +84,12 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     that cannot be parted."""
     names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
-    rest, words = graphcore.join_rows(upright)
-    rest, parts = graphcore.unstack(rest, _STACKS)
+    rest, words = blocks.join_rows(upright)
+    rest, parts = stacks.unstack(rest, _STACKS)
     mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
     table.restore_names(mapped, names, doubled)
     mapped.tensors |= words
-    graphcore.add_zero_biases(mapped)
+    biases.add_zero_biases(mapped)
     return mapped
 
 
@@ -97,7 +97,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives PopART's names."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _reason(name) for name in mapped.dropped}
-    rest, wholes = graphcore.stack(mapped.tensors, _STACKS)
+    rest, wholes = stacks.stack(mapped.tensors, _STACKS)
     mapped.tensors = {_file_name(name): tensor for name, tensor in {**rest, **wholes}.items()}
     return mapped
 
@@ -110,7 +110,7 @@ def keeps_float32(name: str) -> bool:
 
 def _common_name(name: str, tensors: Tensors) -> str:
     """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as
-    `graphcore` names it."""
+    `blocks` names it."""
     common = name
     for slot, prefix in _SLOT_PREFIXES.items():
         if name.startswith(prefix):
@@ -144,3 +144,15 @@ def _reason(name: str) -> str:
     if name.startswith(canonical.CLASSIFIER_HEAD):
         return "PopART's BERT has no classifier"
     return "moments of Adam; PopART's are read as LAMB's"
+
+
+FORMAT = Format(
+    name="popart",
+    title="Graphcore PopART",
+    container="onnx_file",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    precedence=12,
+    encoder_names=rf"{ENCODER_NAMES}|^(Layer\d+|Embedding)/",
+    keeps_float32=keeps_float32,
+)

@@ -1,33 +1,37 @@
-"""GroupBERT checkpoints of Graphcore's research code: name-based bundles, all names in the scope `all/`, GroupNorm for LayerNorm.
+"""GroupBERT checkpoints of Graphcore's research code: name-based bundles, all names in the scope `all/`,
+GroupNorm for LayerNorm.
 
-The values are those of `graphcore` under other names: TABLE has GroupBERT's, BASELINE_TABLE (`baseline`) those of the plain BERT that it
-was compared with. Joined are query, key and value kernels (`attention/qkv/weight` [H, 3H]), and values and gates of the gated unit
-(`conv/pre/weight` [H, 2H], `conv/pre/bias` [2H]). Word embeddings are whole or in blocks s0, s1, ..., as in `graphcore`.
+The values are those of `graphcore` under other names: TABLE has GroupBERT's, BASELINE_TABLE (`baseline`)
+those of the plain BERT that it was compared with. Joined are query, key and value kernels
+(`attention/qkv/weight` [H, 3H]), and values and gates of the gated unit (`conv/pre/weight` [H, 2H],
+`conv/pre/bias` [2H]). Word embeddings are whole or in blocks s0, s1, ..., as in `graphcore`.
 
 Decided where the published converter leaves it open:
-  Scope           the published reader strips `all/` where it is there. So does this one: names without it are read too.
-  Baseline        the published converter reads it and refuses to write it. Its reader tells the names, and they are written here: one
-                  feed-forward layer `boom` without a number, no mixer, and `postnorm` after attention and `boom`. `boom1` is no
-                  baseline name: the published reader makes `layer_01` of it.
-  Key bias        the published GroupBERT files have none (it adds the same to all scores of a query, so the softmax takes it out
-                  again). It is dropped on writing and zeros on reading. Of the baseline it is kept: nothing published forbids it,
-                  and BERT's own is not zero.
-  global_step     dropped both ways, as published: with it go the optimizer slots, whose names here are not published, and a run that
-                  starts from weights alone starts at step 0.
+  Scope           the published reader strips `all/` where it is there. So does this one: names without it are
+                  read too.
+  Baseline        the published converter reads it and refuses to write it. Its reader tells the names, and
+                  they are written here: one feed-forward layer `boom` without a number, no mixer, and
+                  `postnorm` after attention and `boom`. `boom1` is no baseline name: the published reader
+                  makes `layer_01` of it.
+  Key bias        the published GroupBERT files have none (it adds the same to all scores of a query, so the
+                  softmax takes it out again). It is dropped on writing and zeros on reading. Of the baseline
+                  it is kept: nothing published forbids it, and BERT's own is not zero.
+  global_step     dropped both ways, as published: with it go the optimizer slots, whose names here are not
+                  published, and a run that starts from weights alone starts at step 0.
   Classifier      as in `graphcore`, under `all/`.
 """
 
 import re
 
-from official.checkpoint.formats import canonical, graphcore, table
-from official.checkpoint.formats.graphcore import Stack
-from official.checkpoint.formats.options import Options
-from official.checkpoint.formats.table import Mapped
-from official.checkpoint.formats.tensors import Tensors
+from official.checkpoint.format import Format
+from official.checkpoint.formats import graphcore
+from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
+from official.checkpoint.mapping.stacks import Stack
+from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
 from official.config import ConfigError
 from official.io.errors import shortened
-
-TITLE = "Graphcore's GroupBERT research"
 
 _SCOPE = "all/"
 _LAYER = {
@@ -100,7 +104,7 @@ _FINAL_NORM = {
 
 def _table(rest: table.Table, layer: table.Table) -> table.Table:
     prefix = "bert/encoder/layer_{layer}"
-    layers = {f"{prefix}/{ours}": f"{prefix}/{theirs}" for ours, theirs in (layer | _BIASES).items()}
+    layers = {f"{prefix}/{ours}": f"{prefix}/{theirs}" for ours, theirs in {**layer, **_BIASES}.items()}
     return {**rest, **layers, **dict.fromkeys(canonical.COUNTERS)}
 
 
@@ -110,7 +114,7 @@ BASELINE_TABLE = _table(_REST, _BASELINE_LAYER)
 
 _GLU = "bert/encoder/layer_{layer}/convolution/pre/glu"
 _STACKS = (
-    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", graphcore.QKV_KERNELS),
+    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", stacks.QKV_KERNELS),
     Stack(
         "bert/encoder/layer_{layer}/conv/pre/weight",
         (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel"),
@@ -137,10 +141,10 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is
         on for GroupBERT's names.
     """
-    weights, dropped = graphcore.without(tensors, _STATE)
+    weights, dropped = table.without(tensors, _STATE)
     inside = _strip_scope(weights)
-    rest, words = graphcore.join_rows(inside)
-    rest, parts = graphcore.unstack(rest, _STACKS)
+    rest, words = blocks.join_rows(inside)
+    rest, parts = stacks.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
         _names_in_file(inside, options), graphcore.METRICS, rest
     )
@@ -148,7 +152,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     _restore_scope(mapped, weights)
     mapped.tensors |= {**words, **parts}
     mapped.dropped |= dropped
-    graphcore.add_zero_biases(mapped)
+    biases.add_zero_biases(mapped)
     return mapped
 
 
@@ -159,12 +163,15 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is
         not what the model is.
     """
-    weights, dropped = graphcore.without(
-        tensors, _STATE | graphcore.left_out(options) | ({} if options.baseline else _KEY_BIAS)
+    weights, dropped = table.without(
+        tensors,
+        _STATE | graphcore.left_out(options) | ({} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS),
     )
-    rest, wholes = graphcore.stack(weights, _STACKS)
+    rest, wholes = stacks.stack(weights, _STACKS)
     mapped = table.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
-    mapped.tensors = graphcore.split_rows({**mapped.tensors, **wholes}, options.num_embeddings_splits)
+    mapped.tensors = blocks.split_rows(
+        {**mapped.tensors, **wholes}, options.get(graphcore.NUM_EMBEDDINGS_SPLITS)
+    )
     mapped.dropped |= dropped
     graphcore.copy_pooler(mapped)
     mapped.tensors = {_SCOPE + name: tensor for name, tensor in mapped.tensors.items()}
@@ -179,14 +186,14 @@ def keeps_float32(name: str) -> bool:
 
 
 def _names_in_file(tensors: Tensors, options: Options) -> table.Table:
-    """Returns the table to read with. The names tell the baseline, so that reading needs no option. Raises
+    """Returns the table to read with. The names tell plain BERT, so that reading needs no option. Raises
     ConfigError as `_names`."""
-    baseline = options.baseline or any(
+    plain = options.get(graphcore.PLAIN_BERT) or any(
         re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors
     )
-    if baseline and not _has_convolutions(tensors):
+    if plain and not _has_convolutions(tensors):
         return BASELINE_TABLE
-    return _names(tensors, options) if options.baseline else TABLE
+    return _names(tensors, options) if options.get(graphcore.PLAIN_BERT) else TABLE
 
 
 def _has_convolutions(tensors: Tensors) -> bool:
@@ -196,18 +203,19 @@ def _has_convolutions(tensors: Tensors) -> bool:
 def _names(tensors: Tensors, options: Options) -> table.Table:
     """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
     layers are the other's."""
+    plain = options.get(graphcore.PLAIN_BERT)
     groupbert = _has_convolutions(tensors)
-    if table.layers_of(tensors) and groupbert == options.baseline:
+    if table.layers_of(tensors) and groupbert == plain:
         found, advice = (
             ("convolutions: it is GroupBERT", "Leave out")
             if groupbert
             else ("no convolutions: it is BERT", "Add")
         )
         raise ConfigError(
-            f"The checkpoint's layers have {found}, and --baseline is {'on' if options.baseline else 'off'}. "
-            f"{advice} --baseline."
+            f"The checkpoint's layers have {found}, and --baseline is {'on' if plain else 'off'}."
+            f" {advice} --baseline."
         )
-    return BASELINE_TABLE if options.baseline else TABLE
+    return BASELINE_TABLE if plain else TABLE
 
 
 def _strip_scope(tensors: Tensors) -> Tensors:
@@ -226,3 +234,19 @@ def _restore_scope(mapped: Mapped, tensors: Tensors) -> None:
     in_file = {name.removeprefix(_SCOPE): name for name in tensors}
     mapped.unmatched = [in_file[name] for name in mapped.unmatched]
     mapped.dropped = {in_file[name]: reason for name, reason in mapped.dropped.items()}
+
+
+FORMAT = Format(
+    name="research",
+    title="Graphcore's GroupBERT research",
+    container="bundle",
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    signature=f"{_SCOPE}.*",
+    precedence=4,
+    partners={"graphcore": "apps"},  # research2apps and apps2research, as published
+    options=(*graphcore.OPTIONS, graphcore.PLAIN_BERT),
+    as_source={"precision": 16},
+    as_target={"precision": 16},
+    keeps_float32=keeps_float32,
+)

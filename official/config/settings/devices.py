@@ -75,7 +75,8 @@ class Devices:
     fused_ops: bool = setting(
         True,
         "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few "
-        "passes over memory; without it TensorFlow's operations and tensorflow-addons' optimizers, equal "
+        "passes over memory; without it TensorFlow's operations and tensorflow-addons' optimizers (our own "
+        "of TensorFlow's operations where it is not installed), equal "
         "to rounding.",
     )
     intra_op_threads: int | None = setting(

@@ -1,5 +1,6 @@
 """GLUE's metrics over a whole set, by scikit-learn and SciPy.
- Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
+
+Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
 fewer than two; the F1 of no positive example) it is 0.0: such predictions say nothing.
 """
 
@@ -29,7 +30,7 @@ def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:
 def confusion_matrix(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are
     predicted as class j."""
-    return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.labels)))
+    return _sklearn().confusion_matrix(labels, predictions, labels=range(len(task.classes)))
 
 
 def _sklearn():

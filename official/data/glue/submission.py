@@ -1,5 +1,6 @@
 """Predictions of a test set -> the file that GLUE's server takes, and back with every row checked.
- A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
+
+A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from 0.
 Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies between 0
 and 5.
 """
@@ -45,9 +46,14 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
                 f" {predictions[np.argmin(finite)]}. The model's weights are not finite: train it with a"
                 " lower --learning_rate."
             )
-        return [f"{score:.3f}" for score in np.clip(predictions, 0, MAX_SCORE)]
-    words = task.labels if task.words_in_submission else range(len(task.labels))
-    return [str(words[number]) for number in predictions]
+        return [f"{score:.3f}" for score in np.clip(predictions, 0.0, MAX_SCORE) + 0.0]  # no "-0.000"
+    words = _submitted(task)
+    return [words[number] for number in predictions]
+
+
+def _submitted(task: GlueTask) -> tuple[str, ...]:
+    """Returns what stands in the file for each class."""
+    return task.classes if task.words_in_submission else tuple(map(str, range(len(task.classes))))
 
 
 def check_predictions(task: GlueTask, path: str, rows: int) -> None:
@@ -86,17 +92,13 @@ def _problem(task: GlueTask, fields: list[str], index: int) -> str | None:
     if fields[0] != str(index):
         return f"index {fields[0][:100]!r}, expected {index}"
     if task.is_regression:
-        return (
-            None
-            if _is_score(fields[1])
-            else f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
-        )
-    allowed = task.labels if task.words_in_submission else tuple(map(str, range(len(task.labels))))
-    return (
-        None
-        if fields[1] in allowed
-        else f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
-    )
+        if _is_score(fields[1]):
+            return None
+        return f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
+    allowed = _submitted(task)
+    if fields[1] in allowed:
+        return None
+    return f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
 
 
 def _is_score(text: str) -> bool:

@@ -1,6 +1,7 @@
 """The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
 predictions are called.
- Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
+
+Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
 differ, as they do.
 
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.
@@ -13,7 +14,7 @@ from official.config import ConfigError, suggest
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class SplitFiles:
     """The file of one part of a task's data."""
 
     files: tuple[str, ...]  # below data_dir; the first one that is there is read
@@ -26,7 +27,7 @@ class GlueTask:
     """One task. `labels` in the order of their class numbers, None where a score is predicted."""
 
     name: str
-    splits: dict[str, Split]  # train, dev, test
+    splits: dict[str, SplitFiles]  # train, dev, test
     text_columns: tuple[str, ...]  # one, or two for pairs
     label_column: str
     labels: tuple[str, ...] | None
@@ -38,6 +39,11 @@ class GlueTask:
     @property
     def is_regression(self) -> bool:
         return self.labels is None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels; none where a score is predicted."""
+        return self.labels or ()
 
     @property
     def num_outputs(self) -> int:
@@ -72,9 +78,9 @@ _PAIR = ("sentence1", "sentence2")
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 
 
-def _same_folder(folder: str, *rows: int) -> dict[str, Split]:
+def _same_folder(folder: str, *rows: int) -> dict[str, SplitFiles]:
     return {
-        split: Split((f"{folder}/{split}.tsv",), count)
+        split: SplitFiles((f"{folder}/{split}.tsv",), count)
         for split, count in zip(("train", "dev", "test"), rows, strict=True)
     }
 
@@ -82,9 +88,9 @@ def _same_folder(folder: str, *rows: int) -> dict[str, Split]:
 _MNLI = GlueTask(
     name="mnli",
     splits={
-        "train": Split(("MNLI/train.tsv",), 392702),
-        "dev": Split(("MNLI/dev_matched.tsv",), 9815),
-        "test": Split(("MNLI/test_matched.tsv",), 9796),
+        "train": SplitFiles(("MNLI/train.tsv",), 392702),
+        "dev": SplitFiles(("MNLI/dev_matched.tsv",), 9815),
+        "test": SplitFiles(("MNLI/test_matched.tsv",), 9796),
     },
     text_columns=_PAIR,
     label_column="gold_label",
@@ -103,9 +109,9 @@ TASKS = {
         GlueTask(
             name="cola",
             splits={
-                "train": Split(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
-                "dev": Split(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
-                "test": Split(("CoLA/test.tsv",), 1063),
+                "train": SplitFiles(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
+                "dev": SplitFiles(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
+                "test": SplitFiles(("CoLA/test.tsv",), 1063),
             },
             text_columns=("sentence",),
             label_column="label",
@@ -121,8 +127,8 @@ TASKS = {
             submission_file="MNLI-mm.tsv",
             splits={
                 **_MNLI.splits,
-                "dev": Split(("MNLI/dev_mismatched.tsv",), 9832),
-                "test": Split(("MNLI/test_mismatched.tsv",), 9847),
+                "dev": SplitFiles(("MNLI/dev_mismatched.tsv",), 9832),
+                "test": SplitFiles(("MNLI/test_mismatched.tsv",), 9847),
             },
         ),
         dataclasses.replace(  # a diagnostic test set for a model of MNLI: that one's train and dev set
@@ -131,7 +137,7 @@ TASKS = {
             submission_file="AX.tsv",
             splits={
                 **_MNLI.splits,
-                "test": Split(
+                "test": SplitFiles(
                     ("AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv"), 1104
                 ),
             },
@@ -139,9 +145,9 @@ TASKS = {
         GlueTask(
             name="mrpc",
             splits={
-                "train": Split(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668),
-                "dev": Split(("MRPC/dev.tsv",), 408),
-                "test": Split(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725),
+                "train": SplitFiles(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668),
+                "dev": SplitFiles(("MRPC/dev.tsv",), 408),
+                "test": SplitFiles(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725),
             },
             text_columns=("#1 String", "#2 String"),
             label_column="Quality",

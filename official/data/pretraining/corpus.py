@@ -1,5 +1,6 @@
 """Tokenised documents: in memory, and on disk in blocks from which a pool of documents is read back.
- The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of
+
+The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of
 a random 64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents,
 found in every block as one slice, and small enough to be held in memory however large the whole is.
 """

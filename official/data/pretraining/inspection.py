@@ -1,4 +1,4 @@
-"""Looks at records of pre-training data: checks every one, counts what they hold, and shows examples as text."""
+"""Looks at records of pre-training data: checks and counts all of them, and shows examples as text."""
 
 import dataclasses
 import itertools
@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import batches as reading
-from official.data.records import containers as records
-from official.data.records import schema
+from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.io import files
 
 _HASH_SEED = 7
 
@@ -31,7 +30,8 @@ class Summary:
     masked: int = 0  # of the predictions: [MASK] stands in their place
     kept: int = 0  # the token itself does
     random_next: int = 0
-    lengths: np.ndarray = None  # [L + 1], how many records have that many tokens
+    # [L + 1]: how many records have that many tokens
+    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
     record_hashes: list = dataclasses.field(default_factory=list)  # uint64 arrays
     text_hashes: list = dataclasses.field(default_factory=list)
 
@@ -84,9 +84,9 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     summary = Summary(kind, length, predictions, files=len(paths), lengths=np.zeros(length + 1, np.int64))
     weights = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
     for path in paths:
-        summary.bytes += tf.io.gfile.stat(path).length
+        summary.bytes += files.sizes([path])[0]
         first = 1
-        for batch in reading.read_batches(path, kind):
+        for batch in record_files.read_batches(path, kind):
             _count(summary, _parse(path, first, batch, features, kind), vocabulary, weights)
             first += len(batch)
     return summary
@@ -95,15 +95,17 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
 def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""
-    record = next((batch[0] for batch in reading.read_batches(path, "plain", limit=1)), None)
-    kind = records.detect_format(record) if record is not None else None
-    if kind is None:
+    record = next((batch[0] for batch in record_files.read_batches(path, "plain", limit=1)), None)
+    kind = record_formats.detect_format(record) if record is not None else None
+    if record is None or kind is None:
         raise ConfigError(
             f"{path}, record 1:"
             f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
-            f" formats {', '.join(records.FORMATS)} of create_pretraining_data.py."
+            f" formats {', '.join(record_formats.FORMATS)} of create_pretraining_data.py."
         )
-    features = schema.pretraining_schema(*records.sizes_of(record, kind), vocabulary and vocabulary.size)
+    features = schema.pretraining_schema(
+        *record_formats.sizes_of(record, kind), vocabulary.size if vocabulary else None
+    )
     return kind, {
         name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()
     }  # nothing is cut to 32 bits
@@ -114,18 +116,18 @@ def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str)
     try:
         values = {
             name: value.numpy()
-            for name, value in records.parse_batch(tf.constant(batch), features, kind).items()
+            for name, value in record_formats.parse_records(tf.constant(batch), features, kind).items()
         }
-        suspect = _faults(values, features).any()
-    except (
-        tf.errors.OpError,
-        UnicodeDecodeError,
-    ):  # TensorFlow cannot hand over a message that quotes a record's bytes
+        suspect = bool(_faults(values, features).any())
+    # TensorFlow cannot hand over a message that quotes a record's bytes.
+    except (tf.errors.OpError, UnicodeDecodeError):
         suspect = True
     if not suspect:
         return values
     for number, record in enumerate(batch, first):
-        fault = records.describe_mismatch(record, features, kind) or _describe_faults(record, features, kind)
+        fault = record_formats.describe_mismatch(record, features, kind) or _describe_faults(
+            record, features, kind
+        )
         if fault:
             raise ConfigError(f"{path}, record {number}: {fault}.")
     return values
@@ -166,7 +168,7 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
 def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
     values = {
         name: value.numpy()
-        for name, value in records.parse_batch(tf.constant([record]), features, kind).items()
+        for name, value in record_formats.parse_records(tf.constant([record]), features, kind).items()
     }
     faults = _faults(values, features)
     bad = np.flatnonzero(faults.any(axis=1))
@@ -211,7 +213,7 @@ def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str
     {token} where it is kept."""
     kind, features = _describe(path, vocabulary)
     for number, record in enumerate(
-        itertools.chain.from_iterable(reading.read_batches(path, kind, limit=count)), 1
+        itertools.chain.from_iterable(record_files.read_batches(path, kind, limit=count)), 1
     ):
         values = _parse(path, number, [record], features, kind)
         rows = len(values["input_ids"])

@@ -1,7 +1,8 @@
 """Pairs of segments -> examples with masked tokens: the second half of making pre-training examples.
 
 Source: the rules of Google's `create_pretraining_data.py`; whole words as its `--do_whole_word_mask`.
- Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
+
+Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
 words.
 """
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from official.data.pretraining.corpus import TokenizedDocuments
 from official.data.pretraining.examples import Examples
-from official.data.pretraining.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, Rules
+from official.data.pretraining.pairs import A_LENGTH, A_START, B_LENGTH, B_START, IS_RANDOM, ExampleRules
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 
@@ -21,7 +22,7 @@ def build_examples(
     plan: np.ndarray,
     documents: TokenizedDocuments,
     vocabulary: Vocabulary,
-    rules: Rules,
+    rules: ExampleRules,
     rng: np.random.Generator,
 ) -> Examples:
     """Writes out and masks the examples of a plan.

@@ -20,7 +20,7 @@ _SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class ExampleRules:
     """How examples are made; the fields are the flags of the same names."""
 
     max_seq_length: int = 128
@@ -72,14 +72,14 @@ class Rules:
         return self.max_tokens - _SPECIALS_PER_EXAMPLE
 
 
-def _check(rules: Rules, name: str, minimum, maximum) -> None:
+def _check(rules: ExampleRules, name: str, minimum, maximum) -> None:
     value = getattr(rules, name)
     if not minimum <= value <= maximum:
         bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
         raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}.")
 
 
-def plan_pairs(documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> np.ndarray:
+def plan_pairs(documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator) -> np.ndarray:
     """Cuts every document, dupe_factor times, into pairs of segments, half of them with a second segment from
     another document.
 
@@ -128,7 +128,7 @@ class _Lanes:
     target: np.ndarray  # tokens of a pair
 
     @classmethod
-    def begin(cls, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator) -> "_Lanes":
+    def begin(cls, documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator) -> "_Lanes":
         document = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
         is_short = rng.random(len(document)) < rules.short_seq_prob
         short = 2 + _draw(rng, np.full(len(document), rules.max_pair_length - 1))
@@ -168,7 +168,7 @@ def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
 
 
 def _plan(
-    lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: Rules, rng: np.random.Generator
+    lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator
 ) -> np.ndarray:
     """Makes a pair of each cut. Returns int32 [N, 5]. What is drawn here has no bearing on the next cut, so
     that it waits until all are made."""

@@ -1,5 +1,6 @@
 """Where an interleaved reading of files stands after some records: found by arithmetic, not by reading.
- A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
+
+A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
 last block of a file is what is left. A place whose file gives nothing more stays empty for that turn and
 takes the next file at its next one. That is how tf.data's interleave works on files that are read in batches
 of `part`; so a reading that goes on is a new one of the files in the order in which their turns come, each
@@ -28,14 +29,16 @@ def find_place(records: Sequence[int], cycle: int, part: int, passed: int) -> Pl
       part: records of a block.
       passed: fewer than all records.
     """
-    places, turn, opened = [None] * cycle, 0, 0
+    places: list[list[int] | None] = [None] * cycle
+    turn, opened = 0, 0
     while True:
         if turn == 0:
             passed -= _whole_rounds(places, records, part, passed)
         if places[turn] is None and opened < len(records):
             places[turn], opened = [opened, 0], opened + 1
-        if places[turn] is not None:
-            number, read = places[turn]
+        open_file = places[turn]
+        if open_file is not None:
+            number, read = open_file
             block = min(part, records[number] - read)
             if block > passed:
                 return Place(_turns(places[turn:] + places[:turn], opened, len(records)), passed)

@@ -1,6 +1,7 @@
-"""How many records and examples the files of a job hold: counted once, and kept beside the run.
- Records are counted by going from length to length through the file's bytes; only those of formats that hold
-any number of examples are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
+"""How many records and rows the files of a job hold: counted once, and kept beside the run.
+
+Records are counted by going from length to length through the file's bytes; only those of formats that hold
+any number of rows are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
 manifest says how many examples they have.
 """
 
@@ -17,10 +18,10 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import ConfigError
-from official.data.records import containers as records_lib
+from official.data.records import record_formats
 from official.io import files, json_files, writing
+from official.io.finished_jobs import MANIFEST
 
-MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 24
 _LENGTH = struct.Struct("<Q")
 _HEAD_BYTES = 12  # of a record: its length, and a checksum of that
@@ -29,32 +30,32 @@ _PARSED_RECORDS = 64  # at once
 _READERS = 4
 
 
-class FileCounts:
-    """The numbers of examples in the records of a file, in order."""
+class RowCounts:
+    """The numbers of rows in the records of a file, in order."""
 
     def __init__(self, runs: Iterable[Sequence[int]]):
-        """Takes (examples of a record, such records that follow each other)."""
-        self.runs = [(int(examples), int(count)) for examples, count in runs]
+        """Takes (rows of a record, such records that follow each other)."""
+        self.runs = [(int(rows), int(count)) for rows, count in runs]
         self._records = np.cumsum([0, *(count for _, count in self.runs)])
-        self._examples = np.cumsum([0, *(examples * count for examples, count in self.runs)])
+        self._rows = np.cumsum([0, *(rows * count for rows, count in self.runs)])
 
     @property
     def records(self) -> int:
         return int(self._records[-1])
 
     @property
-    def examples(self) -> int:
-        return int(self._examples[-1])
+    def rows(self) -> int:
+        return int(self._rows[-1])
 
-    def examples_before(self, record: int) -> int:
-        """Returns the examples in the first `record` records."""
+    def rows_before(self, record: int) -> int:
+        """Returns the rows in the first `record` records."""
         run = int(np.searchsorted(self._records[1:-1], record, side="right"))
-        return int(self._examples[run]) + (record - int(self._records[run])) * (
+        return int(self._rows[run]) + (record - int(self._records[run])) * (
             self.runs[run][0] if self.runs else 0
         )
 
 
-def count(paths: list[str], record_format: str, kept_path: str = "") -> list[FileCounts]:
+def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
     """Returns what each file holds.
 
     Args:
@@ -71,9 +72,10 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Fil
         kept[path][1] if path in kept and kept[path][0] == version else None
         for path, version in zip(paths, versions)
     ]
-    if all(found):
-        return found
-    if records_lib.examples_per_record(record_format) == 1:
+    whole = [counts for counts in found if counts is not None]
+    if len(whole) == len(found):
+        return whole
+    if record_formats.rows_per_record(record_format) == 1:
         found = _by_manifests(paths, versions, found)
     missing = [number for number, counts in enumerate(found) if counts is None]
     if missing:
@@ -85,8 +87,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Fil
                 missing, readers.map(count_file, [paths[number] for number in missing])
             ):
                 found[number] = counts
-    _write_kept(kept_path, paths, versions, found)
-    return found
+    whole = [counts for counts in found if counts is not None]
+    _write_kept(kept_path, paths, versions, whole)
+    return whole
 
 
 def _version(path: str) -> tuple[int, int]:
@@ -98,21 +101,19 @@ def _version(path: str) -> tuple[int, int]:
 # What is known already
 
 
-def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], FileCounts]]:
+def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], RowCounts]]:
     """Returns {file: (version, counts)}; nothing where the file is not there or damaged: then it is written
     anew."""
     if not path:
         return {}
     try:
         kept = json_files.read_json(path)["files"]
-        return {name: ((own["bytes"], own["changed"]), FileCounts(own["runs"])) for name, own in kept.items()}
+        return {name: ((own["bytes"], own["changed"]), RowCounts(own["runs"])) for name, own in kept.items()}
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return {}
 
 
-def _write_kept(
-    path: str, paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts]
-) -> None:
+def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts]) -> None:
     if not path:
         return
     entries = {
@@ -128,9 +129,9 @@ def _write_kept(
 
 
 def _by_manifests(
-    paths: list[str], versions: list[tuple[int, int]], found: list[FileCounts | None]
-) -> list[FileCounts | None]:
-    """Fills in what the manifests in the files' folders say, for records of one example. Of a file that has
+    paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts | None]
+) -> list[RowCounts | None]:
+    """Fills in what the manifests in the files' folders say, for records of one row. Of a file that has
     another size now they say nothing."""
     folders = list(map(os.path.dirname, paths))
     manifests = {
@@ -142,7 +143,7 @@ def _by_manifests(
         name = os.path.basename(path)
         told = examples.get(name) if sizes.get(name) == size else None
         if not found[number] and type(told) is int and 0 <= told <= size:
-            found[number] = FileCounts([(1, told)])
+            found[number] = RowCounts([(1, told)])
     return found
 
 
@@ -159,14 +160,14 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
 # Counting
 
 
-def _count_file(path: str, record_format: str) -> FileCounts:
-    if records_lib.examples_per_record(record_format) == 1:
-        return FileCounts([(1, count_records(path))])
+def _count_file(path: str, record_format: str) -> RowCounts:
+    if record_formats.rows_per_record(record_format) == 1:
+        return RowCounts([(1, count_records(path))])
     try:
         batches = tf.data.TFRecordDataset(path).batch(_PARSED_RECORDS)
-        batches = batches.map(lambda batch: records_lib.count_examples(batch, record_format))
-        examples = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
-        return FileCounts([(number, len(list(run))) for number, run in itertools.groupby(examples)])
+        batches = batches.map(lambda batch: record_formats.count_rows(batch, record_format))
+        rows = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
+        return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
 

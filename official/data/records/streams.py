@@ -1,7 +1,8 @@
-"""The order of training examples: files are dealt out to streams, and each is read for ever in an order of
+"""The order of training rows: files are dealt out to streams, and each is read for ever in an order of
 its own.
- Where a stream goes on after any number of examples is found by arithmetic, from the numbers of records and
-examples of its files; what was read before is passed over without being parsed or shuffled.
+
+Where a stream goes on after any number of rows is found by arithmetic, from the numbers of records and
+rows of its files; what was read before is passed over without being parsed or shuffled.
 """
 
 import bisect
@@ -13,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.records import containers as records_lib
-from official.data.records import interleaving, parallelism, record_counts
+from official.data import pipeline
+from official.data.records import interleaving, record_counts, record_formats
+from official.data.records.schema import Feature
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
-_SHUFFLED_EXAMPLES = 8192  # of all streams together
+_SHUFFLED_ROWS = 8192  # of all streams together
 
 
 class _Place(NamedTuple):
@@ -36,22 +38,22 @@ class Streams(NamedTuple):
     """The files, dealt out to streams that are each read for ever in an order of its own."""
 
     files: list[str]
-    count: int
-    schema: dict
+    num_streams: int
+    schema: dict[str, Feature]
     record_format: str
     seed: int
 
     def rows(
-        self, numbers: Sequence[int], examples_done: int, batch_size: int, counts_path: str
+        self, numbers: Sequence[int], rows_done: int, batch_size: int, counts_path: str
     ) -> tf.data.Dataset:
-        """Returns the rows (`records.unpack`) of some streams, as many of one as of the other, `batch_size`
-        at a time.
+        """Returns the rows (`record_formats.unpack`) of some streams, as many of one as of the other,
+        `batch_size` at a time.
 
-        Each begins after its first `examples_done` rows. One dataset goes through all streams: one for each
+        Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
         would take seconds to start.
         """
         turn = math.lcm(batch_size, len(numbers)) // len(numbers)
-        places = self._places(numbers, examples_done, counts_path) if examples_done else ()
+        places = self._places(numbers, rows_done, counts_path) if rows_done else ()
 
         def stream(number, *place):
             if not place:
@@ -96,7 +98,7 @@ class Streams(NamedTuple):
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
-            rows = records_lib.unpack(records, self.schema, self.record_format)
+            rows = record_formats.unpack(records, self.schema, self.record_format)
             return tf.random.experimental.stateless_shuffle(
                 rows, tf.random.experimental.stateless_fold_in(seed, window_number)
             )
@@ -104,7 +106,7 @@ class Streams(NamedTuple):
         return (
             blocks.rebatch(self._window())
             .enumerate(first_window)
-            .map(unpack, num_parallel_calls=parallelism.CALLS)
+            .map(unpack, num_parallel_calls=pipeline.CALLS)
         )
 
     def _order_seed(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
@@ -114,35 +116,35 @@ class Streams(NamedTuple):
 
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
-        own = tf.constant(self.files)[number :: self.count]
+        own = tf.constant(self.files)[number :: self.num_streams]
         return tf.random.experimental.stateless_shuffle(own, seed=self._order_seed(number, epoch))
 
     def _window(self) -> int:
-        return records_lib.records_of(_SHUFFLED_EXAMPLES // self.count, self.record_format)
+        return record_formats.records_of(_SHUFFLED_ROWS // self.num_streams, self.record_format)
 
     def _cycle(self) -> int:
-        return min(_INTERLEAVED_FILES, -(-len(self.files) // self.count))
+        return min(_INTERLEAVED_FILES, -(-len(self.files) // self.num_streams))
 
     def _part(self) -> int:
         """Returns the records of a window that are read from one file: what is inside a window is shuffled
         anyway."""
         return -(-self._window() // self._cycle())
 
-    def _places(self, numbers: Sequence[int], examples_done: int, counts_path: str) -> tuple[np.ndarray, ...]:
+    def _places(self, numbers: Sequence[int], rows_done: int, counts_path: str) -> tuple[np.ndarray, ...]:
         """Returns the fields of `_Place`, one for each stream."""
-        own = sorted({path for number in numbers for path in self.files[number :: self.count]})
+        own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
         counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
-            places = [self._place(number, examples_done, counts) for number in numbers]
+            places = [self._place(number, rows_done, counts) for number in numbers]
         fields = zip(_Place._fields, zip(*places))
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
-    def _place(self, number: int, examples_done: int, counts: dict[str, record_counts.FileCounts]) -> _Place:
-        """Returns where a stream goes on after its first examples, found by arithmetic."""
-        examples = sum(counts[path].examples for path in self.files[number :: self.count])
-        if not examples:
+    def _place(self, number: int, rows_done: int, counts: dict[str, record_counts.RowCounts]) -> _Place:
+        """Returns where a stream goes on after its first rows, found by arithmetic."""
+        epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
+        if not epoch_rows:
             raise ConfigError(f"--input_files: {self.files[number]} has no examples.")
-        epoch, rows = divmod(examples_done, examples)
+        epoch, rows = divmod(rows_done, epoch_rows)
         order = [path.decode() for path in self._order(np.int64(number), np.int64(epoch)).numpy()]
         held = [counts[path] for path in order]
         records = [found.records for found in held]
@@ -151,7 +153,7 @@ class Streams(NamedTuple):
             return interleaving.find_place(records, self._cycle(), self._part(), window * self._window())
 
         def rows_before(window: int) -> int:
-            return _examples_passed(held, find_place(window))
+            return _rows_passed(held, find_place(window))
 
         window = bisect.bisect_right(range(-(-sum(records) // self._window())), rows, key=rows_before) - 1
         place = find_place(window)
@@ -167,14 +169,12 @@ class Streams(NamedTuple):
         )
 
 
-def _examples_passed(files: list[record_counts.FileCounts], place: interleaving.Place) -> int:
-    """Returns the examples that come before a place."""
+def _rows_passed(files: list[record_counts.RowCounts], place: interleaving.Place) -> int:
+    """Returns the rows that come before a place."""
     first, passed = place.files[0]
-    left = sum(
-        files[number].examples - files[number].examples_before(records) for number, records in place.files
-    )
-    cut = files[first].examples_before(passed + place.cut) - files[first].examples_before(passed)
-    return sum(found.examples for found in files) - left + cut
+    left = sum(files[number].rows - files[number].rows_before(records) for number, records in place.files)
+    cut = files[first].rows_before(passed + place.cut) - files[first].rows_before(passed)
+    return sum(found.rows for found in files) - left + cut
 
 
 def _skip(windows: tf.data.Dataset, rows: tf.Tensor) -> tf.data.Dataset:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data.squad import features as features_lib
 from official.data.squad.features import Features
-from official.data.squad.reading import SquadData
+from official.data.squad.max_context import is_max_context
+from official.data.squad.squad_files import SquadData
 from official.io import writing
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 2048  # are searched at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class AnswerRules:
     """What counts as an answer; the fields are the flags of the same names."""
 
     n_best_size: int = 20
@@ -65,7 +65,7 @@ class Answers:
 
 
 def answer_questions(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, data: SquadData, rules: AnswerRules
 ) -> Answers:
     """Finds the answers to all questions.
 
@@ -82,34 +82,24 @@ def answer_questions(
     _check_logits(start_logits, end_logits, features)
     candidates = _search(start_logits, end_logits, features, rules)
     starts = np.searchsorted(candidates.questions, np.arange(len(data.questions) + 1)).tolist()
-    nulls = (
-        _null_logits(start_logits, end_logits, features, len(data.questions))
-        if rules.version_2_with_negative
-        else None
-    )
+    nulls: list[tuple[float, float] | None] = [None] * len(data.questions)
+    if rules.version_2_with_negative:
+        nulls = _null_logits(start_logits, end_logits, features, len(data.questions))
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     columns = candidates.lists()
     for number, question in enumerate(data.questions):
         found = _distinct(
             columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
         )
-        _add(answers, question.id, found, nulls and nulls[number], rules)
+        _add(answers, question.id, found, nulls[number], rules)
     return answers
-
-
-def predict_at(answers: Answers, threshold: float) -> dict[str, str]:
-    """Returns the predictions of version 2 with another null_score_diff_threshold."""
-    return {
-        identity: "" if odds > threshold else answers.best_texts[identity]
-        for identity, odds in answers.null_odds.items()
-    }
 
 
 def write_answers(answers: Answers, folder: str) -> list[str]:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; returns their
     paths. Raises ConfigError."""
     nbest = {identity: [entry._asdict() for entry in entries] for identity, entries in answers.nbest.items()}
-    values = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
+    values: dict[str, dict] = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
     if answers.null_odds is not None:
         values[NULL_ODDS] = answers.null_odds
     for name, by_question in values.items():
@@ -167,11 +157,11 @@ class _Candidates(NamedTuple):
 
 
 def _search(
-    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: Rules
+    start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
 ) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer."""
-    may_start, may_end = features_lib.is_max_context(features), features.is_context()
+    may_start, may_end = is_max_context(features), features.is_context()
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)
@@ -270,12 +260,12 @@ def _add(
     identity: str,
     found: dict[str, tuple[float, float]],
     null: tuple[float, float] | None,
-    rules: Rules,
+    rules: AnswerRules,
 ) -> None:
     """Adds a question's n-best list and prediction."""
     texts = list(found.items())
     answers.best_texts[identity] = answers.predictions[identity] = texts[0][0] if texts else ""
-    if null is not None:
+    if null is not None and answers.null_odds is not None:
         odds = sum(null) - sum(texts[0][1]) if texts else NO_WINDOW_ODDS
         answers.null_odds[identity] = odds
         if odds > rules.null_score_diff_threshold:
@@ -303,7 +293,7 @@ def _with_probabilities(texts: list) -> list[Entry]:
 
 def _null_logits(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float] | None]:
     """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
     without a window."""
     starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))

@@ -12,9 +12,16 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data.squad import features as features_lib
-from official.data.squad.features import Chunk, Features, Rules
-from official.data.squad.reading import SquadData
+from official.data.squad.features import (
+    Chunk,
+    Features,
+    WindowRules,
+    chunks,
+    concatenate,
+    make_chunk,
+    make_features,
+)
+from official.data.squad.squad_files import SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import json_files, workers, writing
@@ -25,7 +32,7 @@ _FEWEST_QUESTIONS_PER_WORKER = 100_000  # starting a process takes as long as ma
 
 
 def load_or_make_features(
-    data: SquadData, vocabulary: Vocabulary, rules: Rules, cache_dir: str | None, num_workers: int = 1
+    data: SquadData, vocabulary: Vocabulary, rules: WindowRules, cache_dir: str | None, num_workers: int = 1
 ) -> Features:
     """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they
     are not there.
@@ -53,13 +60,14 @@ def load_or_make_features(
     return features
 
 
-def cache_name(data: SquadData, rules: Rules) -> str:
+def cache_name(data: SquadData, rules: WindowRules) -> str:
     """Returns the folder's name, as published: 384_128_64_SQuAD11_train."""
     version = "SQuAD20" if data.version_2_with_negative else "SQuAD11"
-    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{'train' if data.for_training else 'eval'}"
+    purpose = "train" if data.for_training else "eval"
+    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{purpose}"
 
 
-def _manifest(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> dict:
+def _manifest(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> dict:
     """Returns what the features depend on, and what a reader of the folder may want to know of the data."""
     return {
         "version": _VERSION,
@@ -108,26 +116,26 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
 # In several processes
 
 
-def _make(data: SquadData, vocabulary: Vocabulary, rules: Rules, num_workers: int) -> Features:
+def _make(data: SquadData, vocabulary: Vocabulary, rules: WindowRules, num_workers: int) -> Features:
     num_workers = min(num_workers, len(data.questions) // _FEWEST_QUESTIONS_PER_WORKER)
     if num_workers <= 1:
-        return features_lib.make_features(data, vocabulary, rules)
-    chunks = features_lib.chunks(data)
+        return make_features(data, vocabulary, rules)
+    parts = chunks(data)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [os.path.join(folder, f"{number}.npz") for number in range(len(chunks))]
-        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(chunks, paths)]
+        paths = [os.path.join(folder, f"{number}.npz") for number in range(len(parts))]
+        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(parts, paths)]
         workers.run_all(
-            tasks, num_workers, sum(map(_size, chunks)), "Making features", "features", preload=__name__
+            tasks, num_workers, sum(map(_size, parts)), "Making features", "features", preload=__name__
         )
-        return features_lib.concatenate([_read(path) for path in paths])
+        return concatenate([_read(path) for path in paths])
 
 
 def _size(chunk: Chunk) -> int:
     return sum(map(len, chunk.contexts))
 
 
-def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: Rules, path: str) -> None:
-    features = features_lib.make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
+def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: WindowRules, path: str) -> None:
+    features = make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
     np.savez(path, **vars(features))
     workers.report(_size(chunk), len(features))
 

@@ -1,5 +1,6 @@
 """The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
- A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
+
+A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
 is the best over its answers; all results are in percent. Sums are taken in the order of the file, as the
 published scripts take them.
 
@@ -9,12 +10,12 @@ Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evalua
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from official.config import ConfigError
 
-Answers = Mapping[str, Sequence[str]]  # {question id: answers, none where it cannot be answered}
+AcceptedAnswers = Mapping[str, Sequence[str]]  # {question id: answers, none where it cannot be answered}
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -46,8 +47,8 @@ def f1_of(gold: list[str], predicted: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[str]:
-    """Returns the ids of the questions that have no prediction."""
+def missing_predictions(gold: Iterable[str], predictions: Container[str]) -> list[str]:
+    """Returns the ids of the questions, of the keys of `gold`, that have no prediction."""
     return [identity for identity in gold if identity not in predictions]
 
 
@@ -55,7 +56,7 @@ def missing_predictions(gold: Answers, predictions: Mapping[str, str]) -> list[s
 # Version 1
 
 
-def score_v1(gold: Answers, predictions: Mapping[str, str]) -> Scores:
+def score_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
     """Scores every question that has a prediction. Raises ConfigError for a question without an answer."""
     without = next((identity for identity, answers in gold.items() if not answers), None)
     if without is not None:
@@ -66,7 +67,7 @@ def score_v1(gold: Answers, predictions: Mapping[str, str]) -> Scores:
     return _score(gold, predictions, f1_of)
 
 
-def evaluate_v1(gold: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
     """Returns exact_match and f1 over all questions; one without a prediction counts 0."""
     scores = score_v1(gold, predictions)
     if not gold:
@@ -77,7 +78,7 @@ def evaluate_v1(gold: Answers, predictions: Mapping[str, str]) -> dict[str, floa
     }
 
 
-def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
+def _score(gold: AcceptedAnswers, predictions: Mapping[str, str], word_f1) -> Scores:
     scores = Scores({}, {})
     for identity, answers in gold.items():
         if identity in predictions:
@@ -91,10 +92,10 @@ def _score(gold: Answers, predictions: Mapping[str, str], word_f1) -> Scores:
 # Version 2
 
 
-def score_v2(gold: Answers, predictions: Mapping[str, str]) -> Scores:
+def score_v2(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
     """Scores every question that has a prediction; '' is right where there is no answer.
 
-    Answers of nothing but articles and punctuation do not count.
+    AcceptedAnswers of nothing but articles and punctuation do not count.
     """
     kept = {
         identity: [answer for answer in answers if normalize(answer)] or [""]
@@ -110,7 +111,7 @@ def score_v2(gold: Answers, predictions: Mapping[str, str]) -> Scores:
 
 
 def evaluate_v2(
-    gold: Answers,
+    gold: AcceptedAnswers,
     predictions: Mapping[str, str],
     na_probs: Mapping[str, float] | None = None,
     na_prob_thresh: float = 1.0,
@@ -163,7 +164,7 @@ def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
 
 
 def _without_answers_above(
-    scores: Scores, gold: Answers, na_probs: Mapping[str, float], threshold: float
+    scores: Scores, gold: AcceptedAnswers, na_probs: Mapping[str, float], threshold: float
 ) -> Scores:
     return Scores(
         *(
@@ -177,7 +178,7 @@ def _without_answers_above(
 
 
 def best_thresholds(
-    gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0
+    gold: AcceptedAnswers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0
 ) -> dict[str, float]:
     """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to
     get there.
@@ -197,15 +198,15 @@ def best_thresholds(
 
 
 def _best_threshold(
-    gold: Answers,
+    gold: AcceptedAnswers,
     predictions: Mapping[str, str],
     na_probs: Mapping[str, float],
     scores: Mapping[str, float],
     lowest: float,
 ) -> tuple[float, float]:
-    """Answers question by question, the surest first, and returns the best mean on the way and its
+    """AcceptedAnswers question by question, the surest first, and returns the best mean on the way and its
     threshold."""
-    current = best = sum(not gold[identity] for identity in scores)
+    current = best = float(sum(not gold[identity] for identity in scores))
     threshold = lowest
     for identity in _surest_first(na_probs, scores):
         current += scores[identity] if gold[identity] else -bool(predictions[identity])
@@ -229,7 +230,7 @@ class Curve(NamedTuple):
 
 
 def precision_recall(
-    gold: Answers, predictions: Mapping[str, str], na_probs: Mapping[str, float]
+    gold: AcceptedAnswers, predictions: Mapping[str, str], na_probs: Mapping[str, float]
 ) -> dict[str, Curve]:
     """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where
     no question has one."""
@@ -244,7 +245,7 @@ def precision_recall(
     }
 
 
-def _curve(gold: Answers, na_probs: Mapping[str, float], scores: Mapping[str, float]) -> Curve:
+def _curve(gold: AcceptedAnswers, na_probs: Mapping[str, float], scores: Mapping[str, float]) -> Curve:
     order = _surest_first(na_probs, scores)
     answerable = sum(map(bool, gold.values()))
     found, average, precisions, recalls = 0.0, 0.0, [1.0], [0.0]
@@ -278,7 +279,7 @@ def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, 
     )
 
 
-def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float]]:
+def by_answer_length(gold: AcceptedAnswers, scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
     without one are left out."""
     return _by_kind(
@@ -289,7 +290,7 @@ def by_answer_length(gold: Answers, scores: Scores) -> dict[str, dict[str, float
 
 
 def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:
-    members = {name: [] for name in names}
+    members: dict[str, list[str]] = {name: [] for name in names}
     for identity, kind in kinds.items():
         members[kind].append(identity)
     means = {name: _means(scores, identities) for name, identities in members.items() if identities}

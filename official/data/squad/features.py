@@ -9,19 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from official.config import ConfigError
-from official.data.squad import words as words_lib
-from official.data.squad.reading import Question, SquadData
+from official.data.squad import context_words
+from official.data.squad.squad_files import Question, SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 
 FIRST_UNIQUE_ID = 1_000_000_000
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
-_BLOCK_ROWS = 4096  # are compared at once
 _CHUNK_CONTEXTS = 2048  # are tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
+class WindowRules:
     """How windows are cut; the fields are the flags of the same names."""
 
     max_seq_length: int = 384
@@ -97,16 +96,15 @@ class Features:
         return (column_L >= self.first_lengths[:, None]) & (column_L < self.lengths[:, None] - 1)
 
 
-def make_features(data: SquadData, vocabulary: Vocabulary, rules: Rules) -> Features:
+def make_features(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> Features:
     """Makes the features of all questions in this process.
 
     Raises:
       ConfigError: for rules that leave no room for a context.
 
     Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. One
-      difference: an answer
-    without a single word piece, all control characters, gets the positions 0, where the source makes it end
-    before it begins.
+    difference: an answer without a single word piece, all control characters, gets the positions 0, where
+    the source makes it end before it begins.
     """
     rules.check()
     tokenizer = Tokenizer(vocabulary)
@@ -155,12 +153,12 @@ def concatenate(parts: list[Features]) -> Features:
     )
 
 
-def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: Rules) -> Features:
+def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: WindowRules) -> Features:
     """Makes the features of a chunk, whose first piece is number 0."""
     questions = chunk.questions
     has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
     answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
-    words, others = words_lib.tokenize(
+    words, others = context_words.tokenize(
         chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary
     )
     queries = [ids[: rules.max_query_length] for ids in others[: len(questions)]]
@@ -198,8 +196,8 @@ class _Windows:
         questions: list[Question],
         contexts: np.ndarray,
         queries: list[np.ndarray],
-        words: words_lib.Words,
-        rules: Rules,
+        words: context_words.Words,
+        rules: WindowRules,
     ) -> "_Windows":
         """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
         the one before it."""
@@ -227,9 +225,10 @@ class _Windows:
         """
         first, last = (values[self.questions] - self.first_pieces for values in (starts, ends))
         is_inside = (first >= 0) & (first <= last) & (last < self.lengths)
-        return tuple(
+        start, end = (
             np.where(is_inside, values + self.first_lengths, 0).astype(np.int32) for values in (first, last)
         )
+        return start, end
 
 
 def _answer_pieces(
@@ -237,7 +236,7 @@ def _answer_pieces(
     contexts: np.ndarray,
     has_answer: np.ndarray,
     answers: list[np.ndarray],
-    words: words_lib.Words,
+    words: context_words.Words,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without
     one."""
@@ -266,7 +265,11 @@ def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> t
 
 
 def _input_ids(
-    windows: _Windows, queries: list[np.ndarray], pieces: np.ndarray, vocabulary: Vocabulary, rules: Rules
+    windows: _Windows,
+    queries: list[np.ndarray],
+    pieces: np.ndarray,
+    vocabulary: Vocabulary,
+    rules: WindowRules,
 ) -> np.ndarray:
     """Returns [N, L], padded with 0 as published, whatever the id of [PAD]."""
     rows = np.zeros((len(windows.lengths), rules.max_seq_length), pieces.dtype)
@@ -284,49 +287,3 @@ def _input_ids(
         row[begin : begin + length] = pieces[first : first + length]
         row[begin + length] = separator
     return rows
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Maximum context
-
-
-def is_max_context(features: Features) -> np.ndarray:
-    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other
-    windows shows it better.
-
-    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the
-    window's length; the first of the best windows counts.
-
-    Source: https://github.com/google-research/bert, run_squad.py, _check_is_max_context.
-    """
-    result = features.is_context()
-    for distance in range(1, len(features)):
-        earlier = np.flatnonzero(
-            features.question_numbers[distance:] == features.question_numbers[:-distance]
-        )
-        window_ends = features.first_pieces[earlier] + features.window_lengths[earlier]
-        earlier = earlier[features.first_pieces[earlier + distance] < window_ends]
-        if not earlier.size:
-            break
-        for first in range(0, len(earlier), _BLOCK_ROWS):
-            rows = earlier[first : first + _BLOCK_ROWS]
-            result[rows] &= _context_scores(features, rows, rows) >= _context_scores(
-                features, rows + distance, rows
-            )
-            result[rows + distance] &= _context_scores(
-                features, rows + distance, rows + distance
-            ) > _context_scores(features, rows, rows + distance)
-    return result
-
-
-def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf
-    where it does not."""
-    places = (
-        np.arange(features.input_ids.shape[1])
-        - features.first_lengths[rows, None]
-        + (features.first_pieces[rows] - features.first_pieces[windows])[:, None]
-    )
-    lengths = features.window_lengths[windows, None]
-    scores = np.minimum(places, lengths - 1 - places) + 0.01 * lengths
-    return np.where((places >= 0) & (places < lengths), scores, -np.inf)

@@ -1,9 +1,9 @@
-"""The official pictures of version 2: precision over recall, and how the no-answer probabilities are spread."""
+"""The official pictures of version 2: precision over recall, and the spread of no-answer probabilities."""
 
 import io
 from collections.abc import Mapping
 
-from official.data.squad.evaluation import Answers, Curve
+from official.data.squad.evaluation import AcceptedAnswers, Curve
 
 _TITLES = {
     "pr_exact": "Precision and recall, exact match",
@@ -18,7 +18,7 @@ def plot_curves(curves: Mapping[str, Curve]) -> dict[str, bytes]:
     return {f"{name}.png": _plot_curve(curve, _TITLES[name]) for name, curve in curves.items()}
 
 
-def plot_histograms(gold: Answers, na_probs: Mapping[str, float]) -> dict[str, bytes]:
+def plot_histograms(gold: AcceptedAnswers, na_probs: Mapping[str, float]) -> dict[str, bytes]:
     """Returns {file name: PNG} of the probabilities, 0 to 1, of questions with and without an answer; one
     without questions is left out."""
     kinds = {

@@ -55,7 +55,7 @@ class _Text:
     def next_character(self) -> str:
         """Goes to the next character that is not white space and returns it, '' at the end."""
         while True:
-            self.place = _SPACE.match(self._text, self.place).end()
+            self.place = _end_of_space(self._text, self.place)
             if self.place < len(self._text) or not self._grow():
                 return self._text[self.place : self.place + 1]
 
@@ -94,6 +94,11 @@ class _Text:
         self._counts.text_bytes += len(data)
         self._counts.undecodable_bytes += undecodable
         return bool(data or more)
+
+
+def _end_of_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
 
 
 def _broken(path: str, number: int, what: str) -> ConfigError:

@@ -71,22 +71,16 @@ def prepare(job: Job) -> dict:
     if manifest:
         return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
-    try:
-        with unfinished.folder_of(
-            job.output_dir, {**identity, "task_bytes": _TASK_BYTES}, job.overwrite
-        ) as folder:
-            manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
-            return finished_jobs.write_manifest(job.output_dir, identity, manifest)
-    except OSError as error:
-        raise ConfigError(
-            f"--output_dir={job.output_dir} cannot be written to: {error.strerror or error}. The same command"
-            " goes on with what is not done."
-        ) from None
+    with finished_jobs.unfinished_folder(
+        job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
+    ) as folder:
+        manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
+        return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
 def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
-    if job.overwrite or not os.path.exists(os.path.join(job.output_dir, finished_jobs.MANIFEST)):
+    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
     identity = _identity(job, files.find_files(job.input_files, "input_files"))
     return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
@@ -94,10 +88,8 @@ def is_finished(job: Job) -> bool:
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
     """Runs the tasks and returns the manifest."""
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(
-            os.path.join(job.output_dir, finished_jobs.MANIFEST)
-        )  # what it speaks of is about to be replaced
+    with contextlib.suppress(FileNotFoundError):  # what it speaks of is about to be replaced
+        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
     workers.run_all(
@@ -112,14 +104,9 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
     for side in SIDES:
         for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
             os.remove(path)  # of a job that was thrown away, or killed while it wrote
-    totals, counts = collections.Counter(), documents.ReadCounts()
-    for number in range(len(tasks)):
-        done = unfinished.read_done(_counts_path(folder, number))
-        totals.update(done["totals"])
-        for path, own in read_counts.from_json(done["by_file"]).items():
-            counts.of(path).add(own)
+    totals, by_file = read_counts.sum_of(_counts_path(folder, number) for number in range(len(tasks)))
     counted = {name: value for name, value in totals.items() if value}
-    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(counts.by_file)}
+    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(by_file)}
 
 
 def _flags(job: Job) -> dict:
@@ -157,7 +144,8 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
         return
-    counts, totals, done = documents.ReadCounts(), collections.Counter(), 0
+    counts, done = documents.ReadCounts(), 0
+    totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
         outputs = {

@@ -3,8 +3,11 @@
 import collections
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
+
+from official.io import unfinished
 
 _MOST_LISTED = 1000  # files that a manifest lists
 
@@ -35,7 +38,7 @@ class ReadCounts:
     empty_documents: int = 0  # title or heading and nothing else
     cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
     cut_lines: int = 0  # longer than a line may be: taken as several
-    skipped_lines: int = 0  # of no document, or not JSON with a text (elements of an array, too), or without a byte that could be decoded
+    skipped_lines: int = 0  # of no document, not JSON with a text, or without a byte that could be decoded
     undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
     by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -48,7 +51,9 @@ class ReadCounts:
 
     def __add__(self, other: "ReadCounts") -> "ReadCounts":
         others = other.totals()
-        total = ReadCounts(**{name: value + others[name] for name, value in self.totals().items()})
+        total = dataclasses.replace(
+            self, by_file={}, **{name: value + others[name] for name, value in self.totals().items()}
+        )
         for path, counts in itertools.chain(self.by_file.items(), other.by_file.items()):
             total.of(path).add(counts)
         return total
@@ -59,7 +64,9 @@ class Owners:
 
     def __init__(self, counts: ReadCounts):
         self._counts = counts
-        self._waiting = collections.deque()  # [path, documents that have not come out]
+        self._waiting: collections.deque[list] = (
+            collections.deque()
+        )  # [path, documents that have not come out]
 
     def begin(self, path: str) -> None:
         self._waiting.append([path, 0])
@@ -87,6 +94,19 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
     bytes first, then by name."""
     chosen = sorted(by_file, key=lambda path: (-by_file[path].undecodable_bytes, path))[:_MOST_LISTED]
     return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
+
+
+def sum_of(paths: Iterable[str]) -> tuple[collections.Counter, dict[str, FileCounts]]:
+    """Returns the sums of what tasks counted, in all and by file; `paths` are the files that they wrote with
+    `unfinished.write_done`."""
+    totals: collections.Counter = collections.Counter()
+    read = ReadCounts()
+    for path in paths:
+        found = unfinished.read_what_is_done(path)
+        totals.update(found["totals"])
+        for name, own in from_json(found["by_file"]).items():
+            read.of(name).add(own)
+    return totals, read.by_file
 
 
 def to_json(by_file: dict[str, FileCounts]) -> dict[str, list[int]]:

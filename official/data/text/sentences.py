@@ -1,4 +1,8 @@
-"""Paragraphs -> sentences, by the splitter of the package blingfire, whose model comes with it."""
+"""Paragraphs -> sentences, by the splitter of the package blingfire, whose model comes with it.
+
+Many paragraphs go through one call of the splitter, as far as that gives the same sentences, and without the
+text that makes no difference to it (`official.data.text.idle_text`, which says what both earn).
+"""
 
 import collections
 import dataclasses
@@ -13,11 +17,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import blingfire
 import numpy as np
 
-from official.data.rows import ragged
+from official.data.text import idle_text
 
-_BATCH_CHARACTERS = (
-    1 << 19
-)  # of one call of the splitter; the work on shorter ones takes turns too often, and finds the caches full of the other
+# Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
+# the other.
+_BATCH_CHARACTERS = 1 << 19
 _BATCHES_AHEAD = 1
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it
 # is white space, which the splitter's rules treat before a word as they do the beginning of the text.
@@ -42,30 +46,6 @@ _STARTS_BLANK = re.compile(
     + b")"
 )
 _COUNT_LINES = operator.methodcaller("count", b"\n")
-
-# The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before it
-# and at those behind it up to the first that can begin a sentence. Text in the middle between two of these
-# places makes no difference: it is taken out, a mark that no rule knows stands for it, and the splitter has
-# two fifths of the text to go through. Source:
-# https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
-_MARK = "\ue000"
-_BEHIND_BYTES = (
-    22  # of text are kept at least: six of punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
-)
-_BEFORE_BYTES = 12
-_LEAST_BYTES = 16  # that are taken out
-_MOST_WORD_BYTES = 24  # as far the blank is looked for at which a part begins or ends
-_MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
-# Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
-# ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
-# behind a sentence.
-_END_OR_OTHER, _PUNCTUATION, _LETTER = b"\0", b"\1", b"\2"
-_LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
-_PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
-_CLASSES = b"".join(
-    _LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER
-    for code in range(256)
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +82,9 @@ def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lin
     Args:
       documents: paragraphs of each, and whether they are to be split; where not, they are sentences.
     """
-    with ThreadPoolExecutor(
-        1
-    ) as splitter:  # it needs no lock of Python's; what does would stand in the other thread's way
-        begun = collections.deque()
+    # The splitter needs no lock of Python's; what does would stand in the other thread's way.
+    with ThreadPoolExecutor(1) as splitter:
+        begun: collections.deque[Callable[[], Lines]] = collections.deque()
         for batch in _batches(documents, lambda item: sum(map(len, item[0]))):
             begun.append(_begin_documents(batch, splitter))
             if len(begun) > _BATCHES_AHEAD:
@@ -116,15 +95,13 @@ def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lin
 
 def _begin_documents(documents: list[tuple[list[str], bool]], splitter: Executor) -> Callable[[], Lines]:
     """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
-    parts = []  # of which the paragraphs are the documents
+    parts: list[Callable[[], Lines] | Lines] = []  # of which the paragraphs are the documents
     for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
         begin = functools.partial(_begin_batch, splitter=splitter) if is_to_split else _as_they_are
-        parts += map(
-            begin, _batches(itertools.chain.from_iterable(paragraphs for paragraphs, _ in group), len)
-        )
-    paragraphs_before = np.cumsum(
-        [0, *(len(paragraphs) for paragraphs, _ in documents)]
-    )  # here: what waits keeps no text that it need not
+        paragraphs_of_group = itertools.chain.from_iterable(paragraphs for paragraphs, _ in group)
+        parts += map(begin, _batches(paragraphs_of_group, len))
+    # Here, so that what waits keeps no text that it need not.
+    paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
 
     def finish() -> Lines:
         done = [part() if callable(part) else part for part in parts]
@@ -155,9 +132,8 @@ def _begin_batch(paragraphs: list[str], splitter: Executor) -> Callable[[], Line
         paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
         for paragraph in paragraphs
     ]
-    finish_marking = _begin_marking(
-        "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe)), splitter
-    )
+    text = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
+    finish_marking = _begin_marking(text, splitter)
 
     def finish() -> Lines:
         marked = finish_marking()
@@ -182,45 +158,9 @@ def _lines(documents: Iterable[list[str]]) -> Lines:
 def _begin_marking(text: str, splitter: Executor) -> Callable[[], bytes]:
     """Hands a text to the splitter. Returns what waits for it and returns what it makes of the text: a line
     for each sentence."""
-    if _MARK in text:
-        split = splitter.submit(blingfire.text_to_sentences, text)
-        return lambda: split.result().encode()
-    data = text.encode()
-    firsts, lasts = _idle_parts(data)
-    kept = _MARK.encode().join(_parts(data, np.append(0, lasts), np.append(firsts, len(data))))
+    if idle_text.MARK in text:
+        whole = splitter.submit(blingfire.text_to_sentences, text)
+        return lambda: whole.result().encode()
+    kept, parts = idle_text.take_out(text.encode())
     split = splitter.submit(blingfire.text_to_sentences, kept.decode())
-
-    def finish() -> bytes:
-        pieces = [b""] * (2 * len(firsts) + 1)
-        pieces[::2] = split.result().encode().split(_MARK.encode())
-        pieces[1::2] = _parts(data, firsts, lasts)
-        return b"".join(pieces)
-
-    return finish
-
-
-def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
-    return map(data.__getitem__, map(slice, firsts.tolist(), ends.tolist()))
-
-
-def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the parts begin and end, from the first letter of a word to a blank, that the splitter
-    need not see."""
-    classes = text.translate(_CLASSES).replace(
-        _PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION
-    )
-    ends = np.concatenate(
-        [[-1], np.flatnonzero(np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)), [len(text)]]
-    )
-    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _LEAST_BYTES)
-    behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
-    is_blank_behind, is_blank_before = (
-        ragged.windows(text, starts, _MOST_WORD_BYTES) == ord(" ")
-        for starts in (behind, before - _MOST_WORD_BYTES)
-    )
-    firsts, lasts = (
-        behind + is_blank_behind.argmax(axis=1) + 1,
-        before - 1 - is_blank_before[:, ::-1].argmax(axis=1),
-    )
-    is_idle = (lasts - firsts >= _LEAST_BYTES) & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
-    return firsts[is_idle], lasts[is_idle]
+    return lambda: idle_text.put_back(split.result().encode(), parts)

@@ -48,18 +48,13 @@ class TextFile:
     head: bytes  # the first bytes of the text
 
 
-def plan_splits(paths: Iterable[str], split_bytes: int) -> list[Split]:
-    """Cuts files into parts of about the same size, `split_bytes` at most; compressed files and JSON arrays
-    are left whole.
+def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Split, int]]:
+    """Yields parts of files of about the same size, `split_bytes` at most, and their sizes in bytes;
+    compressed files and JSON arrays are left whole.
 
     Raises:
       ConfigError: for a file that cannot be read.
     """
-    return [split for split, _ in _sized_splits(paths, split_bytes)]
-
-
-def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Split, int]]:
-    """Yields the splits and their sizes in bytes."""
     paths = list(paths)
     for path, size in zip(paths, files.sizes(paths)):
         count = 1 if size <= split_bytes or _is_one_part(path) else -(-size // split_bytes)
@@ -71,7 +66,8 @@ def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Spli
 def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
     """Deals files out to tasks of at most `task_bytes`: parts of a large file, or files that follow each
     other and are small."""
-    tasks, left = [], 0
+    tasks: list[list[Split]] = []
+    left = 0
     for split, size in _sized_splits(paths, task_bytes):
         if not tasks or size > left:
             tasks.append([])

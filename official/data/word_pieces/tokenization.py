@@ -1,11 +1,13 @@
 """Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased, at the speed of a
 compiled tokenizer.
- The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
+
+The published rules: control and format characters are dropped, Chinese characters stand alone, the text is
 split at white space, lower-cased, loses its accents (neither for a cased vocabulary), is split at
 punctuation, and each word becomes the longest pieces that the vocabulary has, from left to right; a word that
 cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
- A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
+
+A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
 every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
 batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
 dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII,
@@ -24,6 +26,7 @@ import tensorflow as tf
 from official.data.rows import ragged
 from official.data.word_pieces import words
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.word_table import WordTable, keys_of
 
 _UNKNOWN = "[UNK]"
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
@@ -80,27 +83,27 @@ class Tokenizer:
             self._compiled = tf_text.FastWordpieceTokenizer(
                 [*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32
             )
-        self._whole, self._whole_ids = _Table(), np.zeros(2**_Table.BITS, self._wide)
+        self._whole, self._whole_ids = WordTable(), np.zeros(2**WordTable.BITS, self._wide)
         self._add_whole_words(
             {
                 "\n": self._end,
                 **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)},
             }
         )
-        self._pieces = _Table()
+        self._pieces = WordTable()
         self._piece_ids, self._piece_counts = (
-            np.zeros((2**_Table.BITS, _MOST_PIECES), self._wide),
-            np.zeros(2**_Table.BITS, np.intp),
+            np.zeros((2**WordTable.BITS, _MOST_PIECES), self._wide),
+            np.zeros(2**WordTable.BITS, np.intp),
         )
-        self._rules = _Rules(
+        self._rules = _PublishedRules(
             {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
             vocabulary.do_lower_case,
         )
-        self._remembered = {}
+        self._remembered: dict[bytes, bytes] = {}
 
     def _add_whole_words(self, ids: dict[str, int]) -> None:
         ends = np.cumsum(list(map(len, ids)))
-        places, added = self._whole.add(_keys("".join(ids).encode(), ends - list(map(len, ids)), ends))
+        places, added = self._whole.add(keys_of("".join(ids).encode(), ends - list(map(len, ids)), ends))
         self._whole_ids[places] = np.array(list(ids.values()))[added]
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -126,7 +129,7 @@ class Tokenizer:
         """Returns the ids of lines, the end of each among them."""
         text = _single_blanks(text)
         starts, ends = _find_words(text)
-        keys = _keys(text, starts, ends)
+        keys = keys_of(text, starts, ends)
         places, is_there = self._whole.find(keys)
         ids = np.where(is_there, self._whole_ids.take(places), self._none)
         others = np.flatnonzero(~is_there)
@@ -259,65 +262,10 @@ def _put_in(
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Tables of words
-
-
-_KEY_BYTES = 16
-_FIRST_BYTES = np.array(
-    [256**count - 1 for count in range(9)], np.uint64
-)  # masks of the first bytes of eight
-
-
-def _keys(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the bytes of each word text[starts[n]:ends[n]] as two numbers, uint64 [2, N]; _NO_KEY for one
-    of more than 16 bytes."""
-    eights = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
-    lengths = ends - starts
-    keys = np.zeros((2, len(starts)), np.uint64)
-    keys[0] = eights[starts] & _FIRST_BYTES.take(lengths, mode="clip")
-    long = np.flatnonzero(lengths > 8)  # few: the others have zeros there
-    keys[1, long] = eights[starts[long] + 8] & _FIRST_BYTES.take(lengths[long] - 8, mode="clip")
-    keys[:, long[lengths[long] > _KEY_BYTES]] = _NO_KEY
-    return keys
-
-
-_NO_KEY = np.uint64(2**64 - 1)  # of no word: UTF-8 has no such byte
-
-
-class _Table:
-    """Places of words, found by the words' keys. A word whose place is taken by another has none."""
-
-    BITS = 17  # of the number of places
-    _FACTORS = np.array(
-        [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64
-    )  # odd, and their bits look random
-
-    def __init__(self):
-        self._keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
-
-    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a place for each key, and whether it is that of the word."""
-        places = self._places(keys)
-        return places, (self._keys[0].take(places) == keys[0]) & (self._keys[1].take(places) == keys[1])
-
-    def add(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gives words the places that are free. Returns these places and which of the keys got them."""
-        places = self._places(keys)
-        free = np.flatnonzero((self._keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
-        places, first = np.unique(places[free], return_index=True)
-        self._keys[:, places] = keys[:, free[first]]
-        return places, free[first]
-
-    def _places(self, keys: np.ndarray) -> np.ndarray:
-        mixed = keys[0] * self._FACTORS[0] ^ keys[1] * self._FACTORS[1]
-        return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
-
-
-# ------------------------------------------------------------------------------------------------------------
 # What is not ASCII
 
 
-class _Rules:
+class _PublishedRules:
     """The published rules, character by character."""
 
     def __init__(self, codes: dict[str, bytes], do_lower_case: bool):
@@ -361,7 +309,7 @@ class _Rules:
 
 def _longest(pieces: Iterable[str]) -> dict[str, int]:
     """Returns the length of the longest word for each first character."""
-    longest = {}
+    longest: dict[str, int] = {}
     for word in filter(None, pieces):
         longest[word[0]] = max(len(word), longest.get(word[0], 0))
     return longest

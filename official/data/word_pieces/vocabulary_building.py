@@ -1,5 +1,6 @@
 """Text -> a new vocabulary of word pieces, the same for the same text on any machine.
- Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
+
+Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
 decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
 order: left to itself it would number them by chance, and ties with them.
 """
@@ -72,10 +73,10 @@ def build_vocabulary(
 
 def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
     """Returns how often each word occurs that has word pieces."""
-    chunks = collections.Counter()
+    chunks: collections.Counter[str] = collections.Counter()
     for sentence in sentences:
         chunks.update(_WHITE.split(sentence))
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for chunk, count in chunks.items():
         for word in find_words(chunk, do_lower_case):
             if len(word) <= LONGEST:
@@ -86,7 +87,7 @@ def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.C
 def _frequent_characters(counts: collections.Counter, most: int) -> set[str]:
     """Returns the most frequent characters, of those that are equally frequent the ones that come first in
     Unicode."""
-    characters = collections.Counter()
+    characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
         for character in word:
             characters[character] += count
@@ -106,7 +107,7 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
     )
     tokenizer.train_from_iterator(_text_of(counts), trainer)
     ids = tokenizer.get_vocab()
-    return sorted(ids, key=ids.get)
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _text_of(counts: dict[str, int]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Text -> words, by the published rules of Google's BERT, character by character.
- Control and format characters are dropped, Chinese characters stand alone, the text is split at white space,
+
+Control and format characters are dropped, Chinese characters stand alone, the text is split at white space,
 lower-cased and stripped of its accents (neither for a cased vocabulary), and split at punctuation.
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """

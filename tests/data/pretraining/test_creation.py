@@ -15,9 +15,8 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.pretraining import creation, pairs
-from official.data.records import containers as records
-from official.data.records import schema
+from official.data.pretraining import creation, pairs, shard_round, text_round
+from official.data.records import record_formats, schema
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT
@@ -66,7 +65,7 @@ def make_text(path, documents: int, seed: int = 0) -> str:
 
 
 def make_job(text, vocab, folder, **changes) -> creation.Job:
-    rules = pairs.Rules(
+    rules = pairs.ExampleRules(
         max_seq_length=LONG,
         max_predictions_per_seq=MOST,
         dupe_factor=3,
@@ -107,8 +106,10 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
     lengths, counts = np.zeros(LONG + 1, int), {}
     for name in manifest["files"]:
         found = list(tf.data.TFRecordDataset(str(tmp_path / "out" / name)).as_numpy_iterator())
-        assert [records.describe_mismatch(record, features, kind) for record in found] == [None] * len(found)
-        tokens = records.parse_batch(found, features, kind)["input_mask"].numpy().sum(axis=1)
+        assert [record_formats.describe_mismatch(record, features, kind) for record in found] == [None] * len(
+            found
+        )
+        tokens = record_formats.parse_records(found, features, kind)["input_mask"].numpy().sum(axis=1)
         counts[name] = len(tokens)
         lengths += np.bincount(tokens, minlength=LONG + 1)
     assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -138,9 +139,9 @@ def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     )
     assert manifest["flags"]["do_lower_case"] is False
     shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
-    assert records.lower_case_of(shard) is False and records.lower_case_of(text) is None
+    assert record_formats.lower_case_of(shard) is False and record_formats.lower_case_of(text) is None
     found = list(tf.data.TFRecordDataset(shard).as_numpy_iterator())
-    ids = records.parse_batch(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")[
+    ids = record_formats.parse_records(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")[
         "input_ids"
     ].numpy()
     assert (ids == words.index("Paris")).mean() > 5 * (
@@ -158,7 +159,10 @@ def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
             tf.data.TFRecordDataset(str(tmp_path / kind / "part-00000-of-00001.tfrecord")).as_numpy_iterator()
         )
         parsed.append(
-            {name: values.numpy() for name, values in records.parse_batch(found, features, kind).items()}
+            {
+                name: values.numpy()
+                for name, values in record_formats.parse_records(found, features, kind).items()
+            }
         )
     for other in parsed[1:]:
         assert all(np.array_equal(other[name], values) for name, values in parsed[0].items())
@@ -206,7 +210,7 @@ def test_pools_are_dealt_out_to_shards():
     ],
 )
 def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
-    job = make_job("", "", "", num_shards=shards, rules=pairs.Rules(dupe_factor=10))
+    job = make_job("", "", "", num_shards=shards, rules=pairs.ExampleRules(dupe_factor=10))
     layout = creation._plan_layout(job, {"tokens": tokens, "kept_documents": documents})
     assert (layout.num_pools, layout.num_shards) == expected
 
@@ -217,7 +221,7 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
 ):
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
-    monkeypatch.setattr(creation, "_BLOCK_TOKENS", 7000)
+    monkeypatch.setattr(text_round, "BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
     seen = []
     plan_pairs = pairs.plan_pairs
@@ -266,11 +270,10 @@ def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(tex
 
 
 KILLED = """
-import os, sys
-from official.data.pretraining import creation
-from official.data.pretraining import pairs
+import importlib, os, sys
+from official.data.pretraining import creation, pairs
 module, name, calls = sys.argv[1:4]
-target = {"creation": creation, "unfinished": creation.unfinished, "records": creation.records, "corpus": creation.corpus}[module]
+target = importlib.import_module(module)
 original, left = getattr(target, name), int(calls)
 def killed(*arguments, **named):
     global left
@@ -280,7 +283,7 @@ def killed(*arguments, **named):
     return original(*arguments, **named)
 setattr(target, name, killed)
 creation._TASK_BYTES = 5000  # a task for each file
-rules = pairs.Rules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
+rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
 creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1))
 """
 
@@ -289,10 +292,10 @@ creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv
 @pytest.mark.parametrize(
     "module, name, call",
     [
-        ("corpus", "write_block", 2),
-        ("creation", "_tokenize_text", 3),
-        ("records", "encode", 2),
-        ("unfinished", "write_json", 7),
+        ("official.data.pretraining.corpus", "write_block", 2),
+        ("official.data.pretraining.text_round", "tokenize_text", 3),
+        ("official.data.records.record_formats", "encode", 2),
+        ("official.io.unfinished", "write_json", 7),
     ],
 )
 def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
@@ -319,8 +322,10 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
         (tmp_path / "out" / ".unfinished").glob("shard-*.json")
     )  # a shard is done when what was counted of it is there
     made = []
-    write_shard = creation._write_shard_records
-    monkeypatch.setattr(creation, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
+    write_shard = shard_round._write_shard_records
+    monkeypatch.setattr(
+        shard_round, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest)
+    )
     creation.create_pretraining_data(job)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert len(made) == 3 - len(done)
@@ -386,7 +391,7 @@ def processes_with(word: str) -> list[str]:
 
 
 def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
-    encode, calls = records.encode, []
+    encode, calls = record_formats.encode, []
 
     def fail(*arguments, **named):
         calls.append(1)
@@ -394,7 +399,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
             raise OSError(28, "No space left on device")
         return encode(*arguments, **named)
 
-    monkeypatch.setattr(records, "encode", fail)
+    monkeypatch.setattr(record_formats, "encode", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
         ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
@@ -412,7 +417,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
-    monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
     monkeypatch.undo()
@@ -444,7 +449,7 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
     job = make_job(text_file, vocab_file, tmp_path / "out")
     assert not creation.is_finished(job)
     manifest = creation.create_pretraining_data(job)
-    monkeypatch.setattr(records, "encode", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
     assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -11,15 +11,12 @@ import sys
 import pytest
 import tensorflow as tf
 
+from official.cli.data import eval_set as make_eval_set
 from official.config import ConfigError
-from official.data.records import batches as reading
-from official.data.records import containers as records
+from official.data.records import record_files, record_formats
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, write_records
 from tests.data.records.test_records import make_examples
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import make_eval_set  # pylint: disable=wrong-import-position
 
 
 @pytest.fixture
@@ -67,21 +64,21 @@ def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monk
     features = schema_lib.pretraining_schema(24, 4)
     made = {name: make_examples(count, seed=count) for name, count in (("a", 300), ("b", 150))}
     for name, examples in made.items():
-        write_records(tmp_path / f"{name}.tfrecord", records.encode(examples, "compact"))
+        write_records(tmp_path / f"{name}.tfrecord", record_formats.encode(examples, "compact"))
     run(
         monkeypatch,
         f"--input_files={tmp_path}/*.tfrecord",
         f"--output_file={tmp_path}/out",
         "--num_samples=200",
     )
-    found = records.parse_batch(records_of(tmp_path / "out"), features, "compact")
+    found = record_formats.parse_records(records_of(tmp_path / "out"), features, "compact")
     everything = {name: [*made["a"].features()[name], *made["b"].features()[name]] for name in features}
     for name in features:
         assert found[name].numpy().tolist() == [
             everything[name][int(i * 450 / 200)].tolist() for i in range(200)
         ]
     assert len(records_of(tmp_path / "out")) == 2
-    write_records(tmp_path / "c.tfrecord", [*records.encode(make_examples(3), "compact"), b"foreign"])
+    write_records(tmp_path / "c.tfrecord", [*record_formats.encode(make_examples(3), "compact"), b"foreign"])
     with pytest.raises(
         ConfigError, match="--input_files: .*c.tfrecord, record 2: it is not a compact record"
     ):
@@ -120,7 +117,7 @@ def test_a_damaged_file_is_named_and_nothing_is_written(files, tmp_path, monkeyp
 
 
 def test_the_record_before_a_damage_is_counted_over_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_CHECKED_EXAMPLES", 4)
+    monkeypatch.setattr(record_files, "_CHECKED_ROWS", 4)
     path = tmp_path / "data"
     data = bytearray(
         pathlib.Path(write_records(path, [b"%02d" % number for number in range(20)])).read_bytes()

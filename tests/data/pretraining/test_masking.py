@@ -31,7 +31,7 @@ def make(words):
         lengths = make_documents()
         tokens = np.random.default_rng(0).integers(5, SIZE, len(lengths.tokens)).astype(dtype)
         documents = corpus.TokenizedDocuments(tokens, lengths.sentence_starts, lengths.document_starts)
-        rules = pairs.Rules(
+        rules = pairs.ExampleRules(
             **{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes}
         )
         plan = pairs.plan_pairs(documents, rules, np.random.default_rng(1))
@@ -112,7 +112,7 @@ def test_every_set_of_tokens_is_equally_likely():
 def test_rows_of_few_tokens_and_many_masks(words, prob):
     documents = make_documents(2, 4)
     plan = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)
-    rules = pairs.Rules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
+    rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
     examples = masking.build_examples(plan, documents, words, rules, np.random.default_rng(0))
     assert examples.predictions.tolist() == ([1, 4, 2] if prob == 0.15 else [2, 20, 12])
 

@@ -33,7 +33,7 @@ def as_lists(documents: corpus.TokenizedDocuments) -> list[list[list[int]]]:
 
 
 def make_plan(documents, seed=1, **rules):
-    return pairs.plan_pairs(documents, pairs.Rules(**rules), np.random.default_rng(seed))
+    return pairs.plan_pairs(documents, pairs.ExampleRules(**rules), np.random.default_rng(seed))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_duplicates_differ_and_the_seed_decides():
 )
 def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
     with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
-        pairs.Rules(**{name: value})
+        pairs.ExampleRules(**{name: value})
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -13,14 +13,15 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import synthetic
-from official.data.records import batches as reading
-from official.data.records import containers as records
-from official.data.records import interleaving, record_counts
+from official.data.pipeline import TrainingOrder
+from official.data.records import interleaving, record_batches, record_counts, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import compact
+from official.data.records.record_files import check_first_record, detect_format, find_bad_record, find_files
 from tests.conftest import make_records, write_records
 from tests.data.records.test_records import make_examples
+from tests.records import serialize_example
 
 
 def ids(batches) -> list[bytes]:
@@ -29,7 +30,12 @@ def ids(batches) -> list[bytes]:
 
 
 def training_ids(files, schema, count, **settings) -> list[bytes]:
-    dataset = reading.training_dataset(files, schema, **{"batch_size": 4, "seed": 1, **settings})
+    batch_size, streams, counts_path = (
+        settings.pop(name, default)
+        for name, default in (("batch_size", 4), ("streams", 1), ("counts_path", ""))
+    )
+    order = TrainingOrder(**{"seed": 1, **settings})
+    dataset = record_batches.training_dataset(files, schema, batch_size, order, streams, counts_path)
     return ids(dataset.take(count).as_numpy_iterator())
 
 
@@ -37,14 +43,14 @@ def training_ids(files, schema, count, **settings) -> list[bytes]:
 def files(request, record_files, tmp_path, monkeypatch):
     """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer
     examples than a file."""
-    monkeypatch.setattr(streams_lib, "_SHUFFLED_EXAMPLES", 24)
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 24)
     if request.param == "plain":
-        return reading.find_files(record_files(files=3, records=12), "input_files")
-    monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 5)
+        return find_files(record_files(files=3, records=12), "input_files")
+    monkeypatch.setattr(compact, "ROWS_PER_RECORD", 5)
     return [
         write_records(
             tmp_path / f"part-{number}",
-            records.encode(make_examples(12, number, length=16, most=3), "compact"),
+            record_formats.encode(make_examples(12, number, length=16, most=3), "compact"),
         )
         for number in range(3)
     ]
@@ -52,27 +58,27 @@ def files(request, record_files, tmp_path, monkeypatch):
 
 @pytest.fixture
 def plain_files(record_files):
-    return reading.find_files(record_files(files=3, records=12), "input_files")
+    return find_files(record_files(files=3, records=12), "input_files")
 
 
 def test_written_records_read_back(schema, tmp_path):
     record = make_records(1, 0, schema)[0]
-    assert schema_lib.describe_mismatch(record, schema) is None
+    assert schema_lib.describe_example(record, schema) is None
     batch = next(
-        reading.training_dataset(
-            [write_records(tmp_path / "x", [record])], schema, 1, seed=0
+        record_batches.training_dataset(
+            [write_records(tmp_path / "x", [record])], schema, 1, TrainingOrder(0)
         ).as_numpy_iterator()
     )
     assert {name: value.shape for name, value in batch.items()} == {
         **{name: (1, feature.length) for name, feature in schema.items()},
         "example_weights": (1,),
     }
-    assert schema_lib.serialize_example({name: batch[name][0] for name in schema}, schema) == record
+    assert serialize_example({name: batch[name][0] for name in schema}, schema) == record
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema, streams):
-    first, second = [training_ids(files, schema, 9, samples_done=done, streams=streams) for done in (0, 36)]
+    first, second = [training_ids(files, schema, 9, sequences_done=done, streams=streams) for done in (0, 36)]
     assert len(set(first)) == 36 and set(first) == set(second) and first != second
 
 
@@ -81,24 +87,20 @@ def test_order_is_a_function_of_the_seed(files, schema):
     assert training_ids(files, schema, 9) != training_ids(files, schema, 9, seed=2)
 
 
-@pytest.mark.parametrize("done", [4, 36, 60])
-@pytest.mark.parametrize("streams", [1, 3])
-def test_going_on_gives_the_records_that_come_next(files, schema, done, streams):
-    whole = training_ids(files, schema, 21, batch_size=4 - streams % 2, streams=streams)
-    size = len(whole) // 21
-    done -= done % (size * streams)
-    assert (
-        training_ids(files, schema, 21 - done // size, batch_size=size, samples_done=done, streams=streams)
-        == whole[done:]
-    )
+@pytest.mark.parametrize("streams, places", [(1, (3, 36, 54)), (3, (9, 36, 54))])
+def test_going_on_gives_the_sequences_that_come_next(files, schema, streams, places):
+    whole = training_ids(files, schema, 21, batch_size=3, streams=streams)
+    for done in places:
+        rest = training_ids(files, schema, 2, batch_size=3, sequences_done=done, streams=streams)
+        assert rest == whole[done : done + 6]
 
 
 @pytest.fixture(params=["plain", "compact"])
 def uneven_files(request, schema, tmp_path, monkeypatch):
     """Returns eleven files of 1 to 31 examples, of which four are read in turns, in windows of ten."""
-    monkeypatch.setattr(streams_lib, "_SHUFFLED_EXAMPLES", 10)
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 10)
     monkeypatch.setattr(streams_lib, "_INTERLEAVED_FILES", 4)
-    monkeypatch.setattr(compact, "EXAMPLES_PER_RECORD", 3)
+    monkeypatch.setattr(compact, "ROWS_PER_RECORD", 3)
     sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     if request.param == "plain":
         return [
@@ -108,7 +110,7 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     return [
         write_records(
             tmp_path / f"{number:02}",
-            records.encode(make_examples(size, number, length=16, most=3), "compact"),
+            record_formats.encode(make_examples(size, number, length=16, most=3), "compact"),
         )
         for number, size in enumerate(sizes)
     ]
@@ -120,7 +122,7 @@ def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams):
     whole = training_ids(uneven_files, schema, 46, batch_size=step, streams=streams)
     for done in {1: (5, 105, 205), 11: (33, 363)}[streams]:
         assert (
-            training_ids(uneven_files, schema, 4, batch_size=step, samples_done=done, streams=streams)
+            training_ids(uneven_files, schema, 4, batch_size=step, sequences_done=done, streams=streams)
             == whole[done : done + 4 * step]
         )
 
@@ -162,8 +164,8 @@ def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, p
 
 
 def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schema, monkeypatch):
-    seen, parse_rows = [], records.parse_rows
-    kind = reading.detect_format(uneven_files)
+    seen, parse_rows = [], record_formats.parse_rows
+    kind = detect_format(uneven_files)
     whole = training_ids(uneven_files, schema, 20, batch_size=5)
 
     def unpack(serialized, *rest):
@@ -174,11 +176,11 @@ def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schem
         with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
             return original(tf.identity(serialized), *rest)
 
-    original = records.unpack
-    monkeypatch.setattr(records, "unpack", unpack)
-    assert training_ids(uneven_files, schema, 1, batch_size=5, samples_done=95) == whole[95:]
+    original = record_formats.unpack
+    monkeypatch.setattr(record_formats, "unpack", unpack)
+    assert training_ids(uneven_files, schema, 1, batch_size=5, sequences_done=95) == whole[95:]
     assert (
-        len(seen) < (75 if kind == "plain" else 30) and parse_rows is records.parse_rows
+        len(seen) < (75 if kind == "plain" else 30) and parse_rows is record_formats.parse_rows
     )  # of 105 examples; what comes next is read ahead
 
 
@@ -188,18 +190,18 @@ def test_records_are_counted_once_and_files_that_changed_again(uneven_files, sch
     monkeypatch.setattr(
         record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
     )
-    kind = reading.detect_format(uneven_files)
+    kind = detect_format(uneven_files)
     expected = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     for _ in range(2):
-        assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == expected
+        assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == expected
     assert sorted(counted) == uneven_files
     write_records(
         uneven_files[1],
         make_records(2, 99, schema)
         if kind == "plain"
-        else records.encode(make_examples(2, 9, length=16, most=3), kind),
+        else record_formats.encode(make_examples(2, 9, length=16, most=3), kind),
     )
-    assert [found.examples for found in record_counts.count(uneven_files, kind, kept)] == [
+    assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == [
         7,
         2,
         *expected[2:],
@@ -218,7 +220,7 @@ def test_records_are_counted_once_and_files_that_changed_again(uneven_files, sch
 
 
 def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monkeypatch):
-    files = reading.find_files(record_files(files=2, records=12), "input_files")
+    files = find_files(record_files(files=2, records=12), "input_files")
     manifest = {
         "files": {"part-00000": 12, "part-00001": 99},
         "file_bytes": {"part-00000": os.path.getsize(files[0]), "part-00001": 1},
@@ -228,15 +230,13 @@ def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monke
     monkeypatch.setattr(
         record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
     )
-    assert [found.examples for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[
-        1:
-    ]
+    assert [found.rows for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[1:]
 
 
 @pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
 def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
     monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
-    path = pathlib.Path(reading.find_files(record_files(files=1, records=12), "input_files")[0])
+    path = pathlib.Path(find_files(record_files(files=1, records=12), "input_files")[0])
     path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
     if message is None:
         assert record_counts.count_records(str(path)) == 12
@@ -249,14 +249,14 @@ def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
     pattern = record_files(files=2, records=3)
     folder = tmp_path / "train"
     (folder / "manifest.json").write_text("{}", encoding="utf-8")
-    assert reading.find_files(f"{folder}/*", "input_files") == reading.find_files(pattern, "input_files")
+    assert find_files(f"{folder}/*", "input_files") == find_files(pattern, "input_files")
     with pytest.raises(ConfigError, match="--input_files=.*holds no records, only manifest.json"):
-        reading.find_files(f"{folder}/man*", "input_files")
+        find_files(f"{folder}/man*", "input_files")
 
 
 def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files, schema):
-    files = reading.find_files(record_files(files=4, records=12), "input_files")
-    streams = reading.num_streams(len(files), train_batch_size=8)
+    files = find_files(record_files(files=4, records=12), "input_files")
+    streams = record_batches.num_streams(len(files), train_batch_size=8)
     assert streams == 4
     one = training_ids(files, schema, 6, batch_size=8, streams=streams)
     two = [
@@ -270,7 +270,7 @@ def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files
             *two[1][4 * step : 4 * step + 4],
         }
     with pytest.raises(ConfigError, match="4 files make 4 streams, which 3 hosts"):
-        reading.training_dataset(files, schema, 4, seed=1, streams=streams, num_hosts=3)
+        record_batches.training_dataset(files, schema, 4, TrainingOrder(1, num_hosts=3), streams)
 
 
 @pytest.mark.parametrize(
@@ -278,26 +278,25 @@ def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files
     [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)],
 )
 def test_streams(files, batch, streams):
-    assert reading.num_streams(files, batch) == streams
+    assert record_batches.num_streams(files, batch) == streams
 
 
 def test_evaluation_reads_the_first_records_in_order(files, schema):
-    batches = list(reading.evaluation_dataset(files, schema, 8, num_samples=21).as_numpy_iterator())
+    batches = list(record_batches.evaluation_dataset(files, schema, 8, num_sequences=21).as_numpy_iterator())
     assert [batch["example_weights"].sum() for batch in batches] == [8, 8, 5]
     assert all(batch["input_ids"].shape == (8, 16) for batch in batches)
     expected = ids(
-        [batch for batch in reading.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()]
+        [batch for batch in record_batches.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()]
     )[:21]
     assert ids(batches)[:21] == expected
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
 
-@pytest.mark.parametrize("done", [0, 30])
-def test_batches_may_be_of_any_size(files, schema, done):
-    one = training_ids(files, schema, 12, batch_size=6, streams=3, samples_done=done)
+def test_batches_may_be_of_any_size(files, schema):
+    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=30)
     for batch_size in (1, 4, 18):
         other = training_ids(
-            files, schema, 72 // batch_size, batch_size=batch_size, streams=3, samples_done=done
+            files, schema, 72 // batch_size, batch_size=batch_size, streams=3, sequences_done=30
         )
         common = math.lcm(6, batch_size)
         for first in range(0, 72, common):
@@ -305,11 +304,11 @@ def test_batches_may_be_of_any_size(files, schema, done):
 
 
 def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
-    window = {"plain": 8, "compact": 5}[reading.detect_format(files)]  # of eight examples, in whole records
+    window = {"plain": 8, "compact": 5}[detect_format(files)]  # of eight examples, in whole records
     found = training_ids(files, schema, 12, batch_size=3, streams=3)
     for number, path in enumerate(files):
         rows, own = (
-            ids(reading.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator()),
+            ids(record_batches.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator()),
             found[number::3],
         )
         assert set(own[:window]) == set(rows[:window]) and own[:window] != rows[:window]
@@ -324,13 +323,13 @@ def test_remote_paths(schema):
     tf.io.gfile.makedirs("ram://reading")
     for index in range(2):
         write_records(f"ram://reading/part-{index}", make_records(4, index, schema))
-    found = reading.find_files("ram://reading/part-*", "input_files")
+    found = find_files("ram://reading/part-*", "input_files")
     assert len(found) == 2 and len(set(training_ids(found, schema, 2))) == 8
 
 
 def test_a_glob_without_match_is_named(plain_files):
     with pytest.raises(ConfigError, match=r"--input_files=missing/\*.rec matches no file"):
-        reading.find_files(f"{plain_files[0]},missing/*.rec", "input_files")
+        find_files(f"{plain_files[0]},missing/*.rec", "input_files")
 
 
 def test_a_record_of_another_length_is_named(plain_files, schema):
@@ -338,46 +337,46 @@ def test_a_record_of_another_length_is_named(plain_files, schema):
         ConfigError,
         match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32",
     ):
-        reading.check_first_record(plain_files, schema_lib.pretraining_schema(32, 3), "input_files")
+        check_first_record(plain_files, schema_lib.pretraining_schema(32, 3), "input_files")
     with pytest.raises(ConfigError, match="masked_lm_positions has 3 values, expected 5"):
-        reading.check_first_record(plain_files, schema_lib.pretraining_schema(16, 5), "input_files")
+        check_first_record(plain_files, schema_lib.pretraining_schema(16, 5), "input_files")
 
 
 def test_a_block_of_another_length_is_named(tmp_path):
-    path = write_records(tmp_path / "part", records.encode(make_examples(3), "compact"))
-    reading.check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
+    path = write_records(tmp_path / "part", record_formats.encode(make_examples(3), "compact"))
+    check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
     for shape, message in (
         ((32, 4), "max_seq_length 24, expected 32"),
         ((24, 5), "max_predictions_per_seq 4, expected 5"),
         ((24, 4, 20), "example 1: feature input_ids has values from 5 to 4., expected 0 to 19"),
     ):
         with pytest.raises(ConfigError, match=f"--input_files: .*part, record 1: .*{message}"):
-            reading.check_first_record([path], schema_lib.pretraining_schema(*shape), "input_files")
+            check_first_record([path], schema_lib.pretraining_schema(*shape), "input_files")
 
 
 def test_an_id_outside_of_the_vocabulary_is_named(files):
     with pytest.raises(ConfigError, match=r"feature input_ids has values from \d+ to \d+, expected 0 to 9"):
-        reading.check_first_record(files, schema_lib.pretraining_schema(16, 3, vocab_size=10), "input_files")
+        check_first_record(files, schema_lib.pretraining_schema(16, 3, vocab_size=10), "input_files")
 
 
 def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
-    assert "bad, record 3: feature input_ids has 8 values" in reading.find_bad_record(
-        [*plain_files, bad], schema
-    )
-    assert reading.find_bad_record(plain_files, schema) is None
+    assert "bad, record 3: feature input_ids has 8 values" in find_bad_record([*plain_files, bad], schema)
+    assert find_bad_record(plain_files, schema) is None
 
 
 def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
     single = [
         block
-        for record in records.encode(make_examples(9, length=16, most=3), "compact")
-        for block in records.split(record, "compact")
+        for record in record_formats.encode(make_examples(9, length=16, most=3), "compact")
+        for block in record_formats.split(record, "compact")
     ]
-    single[5] = records.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
-    bad = write_records(tmp_path / "bad", records.join(single, "compact"))
-    assert "bad, record 1: example 6: feature input_ids has" in reading.find_bad_record(
+    single[5] = record_formats.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[
+        0
+    ]
+    bad = write_records(tmp_path / "bad", record_formats.join(single, "compact"))
+    assert "bad, record 1: example 6: feature input_ids has" in find_bad_record(
         [bad], schema_lib.pretraining_schema(16, 3, 50)
     )
 
@@ -386,7 +385,7 @@ def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
 def test_a_file_without_records_is_named(files, schema, tmp_path, content):
     (tmp_path / "empty").write_bytes(content)
     with pytest.raises(ConfigError, match="empty has no records"):
-        reading.training_dataset([*files, str(tmp_path / "empty")], schema, 4, seed=1)
+        record_batches.training_dataset([*files, str(tmp_path / "empty")], schema, 4, TrainingOrder(1))
 
 
 @pytest.mark.parametrize(
@@ -397,14 +396,14 @@ def test_a_file_that_is_no_tfrecord(content, message, schema, tmp_path):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        reading.check_first_record([str(path)], schema, "eval_files")
+        check_first_record([str(path)], schema, "eval_files")
 
 
 def test_a_record_that_is_no_example(schema):
-    assert schema_lib.describe_mismatch(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
-    assert "input_ids is missing" in schema_lib.describe_mismatch(b"", schema)
+    assert schema_lib.describe_example(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
+    assert "input_ids is missing" in schema_lib.describe_example(b"", schema)
     with pytest.raises(ValueError, match="input_ids has 3 values"):
-        schema_lib.serialize_example({name: np.zeros(3) for name in schema}, schema)
+        serialize_example({name: np.zeros(3) for name in schema}, schema)
 
 
 def test_synthetic_records_fit_the_schema(schema):
@@ -436,7 +435,7 @@ def test_values_out_of_range_are_no_records(schema, name, value, message):
     feature = example.features.feature[name]
     (feature.float_list if feature.HasField("float_list") else feature.int64_list).value[1] = value
     bad = example.SerializeToString()
-    assert records.parse_batch(tf.constant([good]), schema, "plain")[name].shape[0] == 1
+    assert record_formats.parse_records(tf.constant([good]), schema, "plain")[name].shape[0] == 1
     with pytest.raises(tf.errors.InvalidArgumentError):
-        records.parse_batch(tf.constant([good, bad]), schema, "plain")
-    assert message in records.describe_mismatch(bad, schema, "plain")
+        record_formats.parse_records(tf.constant([good, bad]), schema, "plain")
+    assert message in record_formats.describe_mismatch(bad, schema, "plain")

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records import containers as records
+from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.word_pieces.vocabulary import Vocabulary
+from tests.records import serialize_example
 
 LENGTH, MOST = 24, 4
 
@@ -63,7 +64,7 @@ def features_of(length: int = LENGTH, most: int = MOST, words: int | None = None
 def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndarray]:
     return {
         name: value.numpy()
-        for name, value in records.parse_batch(tf.constant(encoded), features, kind).items()
+        for name, value in record_formats.parse_records(tf.constant(encoded), features, kind).items()
     }
 
 
@@ -71,9 +72,8 @@ def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndar
 def test_plain_records_are_the_bytes_of_protobuf(words):
     examples, features = make_examples(40, words=words, pad=0), features_of()
     values = examples.features()
-    assert records.encode(examples, "plain") == [
-        schema_lib.serialize_example({name: values[name][row] for name in features}, features)
-        for row in range(40)
+    assert record_formats.encode(examples, "plain") == [
+        serialize_example({name: values[name][row] for name in features}, features) for row in range(40)
     ]
 
 
@@ -83,11 +83,11 @@ def test_plain_records_are_the_bytes_of_protobuf(words):
 @pytest.mark.parametrize("count", [1, 128, 129, 300])
 def test_examples_are_read_back(kind, pad, count):
     examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
-    encoded, features = records.encode(examples, kind), features_of(words=50)
-    assert len(encoded) == -(-count // records.examples_per_record(kind))
-    assert {records.detect_format(record) for record in encoded} == {kind}
-    assert {records.sizes_of(record, kind) for record in encoded} == {(LENGTH, MOST)}
-    assert not any(records.describe_mismatch(record, features, kind) for record in encoded)
+    encoded, features = record_formats.encode(examples, kind), features_of(words=50)
+    assert len(encoded) == -(-count // record_formats.rows_per_record(kind))
+    assert {record_formats.detect_format(record) for record in encoded} == {kind}
+    assert {record_formats.sizes_of(record, kind) for record in encoded} == {(LENGTH, MOST)}
+    assert not any(record_formats.describe_mismatch(record, features, kind) for record in encoded)
     found = parsed(encoded, kind, features)
     for name, values in examples.features().items():
         assert found[name].dtype == features[name].dtype and np.array_equal(found[name], values), name
@@ -103,7 +103,7 @@ def test_the_words_of_a_compact_example():
         np.array([1]),
         np.array([True]),
     )
-    block = tf.train.Example.FromString(records.encode(examples, "compact")[0]).features.feature
+    block = tf.train.Example.FromString(record_formats.encode(examples, "compact")[0]).features.feature
     assert list(block["compact_shape"].int64_list.value) == [6, 2]
     words = [5, 3, 1, 1, 7, 1, 0, 259, 0, 2, 9, 3, 300, 3]
     assert list(block["compact_examples"].bytes_list.value) == [
@@ -114,22 +114,25 @@ def test_the_words_of_a_compact_example():
 @pytest.mark.parametrize("length, most", [(512, 76), (128, 20)])
 def test_compact_records_have_at_most_half_the_bytes_of_plain_ones(length, most):
     examples = make_examples(256, length=length, most=most, words=30522, shortest=most + 10)
-    sizes = {kind: sum(map(len, records.encode(examples, kind))) for kind in ("plain", "compact")}
+    sizes = {kind: sum(map(len, record_formats.encode(examples, kind))) for kind in ("plain", "compact")}
     assert sizes["compact"] <= 0.5 * sizes["plain"]
 
 
 def test_blocks_are_split_and_joined():
-    whole = records.encode(make_examples(300), "compact")
-    single = [example for record in whole for example in records.split(record, "compact")]
+    whole = record_formats.encode(make_examples(300), "compact")
+    single = [example for record in whole for example in record_formats.split(record, "compact")]
     assert len(single) == 300 and len(set(single)) == 300
-    assert records.join(single, "compact") == whole and records.join(whole[:1], "compact") == whole[:1]
-    other = records.encode(make_examples(2, most=3), "compact")
-    mixed = records.join([*single[:3], *other, single[3]], "compact")
-    assert [len(records.split(record, "compact")) for record in mixed] == [3, 2, 1]
-    assert records.split(b"any", "plain") == records.join([b"any"], "plain") == [b"any"]
-    for foreign in (b"\xff\xff", b"", records.encode(make_examples(1), "plain")[0]):
+    assert (
+        record_formats.join(single, "compact") == whole
+        and record_formats.join(whole[:1], "compact") == whole[:1]
+    )
+    other = record_formats.encode(make_examples(2, most=3), "compact")
+    mixed = record_formats.join([*single[:3], *other, single[3]], "compact")
+    assert [len(record_formats.split(record, "compact")) for record in mixed] == [3, 2, 1]
+    assert record_formats.split(b"any", "plain") == record_formats.join([b"any"], "plain") == [b"any"]
+    for foreign in (b"\xff\xff", b"", record_formats.encode(make_examples(1), "plain")[0]):
         with pytest.raises(ValueError, match="it is not a compact record"):
-            records.split(foreign, "compact")
+            record_formats.split(foreign, "compact")
 
 
 def block_of(strings: list[bytes], shape=(LENGTH, MOST)) -> bytes:
@@ -163,50 +166,55 @@ BAD_BLOCKS = [
         "example 1: it has 12 tokens, 6 of them in the first segment, and 5 predicted ones",
     ),
     (b"\xff\xff\xff", "it is not a compact record"),
-    (records.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
+    (record_formats.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
 ]
 
 
 @pytest.mark.parametrize("record, problem", BAD_BLOCKS)
 def test_a_bad_block_is_described_and_not_read(record, problem):
-    assert records.describe_mismatch(record, features_of(), "compact") == problem
-    good = records.encode(make_examples(2), "compact")[0]
+    assert record_formats.describe_mismatch(record, features_of(), "compact") == problem
+    good = record_formats.encode(make_examples(2), "compact")[0]
     with pytest.raises(
         (tf.errors.InvalidArgumentError, UnicodeDecodeError)
     ):  # the second where the message quotes the record
-        records.parse_batch(tf.constant([good, record]), features_of(), "compact")
+        record_formats.parse_records(tf.constant([good, record]), features_of(), "compact")
 
 
 def test_what_reading_cannot_tell_is_described():
-    assert records.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
-    wrong = records.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
-    assert records.describe_mismatch(wrong, features_of(words=50), "compact").startswith(
+    assert record_formats.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
+    wrong = record_formats.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
+    assert record_formats.describe_mismatch(wrong, features_of(words=50), "compact").startswith(
         "example 1: feature input_ids has values from"
     )
-    swapped = records.describe_mismatch(block_of([example_of(first=13)]), features_of(), "compact")
+    swapped = record_formats.describe_mismatch(block_of([example_of(first=13)]), features_of(), "compact")
     assert swapped == "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
 
 
 def test_records_of_other_formats_are_told_apart():
-    blocks, plain = records.encode(make_examples(1), "compact"), records.encode(make_examples(1), "plain")
-    remask = records.encode(static_mask_examples(1), "remask")
+    blocks, plain = (
+        record_formats.encode(make_examples(1), "compact"),
+        record_formats.encode(make_examples(1), "plain"),
+    )
+    remask = record_formats.encode(static_mask_examples(1), "remask")
     assert (
-        records.describe_mismatch(blocks[0], features_of(), "plain")
+        record_formats.describe_mismatch(blocks[0], features_of(), "plain")
         == "it is a compact record among plain ones"
     )
     assert (
-        records.describe_mismatch(plain[0], features_of(), "remask")
+        record_formats.describe_mismatch(plain[0], features_of(), "remask")
         == "it is a plain record among remask ones"
     )
-    assert records.describe_mismatch(remask[0], features_of(most=3), "remask").startswith("feature mask")
-    assert [records.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
+    assert record_formats.describe_mismatch(remask[0], features_of(most=3), "remask").startswith(
+        "feature mask"
+    )
+    assert [record_formats.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
 
 
 def test_ids_that_do_not_fit_are_refused():
     big = make_examples(3, words=1 << 17)
     with pytest.raises(ValueError, match="do not fit into 16 bits"):
-        records.encode(big, "compact")
+        record_formats.encode(big, "compact")
     with pytest.raises(
         ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"
     ):
-        records.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")
+        record_formats.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")

@@ -5,9 +5,11 @@ must be.
 import numpy as np
 import pytest
 
+from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 
 ROWS, BATCH, LONGEST = 203, 16, 64
+STEPS = 13  # of an epoch; the last batch is filled up
 
 
 @pytest.fixture(scope="module", name="rows")
@@ -23,21 +25,19 @@ def _rows():
 
 
 def training(rows, bucketed=True, part=BATCH, count=None, **position):
-    batches = token_rows.training_dataset(rows, BATCH, part, LONGEST, bucketed, seed=3, **position)
-    return list(
-        batches.take(count or token_rows.num_batches(ROWS, BATCH) * BATCH // part).as_numpy_iterator()
-    )
+    shape = token_rows.BatchShape(BATCH, part, LONGEST, bucketed)
+    batches = token_rows.training_dataset(rows, shape, TrainingOrder(seed=3, **position))
+    return list(batches.take(count or STEPS * BATCH // part).as_numpy_iterator())
 
 
 @pytest.mark.parametrize("bucketed", [True, False])
 def test_every_epoch_has_each_row_once(rows, bucketed):
-    steps = token_rows.num_batches(ROWS, BATCH)
-    batches = training(rows, bucketed, count=2 * steps)
+    batches = training(rows, bucketed, count=2 * STEPS)
     epochs = [
-        np.concatenate([batch["rows"] for batch in part]) for part in (batches[:steps], batches[steps:])
+        np.concatenate([batch["rows"] for batch in part]) for part in (batches[:STEPS], batches[STEPS:])
     ]
     for epoch in epochs:
-        assert sorted(epoch[epoch >= 0]) == list(range(ROWS)) and (epoch < 0).sum() == steps * BATCH - ROWS
+        assert sorted(epoch[epoch >= 0]) == list(range(ROWS)) and (epoch < 0).sum() == STEPS * BATCH - ROWS
     assert epochs[0].tolist() != epochs[1].tolist()
 
 
@@ -72,7 +72,7 @@ def test_buckets_leave_little_padding(rows):
 @pytest.mark.parametrize("bucketed", [True, False])
 def test_resumed_in_the_middle(rows, bucketed):
     whole = training(rows, bucketed, count=30)
-    resumed = training(rows, bucketed, count=14, batches_done=16)  # in the second epoch
+    resumed = training(rows, bucketed, count=14, sequences_done=16 * BATCH)  # in the second epoch
     assert [batch["rows"].tolist() for batch in resumed] == [batch["rows"].tolist() for batch in whole[16:]]
 
 

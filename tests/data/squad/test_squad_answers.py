@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.squad import answers, evaluation, features, reading
+from official.data.squad import answers, evaluation, features, max_context, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad
@@ -31,7 +31,7 @@ VOCABULARY = vocabulary_lib.Vocabulary(
     ),
     sha256="of no file",
 )
-RULES = answers.Rules()
+RULES = answers.AnswerRules()
 CONTEXT = "Steve Smith's cat, (Tom), is a cat."
 LONG_CONTEXT = "one two three four (five), six seven eight nine ten eleven twelve. " * 3
 
@@ -41,17 +41,27 @@ def tokenizer():
     return Tokenizer(VOCABULARY)
 
 
+def predict_at(found, threshold):
+    """Returns the predictions of version 2 with another null_score_diff_threshold."""
+    return {
+        identity: "" if odds > threshold else found.best_texts[identity]
+        for identity, odds in found.null_odds.items()
+    }
+
+
 def make(
-    *asked, for_training=False, rules=features.Rules(max_seq_length=30, doc_stride=7, max_query_length=6)
+    *asked,
+    for_training=False,
+    rules=features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6),
 ):
     """Returns data and features of (context, question) pairs."""
     contexts = list(dict.fromkeys(context for context, _ in asked))
     asked = sorted(asked, key=lambda pair: contexts.index(pair[0]))
     questions = [
-        reading.Question(f"q{number}", text, contexts.index(context), (), (), False)
+        squad_files.Question(f"q{number}", text, contexts.index(context), (), (), False)
         for number, (context, text) in enumerate(asked)
     ]
-    data = reading.SquadData(
+    data = squad_files.SquadData(
         "", "", "", for_training, True, [""] * len(contexts), contexts, questions, {}, []
     )
     made = [features.make_chunk(chunk, tokenizer(), VOCABULARY, rules) for chunk in features.chunks(data)]
@@ -91,7 +101,7 @@ def random_logits(made, seed, ties=False):
     ],
 )
 def test_an_answer_is_a_stretch_of_the_context(first, last, text):
-    data, made = make((CONTEXT, "a?"), rules=features.Rules(40, 7, 6))
+    data, made = make((CONTEXT, "a?"), rules=features.WindowRules(40, 7, 6))
     found = answers.answer_questions(*logits_for(made, 0, first, last), made, data, RULES)
     assert found.predictions == {"q0": text} and found.nbest["q0"][0].text == text
     assert found.null_odds is None
@@ -100,7 +110,7 @@ def test_an_answer_is_a_stretch_of_the_context(first, last, text):
 @pytest.mark.parametrize("n_best_size, max_answer_length", [(20, 30), (3, 30), (1, 2), (7, 1), (40, 5)])
 @pytest.mark.parametrize("version_2", [False, True])
 def test_the_n_best_lists_are_those_of_the_plain_search(n_best_size, max_answer_length, version_2):
-    rules = answers.Rules(n_best_size, max_answer_length, version_2)
+    rules = answers.AnswerRules(n_best_size, max_answer_length, version_2)
     data, made = make((LONG_CONTEXT, "who?"), (LONG_CONTEXT, "how much is it?"), (CONTEXT, "who?"))
     for seed in range(6):
         logits = random_logits(made, seed, ties=seed % 2 == 1)
@@ -116,9 +126,9 @@ def test_the_n_best_lists_are_those_of_the_plain_search(n_best_size, max_answer_
     strategies.integers(1, 6),
 )
 def test_contexts_of_repeated_words_give_different_texts(parts, seed, ties, n_best_size, max_answer_length):
-    data, made = make((" ".join(parts), "a?"), rules=features.Rules(14, 3, 4))
+    data, made = make((" ".join(parts), "a?"), rules=features.WindowRules(14, 3, 4))
     assert_as_plain(
-        data, made, random_logits(made, seed, ties), answers.Rules(n_best_size, max_answer_length, True)
+        data, made, random_logits(made, seed, ties), answers.AnswerRules(n_best_size, max_answer_length, True)
     )
 
 
@@ -126,7 +136,7 @@ def assert_as_plain(data, made, logits, rules):
     found = answers.answer_questions(*logits, made, data, rules)
     context_of, may_start, may_end = (
         made.first_pieces - made.first_lengths,
-        features.is_max_context(made),
+        max_context.is_max_context(made),
         made.is_context(),
     )
     start_logits, end_logits = (values.astype(float).tolist() for values in logits)
@@ -181,23 +191,23 @@ def assert_as_plain(data, made, logits, rules):
 
 
 def test_there_is_always_an_answer():
-    data, made = make((CONTEXT, "who?"), rules=features.Rules(40, 7, 6))
+    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
     start, end = np.zeros((2, *made.input_ids.shape), np.float32)
     start[0, made.lengths[0] - 2] = end[0, made.first_lengths[0]] = (
         9  # the best start is the last piece, the best end the first
     )
-    found = answers.answer_questions(start, end, made, data, answers.Rules(n_best_size=1))
+    found = answers.answer_questions(start, end, made, data, answers.AnswerRules(n_best_size=1))
     assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]} and found.predictions == {
         "q0": "Steve"
     }
 
 
 def test_tokens_outside_the_context_are_no_answer():
-    data, made = make((CONTEXT, "who?"), rules=features.Rules(40, 7, 6))
+    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
     start, end = logits_for(made, 0, "steve", "smith")
     outside = ~made.is_context()
     start[outside] = end[outside] = 50
-    found = answers.answer_questions(start, end, made, data, answers.Rules(n_best_size=2))
+    found = answers.answer_questions(start, end, made, data, answers.AnswerRules(n_best_size=2))
     assert found.predictions == {"q0": "Steve Smith"}
     assert {entry.text for entry in found.nbest["q0"]} <= {
         CONTEXT[begin:end] for begin in range(len(CONTEXT)) for end in range(len(CONTEXT) + 1)
@@ -208,7 +218,7 @@ def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
     data, made = make((LONG_CONTEXT, "who?"))
     assert len(made) > 5
     row = 2
-    worst = np.flatnonzero(made.is_context()[row] & ~features.is_max_context(made)[row])
+    worst = np.flatnonzero(made.is_context()[row] & ~max_context.is_max_context(made)[row])
     start, end = np.zeros((2, *made.input_ids.shape), np.float32)
     start[row, worst] = end[row, worst] = 9
     begins = made.piece_begins[made.first_pieces[row] - made.first_lengths[row] + worst]
@@ -219,13 +229,13 @@ def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
 def test_answers_are_no_longer_than_asked_for():
     data, made = make((LONG_CONTEXT, "who?"))
     for entry in answers.answer_questions(
-        *random_logits(made, 3), made, data, answers.Rules(max_answer_length=3)
+        *random_logits(made, 3), made, data, answers.AnswerRules(max_answer_length=3)
     ).nbest["q0"]:
         assert len(tokenizer().tokenize([entry.text])[0]) <= 3
 
 
 def test_columns_of_padding_may_be_missing():
-    data, made = make((CONTEXT, "who?"), rules=features.Rules(60, 7, 6))
+    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(60, 7, 6))
     logits = random_logits(made, 5)
     longest = made.lengths.max()
     assert longest < 60
@@ -245,7 +255,7 @@ def test_half_precision_logits_are_summed_in_double():
 def test_blocks_do_not_show_in_the_answers(monkeypatch):
     data, made = make((LONG_CONTEXT, "who?"), (CONTEXT, "who?"), (LONG_CONTEXT, "what is it?"))
     logits = random_logits(made, 7)
-    rules = answers.Rules(version_2_with_negative=True)
+    rules = answers.AnswerRules(version_2_with_negative=True)
     whole = answers.answer_questions(*logits, made, data, rules)
     monkeypatch.setattr(answers, "_BLOCK_ROWS", 3)
     assert answers.answer_questions(*logits, made, data, rules) == whole
@@ -256,7 +266,7 @@ def test_blocks_do_not_show_in_the_answers(monkeypatch):
 
 
 def null_case(null):
-    data, made = make((CONTEXT, "who?"), rules=features.Rules(40, 7, 6))
+    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
     start, end = logits_for(made, 0, "steve", "smith")
     start[:, 0] = null
     return data, made, start, end
@@ -280,18 +290,22 @@ def test_no_answer_must_be_better_by_more_than_the_threshold(null, threshold, ex
         end,
         made,
         data,
-        answers.Rules(version_2_with_negative=True, null_score_diff_threshold=threshold),
+        answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=threshold),
     )
     assert found.null_odds == {"q0": null - 18.0}
     assert found.predictions == {"q0": expected} and found.best_texts == {"q0": "Steve Smith"}
     other = answers.answer_questions(
-        start, end, made, data, answers.Rules(version_2_with_negative=True, null_score_diff_threshold=123.0)
+        start,
+        end,
+        made,
+        data,
+        answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=123.0),
     )
-    assert answers.predict_at(other, threshold) == found.predictions
+    assert predict_at(other, threshold) == found.predictions
 
 
 def test_no_answer_has_its_place_in_the_list_and_never_falls_out_of_it():
-    rules = answers.Rules(n_best_size=3, version_2_with_negative=True)
+    rules = answers.AnswerRules(n_best_size=3, version_2_with_negative=True)
     texts = {}
     for null in (19, 12, 0, -30):
         data, made, start, end = null_case(null)
@@ -312,7 +326,9 @@ def test_the_score_of_no_answer_is_its_least_over_the_windows():
     start[:, 0] = 5 + np.arange(len(made))
     end[:, 0] = 1
     end[3, 0] = -7
-    found = answers.answer_questions(start, end, made, data, answers.Rules(version_2_with_negative=True))
+    found = answers.answer_questions(
+        start, end, made, data, answers.AnswerRules(version_2_with_negative=True)
+    )
     assert found.null_odds == {"q0": 1.0} and found.nbest["q0"][0][2:] == (8.0, -7.0)
 
 
@@ -320,7 +336,7 @@ def test_the_score_of_no_answer_is_its_least_over_the_windows():
 def test_a_question_that_cannot_be_asked_is_answered_with_nothing(version_2):
     data, made = make((CONTEXT, " "), (CONTEXT, "who?"), ("", "who?"))
     found = answers.answer_questions(
-        *random_logits(made, 8), made, data, answers.Rules(version_2_with_negative=version_2)
+        *random_logits(made, 8), made, data, answers.AnswerRules(version_2_with_negative=version_2)
     )
     assert [found.predictions[name] for name in ("q0", "q2")] == ["", ""] and list(found.nbest) == [
         "q0",
@@ -335,7 +351,7 @@ def test_data_without_a_window_can_be_answered():
     data, made = make((CONTEXT, " "))
     logits = np.zeros((2, *made.input_ids.shape), np.float32)
     assert answers.answer_questions(
-        *logits, made, data, answers.Rules(version_2_with_negative=True)
+        *logits, made, data, answers.AnswerRules(version_2_with_negative=True)
     ).predictions == {"q0": ""}
 
 
@@ -347,7 +363,7 @@ def test_data_without_a_window_can_be_answered():
 def test_the_files_hold_what_was_found(tmp_path, version_2):
     data, made = make((CONTEXT, "who?"), ("Zoë's “cat”", "wer?"))
     found = answers.answer_questions(
-        *random_logits(made, 9), made, data, answers.Rules(version_2_with_negative=version_2)
+        *random_logits(made, 9), made, data, answers.AnswerRules(version_2_with_negative=version_2)
     )
     paths = answers.write_answers(found, str(tmp_path / "run"))
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
@@ -398,19 +414,19 @@ def test_the_best_threshold_of_real_odds_is_the_best():
         (f"{name} has a cat.", f"who {name}?")
         for name in ("Tom", "Steve", "Kim", "Li", "Bo", "Al", "Jo", "Ed")
     ]
-    data, made = make(*asked, rules=features.Rules(40, 7, 6))
+    data, made = make(*asked, rules=features.WindowRules(40, 7, 6))
     gold = {f"q{number}": [name.split()[0]] if number % 3 else [] for number, (name, _) in enumerate(asked)}
     for seed in range(8):
         found = answers.answer_questions(
             *random_logits(made, seed),
             made,
             data,
-            answers.Rules(version_2_with_negative=True, max_answer_length=4),
+            answers.AnswerRules(version_2_with_negative=True, max_answer_length=4),
         )
         lowest = min(found.null_odds.values()) - 1
         best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
         tried = {
-            threshold: evaluation.evaluate_v2(gold, answers.predict_at(found, threshold))
+            threshold: evaluation.evaluate_v2(gold, predict_at(found, threshold))
             for threshold in (lowest, *found.null_odds.values())
         }
         for name in ("exact", "f1"):

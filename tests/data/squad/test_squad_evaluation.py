@@ -7,13 +7,11 @@ import sys
 
 import pytest
 
+from official.cli.evaluate import squad_v1 as evaluate_squad_v1
+from official.cli.evaluate import squad_v2 as evaluate_squad_v2
 from official.config import ConfigError
-from official.data.squad import evaluation, reading
+from official.data.squad import evaluation, squad_files
 from tests.conftest import ROOT, TEST_DATA
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import evaluate_squad_v1  # pylint: disable=wrong-import-position
-import evaluate_squad_v2  # pylint: disable=wrong-import-position
 
 THIRD = 100 / 3
 
@@ -399,12 +397,12 @@ def test_bad_files_are_an_error(write, monkeypatch, predictions, na_probs, messa
 )
 def test_bad_data_are_an_error(write, value, message):
     with pytest.raises(ConfigError, match=message):
-        reading.read_gold_answers(write("data.json", value))
+        squad_files.read_gold_answers(write("data.json", value))
 
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):
     code = (
-        "import sys; sys.path.insert(0, 'scripts'); import evaluate_squad_v1, evaluate_squad_v2; assert"
+        "import sys; from official.cli.evaluate import squad_v1, squad_v2; assert"
         " 'tensorflow' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -422,7 +420,7 @@ def test_real_answers_are_right():
     path = TEST_DATA / "squad" / "dev-v1.1.json"
     if not path.exists():
         pytest.skip(f"{path} is not there; BERT_TEST_DATA names the folder of real data")
-    gold = reading.read_gold_answers(str(path))
+    gold = squad_files.read_gold_answers(str(path))
     assert len(gold.answers) == 10_570
     result = evaluation.evaluate_v1(gold.answers, {name: texts[-1] for name, texts in gold.answers.items()})
     assert result["exact_match"] == 100.0 and 99.9 < result["f1"] < 100.0  # "A" has no word, so no F1

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies
 
 from official.config import ConfigError
-from official.data.squad import cache, features, reading, words
+from official.data.squad import cache, context_words, features, max_context, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
 from tests import reference_squad, reference_wordpiece
@@ -48,7 +48,7 @@ CASED = vocabulary_lib.Vocabulary(
     "",
     do_lower_case=False,
 )
-RULES = features.Rules(max_seq_length=24, doc_stride=5, max_query_length=6)
+RULES = features.WindowRules(max_seq_length=24, doc_stride=5, max_query_length=6)
 READ = dict(flag="train_file", for_training=True, version_2_with_negative=False)
 
 
@@ -112,7 +112,7 @@ def test_a_file_is_read_in_its_order(squad_file):
             ("The cat sat.", ("Who?", "cat", 4), ("What?", "sat", 8)), ("Steve.", ("Who is it?", "Steve", 0))
         )
     )
-    data = reading.read_squad(path, **READ)
+    data = squad_files.read_squad(path, **READ)
     assert (
         data.contexts == ["The cat sat.", "Steve."]
         and data.titles == ["A title"] * 2
@@ -147,7 +147,7 @@ def test_rows_that_cannot_be_trained_on_are_named(squad_file):
             )
         )
     )
-    data = reading.read_squad(path, **READ)
+    data = squad_files.read_squad(path, **READ)
     wrong = "answer not in the context at answer_start"
     assert data.skipped_questions == {
         "q0": wrong,
@@ -174,7 +174,7 @@ def test_a_file_that_is_to_be_answered_needs_no_answers_and_keeps_all_questions(
             )
         )
     )
-    data = reading.read_squad(path, "predict_file", for_training=False, version_2_with_negative=False)
+    data = squad_files.read_squad(path, "predict_file", for_training=False, version_2_with_negative=False)
     assert [question.answers for question in data.questions] == [(), (), ("dog",)]
     assert data.skipped_questions == {} and data.empty_questions == ["q1"]
 
@@ -186,8 +186,8 @@ def test_impossible_questions_need_version_2(squad_file):
         ConfigError,
         match=r"--train_file=.*: 1 of 2 questions are marked impossible to answer \(q1.*--version_2_with_negative",
     ):
-        reading.read_squad(path, **READ)
-    data = reading.read_squad(path, **READ | {"version_2_with_negative": True})
+        squad_files.read_squad(path, **READ)
+    data = squad_files.read_squad(path, **READ | {"version_2_with_negative": True})
     assert [question.is_impossible for question in data.questions] == [
         False,
         True,
@@ -200,7 +200,7 @@ def test_half_characters_become_one_that_can_be_written_and_keep_offsets(squad_f
         ' "\\udfff?", '
         '"answers": [{"text": "cat", "answer_start": 3}]}]}]}]}'
     )
-    data = reading.read_squad(path, **READ)
+    data = squad_files.read_squad(path, **READ)
     assert (
         data.contexts == ["a\ufffd cat \U0001f600"]
         and data.questions[0].text == "\ufffd?"
@@ -210,7 +210,7 @@ def test_half_characters_become_one_that_can_be_written_and_keep_offsets(squad_f
 
 def test_a_byte_order_mark_is_no_part_of_the_json(squad_file):
     path = squad_file(b"\xef\xbb\xbf" + json.dumps(document(("The cat.", ("Who?", "cat", 4)))).encode())
-    assert len(reading.read_squad(path, **READ).questions) == 1
+    assert len(squad_files.read_squad(path, **READ).questions) == 1
 
 
 QUESTION = {"id": "q", "question": "Who?", "answers": [{"text": "cat", "answer_start": 4}]}
@@ -263,13 +263,13 @@ def test_what_is_no_squad_file_is_an_error_in_one_line(squad_file, value, messag
     with pytest.raises(
         ConfigError, match=f"--train_file=.*squad.json: .*{message}|--train_file=.*squad.json {message}"
     ) as raised:
-        reading.read_squad(path, **READ)
+        squad_files.read_squad(path, **READ)
     assert "\n" not in str(raised.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match="--train_file=.*none.json: No such file"):
-        reading.read_squad(str(tmp_path / "none.json"), **READ)
+        squad_files.read_squad(str(tmp_path / "none.json"), **READ)
 
 
 TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), max_size=12)
@@ -280,8 +280,8 @@ TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), ma
 def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied):
     answer = context[max(begin, 0) : max(begin, 0) + length] if is_copied else "ab."[:length]
     data = document((context, ("a?", answer, begin)))
-    skipped = reading._reason_to_skip(  # pylint: disable=protected-access
-        reading.Question("q", "a?", 0, (answer,), (begin,), False),
+    skipped = squad_files._reason_to_skip(  # pylint: disable=protected-access
+        squad_files.Question("q", "a?", 0, (answer,), (begin,), False),
         data["data"][0]["paragraphs"][0]["context"],
     )
     assert (skipped is None) == reference_squad.can_be_trained_on(context, answer, begin)
@@ -296,7 +296,7 @@ def spans(word, vocabulary=VOCABULARY):
     pieces = [
         vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)
     ]
-    begins, ends = words.align(word, pieces, lower)
+    begins, ends = context_words.align(word, pieces, lower)
     return [(piece, word[begin:end]) for piece, begin, end in zip(pieces, begins, ends)]
 
 
@@ -353,19 +353,19 @@ def test_pieces_of_cased_words_know_their_characters(word, expected):
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
-    found, _ = words.tokenize(
+    found, _ = context_words.tokenize(
         ["\u200b\u200b한"], [], Tokenizer(hangul), hangul
     )  # three characters, and three in normal form
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 
 def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
-    assert words.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
+    assert context_words.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
 @hypothesis.given(
-    strategies.text(strategies.characters(exclude_characters=reading.SPACES), min_size=1, max_size=8)
+    strategies.text(strategies.characters(exclude_characters=squad_files.SPACES), min_size=1, max_size=8)
 )
 def test_the_characters_of_a_piece_are_tokenized_to_it(word):
     everything = types.SimpleNamespace(words=[], ids={}, do_lower_case=True)  # every character is a piece
@@ -374,7 +374,7 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
             everything.ids.setdefault(piece, len(everything.ids))
     everything.words = list(everything.ids)
     found = spans(word, everything)
-    begins, ends = words.align(word, [piece for piece, _ in found])
+    begins, ends = context_words.align(word, [piece for piece, _ in found])
     assert (
         begins == sorted(begins)
         and ends == sorted(ends)
@@ -395,7 +395,7 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
 
 
 def read_document(squad_file, value, **settings):
-    return reading.read_squad(squad_file(value), **READ | settings)
+    return squad_files.read_squad(squad_file(value), **READ | settings)
 
 
 def expected_features(data, vocabulary, rules):
@@ -434,7 +434,7 @@ def assert_as_published(data, vocabulary, rules):
     assert len(made) == len(expected)
     batch = made.batch(slice(None)) | {
         "question": made.question_numbers,
-        "is_max_context": features.is_max_context(made),
+        "is_max_context": max_context.is_max_context(made),
         "is_context": made.is_context(),
     }
     for name in expected[0] if expected else ():
@@ -483,9 +483,9 @@ def squad_data(draw):
         is_impossible = draw(strategies.booleans())
         if is_impossible or reference_squad.can_be_trained_on(contexts[context], answer, begin):
             questions.append(
-                reading.Question(f"q{len(questions)}", text, context, (answer,), (begin,), is_impossible)
+                squad_files.Question(f"q{len(questions)}", text, context, (answer,), (begin,), is_impossible)
             )
-    return reading.SquadData(
+    return squad_files.SquadData(
         "", "", "", draw(strategies.booleans()), True, [""] * len(contexts), contexts, questions, {}, []
     )
 
@@ -496,7 +496,12 @@ def squad_data(draw):
 @hypothesis.given(
     squad_data(),
     strategies.sampled_from(
-        [RULES, features.Rules(12, 3, 8), features.Rules(20, 30, 6), features.Rules(200, 7, 20)]
+        [
+            RULES,
+            features.WindowRules(12, 3, 8),
+            features.WindowRules(20, 30, 6),
+            features.WindowRules(200, 7, 20),
+        ]
     ),
     strategies.sampled_from([VOCABULARY, CASED]),
 )
@@ -513,7 +518,7 @@ def test_a_much_shorter_window_must_show_a_piece_better_by_more(squad_file):
             *[("the " * count, ("who?", "the", 400), ("a a a", "the", 400)) for count in range(380, 760, 30)]
         ),
     )
-    assert_as_published(data, VOCABULARY, features.Rules())
+    assert_as_published(data, VOCABULARY, features.WindowRules())
 
 
 @functools.cache
@@ -531,7 +536,7 @@ def real_data(name="dev-v1.1.json", step=1, **settings):
     path = TEST_DATA / "squad" / name
     if not path.exists():
         pytest.skip(f"{path} is not there; BERT_TEST_DATA names the folder of real data")
-    data = reading.read_squad(str(path), **READ | settings)
+    data = squad_files.read_squad(str(path), **READ | settings)
     return dataclasses.replace(data, questions=data.questions[::step])
 
 
@@ -545,9 +550,11 @@ def real_data(name="dev-v1.1.json", step=1, **settings):
 )
 def test_features_of_real_data_are_the_published_ones(name, step, settings):
     data = real_data(name, step, **settings)
-    assert len(assert_as_published(data, real_vocabulary(), features.Rules())) >= len(data.questions) > 60
+    assert (
+        len(assert_as_published(data, real_vocabulary(), features.WindowRules())) >= len(data.questions) > 60
+    )
     few = dataclasses.replace(data, questions=data.questions[::5])
-    assert len(assert_as_published(few, real_vocabulary(), features.Rules(96, 32, 16))) > 2 * len(
+    assert len(assert_as_published(few, real_vocabulary(), features.WindowRules(96, 32, 16))) > 2 * len(
         few.questions
     )
 
@@ -555,7 +562,7 @@ def test_features_of_real_data_are_the_published_ones(name, step, settings):
 def test_real_answers_come_back_from_their_positions():
     data = real_data()
     assert not data.skipped_questions
-    made = features.make_features(data, real_vocabulary(), features.Rules())
+    made = features.make_features(data, real_vocabulary(), features.WindowRules())
     rows = np.flatnonzero(made.start_positions)
     offsets = made.first_pieces - made.first_lengths
     found = {
@@ -596,7 +603,7 @@ def test_an_answer_is_narrowed_to_its_word_pieces(squad_file):
             )
         ),
     )
-    made = features.make_features(data, VOCABULARY, features.Rules(40, 10, 6))
+    made = features.make_features(data, VOCABULARY, features.WindowRules(40, 10, 6))
     assert [answer_in(made, row) for row in range(6)] == [
         ["1895"],
         ["cat"],
@@ -652,8 +659,8 @@ def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squa
             (context, ("who?", "sat", 100_000 - 100_000 % 14 + 9)), ("x" * 100_000, ("who?", "x" * 9, 50_000))
         ),
     )
-    made = features.make_features(data, VOCABULARY, features.Rules())
-    assert features.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
+    made = features.make_features(data, VOCABULARY, features.WindowRules())
+    assert max_context.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
     np.testing.assert_array_equal(made.first_pieces[:-1], 128 * np.arange(len(made) - 1))
     assert {tuple(answer_in(made, row)) for row in np.flatnonzero(made.start_positions[:-1])} == {("sat",)}
     assert answer_in(made, len(made) - 1) == ["[UNK]"]
@@ -709,11 +716,11 @@ def assert_same(found, expected):
     "rules, message",
     [
         (
-            features.Rules(max_seq_length=67),
+            features.WindowRules(max_seq_length=67),
             "--max_seq_length=67 leaves no room .*--max_query_length=64.* Allowed: 68 or more",
         ),
-        (features.Rules(doc_stride=0), "--doc_stride=0 is out of range"),
-        (features.Rules(max_query_length=0), "--max_query_length=0 is out of range"),
+        (features.WindowRules(doc_stride=0), "--doc_stride=0 is out of range"),
+        (features.WindowRules(max_query_length=0), "--max_query_length=0 is out of range"),
     ],
 )
 def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, message):
@@ -726,7 +733,7 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
 
 def test_a_context_is_tokenized_word_by_word():
     tokenizer = Tokenizer(VOCABULARY)
-    found, others = words.tokenize(
+    found, others = context_words.tokenize(
         ["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY
     )
     assert [VOCABULARY.words[number] for number in found.pieces] == [
@@ -760,9 +767,9 @@ def made_again(data, cache_dir, monkeypatch, vocabulary=VOCABULARY, rules=RULES)
     """Returns whether features are made, and not read, when they are asked for."""
     calls = []
     original = features.make_features
-    monkeypatch.setattr(features, "make_features", lambda *arguments: calls.append(1) or original(*arguments))
+    monkeypatch.setattr(cache, "make_features", lambda *arguments: calls.append(1) or original(*arguments))
     found = cache.load_or_make_features(data, vocabulary, rules, str(cache_dir))
-    monkeypatch.setattr(features, "make_features", original)
+    monkeypatch.setattr(cache, "make_features", original)
     assert_same(found, original(data, vocabulary, rules))
     return bool(calls)
 
@@ -787,11 +794,11 @@ def test_features_are_made_once_and_then_read(data, tmp_path, monkeypatch):
 
 
 def test_other_rules_have_another_folder(data, tmp_path, monkeypatch):
-    assert cache.cache_name(data, features.Rules()) == "384_128_64_SQuAD11_train"
+    assert cache.cache_name(data, features.WindowRules()) == "384_128_64_SQuAD11_train"
     evaluated = dataclasses.replace(data, for_training=False, version_2_with_negative=True)
-    assert cache.cache_name(evaluated, features.Rules()) == "384_128_64_SQuAD20_eval"
+    assert cache.cache_name(evaluated, features.WindowRules()) == "384_128_64_SQuAD20_eval"
     assert made_again(data, tmp_path, monkeypatch) and made_again(
-        data, tmp_path, monkeypatch, rules=features.Rules(24, 6, 6)
+        data, tmp_path, monkeypatch, rules=features.WindowRules(24, 6, 6)
     )
     assert not made_again(data, tmp_path, monkeypatch)
 

@@ -15,7 +15,7 @@ import pytest
 from official.config import ConfigError
 from official.data.text import json_array, text_files
 from official.data.text.documents import ReadCounts
-from tests.data.text.test_documents import read, write
+from tests.data.text.test_documents import plan_splits, read, write
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
 
@@ -151,7 +151,7 @@ def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, dump, c
         and counts.text_bytes == counts.bytes == os.path.getsize(path)
     )
     assert read(write(tmp_path / "b.json", dump([PAGES[2]])))[0] == READ[2:]
-    assert text_files.plan_splits([path], 10) == [text_files.Split(path)]
+    assert plan_splits([path], 10) == [text_files.Split(path)]
 
 
 @pytest.mark.parametrize("text", ["[]", " [ ] \n"])

@@ -1,3 +1,1 @@
-"""The formats of a record of pre-training data, a module each; `official.data.records.containers` is their
-front.
-"""
+"""The formats of a record of pre-training data, a module each; `records.record_formats` is their front."""

@@ -1,22 +1,27 @@
 """The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain
 records.
- A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
+
+A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
 max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, all in words of
 two bytes, the lower one first: the number of tokens n, how many of them are [CLS] A [SEP], the number of
 predicted tokens k, 1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P
 labels, zeros from the k-th on; n ids.
- A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the
+
+A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the
 words of an example. What has a fixed length comes first in a string, so that filling up strings with zeros
 makes them the rows of a matrix.
 """
+
+import itertools
+import operator
 
 import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records import schema as schema_lib
+from official.data.records.schema import Feature, describe_range, in_range, read_example
 
-EXAMPLES_PER_RECORD = 128
+ROWS_PER_RECORD = 128
 VOCABULARY_LIMIT = 1 << 16
 SHAPE, _EXAMPLES = "compact_shape", "compact_examples"
 _TOKENS, _FIRST, _PREDICTED, _RANDOM, _PAD = range(5)  # words of the head
@@ -61,8 +66,8 @@ def _heads(examples: Examples) -> np.ndarray:
 
 def _blocks(shape: tuple[int, int], strings: list[bytes]) -> list[bytes]:
     return [
-        _block(shape, strings[first : first + EXAMPLES_PER_RECORD])
-        for first in range(0, len(strings), EXAMPLES_PER_RECORD)
+        _block(shape, strings[first : first + ROWS_PER_RECORD])
+        for first in range(0, len(strings), ROWS_PER_RECORD)
     ]
 
 
@@ -82,30 +87,26 @@ def split(record: bytes) -> list[bytes]:
 def join(records: list[bytes]) -> list[bytes]:
     """Returns the examples of some records in as few records as hold them; those of another shape begin a new
     one."""
-    joined, (shape, strings) = [], (None, [])
-    for record in records:
-        other, more = _read(record)
-        if other != shape:
-            joined += _blocks(shape, strings)
-            shape, strings = other, []
-        strings += more
-    return joined + _blocks(shape, strings)
+    joined: list[bytes] = []
+    for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
+        joined += _blocks(shape, [string for _, strings in group for string in strings])
+    return joined
 
 
 def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
-    features = schema_lib.read_example(record) or {}
-    shape = features[SHAPE].int64_list.value if SHAPE in features else ()
+    features = read_example(record) or {}
+    shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []
     if len(shape) != 2 or _EXAMPLES not in features:
         raise ValueError("it is not a compact record")
-    return tuple(shape), list(features[_EXAMPLES].bytes_list.value)
+    return (shape[0], shape[1]), list(features[_EXAMPLES].bytes_list.value)
 
 
-def count_examples(serialized_B: tf.Tensor) -> tf.Tensor:
+def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:
     found = tf.io.parse_example(serialized_B, {_EXAMPLES: tf.io.RaggedFeature(tf.string)})
     return tf.cast(found[_EXAMPLES].row_lengths(), tf.int32)
 
 
-def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:
+def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
     """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     found = tf.io.parse_example(
@@ -129,7 +130,7 @@ def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:
         return tf.identity(words_NW)
 
 
-def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
+def parse_rows(words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     head_N5, positions_NP, labels_NP, ids_NL = tf.split(
         words_NW, [_HEAD, predictions, predictions, length], axis=1
@@ -148,10 +149,10 @@ def parse_rows(words_NW: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
         "masked_lm_weights": tf.cast(tf.range(predictions) < predicted_N1, tf.float32),
         "next_sentence_labels": random_N1,
     }
-    return schema_lib.in_range(values, schema)
+    return in_range(values, schema)
 
 
-def describe_mismatch(record: bytes, schema: dict) -> str | None:
+def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
     expected = schema["input_ids"].length, schema["masked_lm_ids"].length
     try:
         shape, strings = _read(record)
@@ -168,7 +169,7 @@ def describe_mismatch(record: bytes, schema: dict) -> str | None:
     )
 
 
-def _describe_example(string: bytes, schema: dict) -> str | None:
+def _describe_example(string: bytes, schema: dict[str, Feature]) -> str | None:
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     others = _HEAD + 2 * predictions
     if len(string) < 2 * others or len(string) % 2:
@@ -187,9 +188,7 @@ def _describe_example(string: bytes, schema: dict) -> str | None:
         "next_sentence_labels": words[[_RANDOM]],
     }
     return next(
-        filter(
-            None, (schema_lib.describe_range(name, found, schema[name]) for name, found in values.items())
-        ),
+        filter(None, (describe_range(name, found, schema[name]) for name, found in values.items())),
         None,
     )
 

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records import schema as schema_lib
 from official.data.records.formats import wire
+from official.data.records.schema import Feature, describe_example, parse_examples, read_example
 
-EXAMPLES_PER_RECORD = 1
+ROWS_PER_RECORD = 1
 VOCABULARY_LIMIT = wire.LIMIT
 
 
@@ -50,7 +50,7 @@ def relations() -> wire.Column:
     return wire.integers("next_sentence_labels", np.array([[0], [1]]))
 
 
-def count_examples(serialized_B: tf.Tensor) -> tf.Tensor:
+def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:
     return tf.ones_like(serialized_B, tf.int32)
 
 
@@ -62,23 +62,24 @@ def join(records: list[bytes]) -> list[bytes]:
     return records
 
 
-def unpack(serialized_B: tf.Tensor, schema: dict) -> tf.Tensor:  # pylint: disable=unused-argument
+def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:  # pylint: disable=unused-argument
     """Returns the records as they are: handing on serialized ones costs less than handing on what they are
     parsed into."""
     return serialized_B
 
 
-def parse_rows(serialized_N: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
-    return schema_lib.parse_batch(serialized_N, schema)
+def parse_rows(serialized_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
+    return parse_examples(serialized_N, schema)
 
 
-def describe_mismatch(record: bytes, schema: dict) -> str | None:
-    return schema_lib.describe_mismatch(record, schema)
+def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
+    return describe_example(record, schema)
 
 
 def sizes_of(record: bytes) -> tuple[int, int]:
-    features = schema_lib.read_example(record)
-    return tuple(
+    features = read_example(record) or {}
+    ids, labels = (
         len(features[name].int64_list.value) if name in features else 0
         for name in ("input_ids", "masked_lm_ids")
     )
+    return ids, labels

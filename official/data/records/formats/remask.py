@@ -1,12 +1,14 @@
 """Graphcore's --remask records: the masked tokens stand in the first M slots, the others, from [CLS] on,
 after them.
- Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of
+
+Features of tf.train.Examples, S = max_seq_length, M = max_predictions_per_seq: input_ids, input_position (of
 each token in the text; padding has the pad position) and segment_ids [S]; mask_padding_index and
 seq_padding_index [1]: attention goes to slots i with (i < mask_padding_index or i >= M) and i <
 seq_padding_index; masked_lm_positions (as many as there are); masked_labels and masked_lm_ids [M], both the
 tokens before masking; masked_lm_weights [M]; next_sentence_labels [1].
- A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one
-(`pairs.Rules.max_tokens`).
+
+A row has S slots in all, so that one with fewer than M masks holds fewer tokens than a plain one
+(`pairs.ExampleRules.max_tokens`).
 Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the
 pad position.
 """
@@ -15,14 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records import schema as schema_lib
 from official.data.records.formats import plain, wire
-from official.data.records.schema import Feature
+from official.data.records.schema import Feature, describe_example, parse_examples
 
-EXAMPLES_PER_RECORD = 1
+ROWS_PER_RECORD = 1
 VOCABULARY_LIMIT = wire.LIMIT
-count_examples, split, join, unpack, sizes_of = (
-    plain.count_examples,
+count_rows, split, join, unpack, sizes_of = (
+    plain.count_rows,
     plain.split,
     plain.join,
     plain.unpack,
@@ -79,7 +80,7 @@ def _slots(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     )[:, :length]
 
 
-def _schema(schema: dict) -> dict:
+def _schema(schema: dict[str, Feature]) -> dict[str, Feature]:
     """Returns the features of this format that have a fixed length, for those of the plain one."""
     ids, masks = schema["input_ids"], schema["masked_lm_ids"]
     return {
@@ -95,10 +96,10 @@ def _schema(schema: dict) -> dict:
     }
 
 
-def parse_rows(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
+def parse_rows(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
     """Puts the tokens back into their places."""
     length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
-    found = schema_lib.parse_batch(serialized_B, _schema(schema))
+    found = parse_examples(serialized_B, _schema(schema))
     slot_S, count_B1 = tf.range(length), found["mask_padding_index"]
     is_used_BS = ((slot_S < count_B1) | (slot_S >= most)) & (slot_S < found["seq_padding_index"])
     tokens_B1 = found["seq_padding_index"] - most + count_B1
@@ -123,5 +124,5 @@ def parse_rows(serialized_B: tf.Tensor, schema: dict) -> dict[str, tf.Tensor]:
     }
 
 
-def describe_mismatch(record: bytes, schema: dict) -> str | None:
-    return schema_lib.describe_mismatch(record, _schema(schema))
+def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
+    return describe_example(record, _schema(schema))

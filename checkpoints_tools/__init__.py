@@ -1,1 +1,0 @@
-"""Command lines over `official.checkpoint`: convert and inspect checkpoints."""

@@ -1,0 +1,255 @@
+"""What lies beside a checkpoint and no tensor tells: heads, activation, epsilon, vocabulary, labels."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+from official.checkpoint import hf_config
+from official.checkpoint.mapping import table
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
+from official.checkpoint.registry import Checkpoint
+from official.config import BertConfig, ConfigError, checked_sizes
+from official.config.model import WITHOUT_SHAPE, activation_of
+from official.io import json_files, label_files, vocabulary_files, writing
+from official.io.errors import shortened
+from official.io.writing import naming_output
+
+CONFIG = "bert_config.json"
+_OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
+    "vocab_size": ("bert/embeddings/word_embeddings", 0),
+    "hidden_size": ("bert/embeddings/word_embeddings", 1),
+    "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
+    "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
+    "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0),
+}
+
+
+def sizes_beside(location: str) -> dict:
+    """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there
+    is none.
+
+    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is
+    this project's name. Raises ConfigError for damaged ones.
+    """
+    path = config_beside(location)
+    if path is None:
+        return {}
+    values = json_files.read_json(path)
+    if isinstance(values.get("model"), dict):
+        values = values["model"]
+    elif os.path.basename(path) == hf_config.CONFIG:
+        values = hf_config.sizes(path)
+    if activation_of(values) is not None:
+        values = {**values, "hidden_act": activation_of(values)}
+    return checked_sizes(values, path)
+
+
+def config_beside(location: str) -> str | None:
+    """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
+    is_folder = os.path.isdir(location)
+    names = (
+        (hf_config.CONFIG, CONFIG)
+        if is_folder or location.endswith(".safetensors")
+        else (CONFIG, hf_config.CONFIG)
+    )
+    paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
+    """Returns the options with heads, activation, epsilon, vocabulary and labels, where they are not given.
+
+    Args:
+      options: of the conversion.
+      checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
+        beside it, then what is usual for its format.
+
+    Raises:
+      ConfigError: where the vocabulary is given and cannot be read.
+    """
+    location, usual = checkpoint.location, checkpoint.format.usual_activation
+    if options.vocab_file is not None:
+        words = vocabulary_files.read(options.vocab_file).words
+        vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
+    beside = sizes_beside(location)
+    heads = checkpoint.heads or beside.get("num_attention_heads")
+    epsilon = beside.get("layer_norm_eps") or BertConfig.layer_norm_eps
+    return dataclasses.replace(
+        options,
+        num_attention_heads=options.num_attention_heads or heads,
+        vocab_file=options.vocab_file or hf_config.vocabulary_beside(location),
+        hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
+        layer_norm_eps=options.layer_norm_eps or epsilon,
+        **labels_beside(location),
+    )
+
+
+def labels_beside(location: str) -> dict:
+    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
+    checkpoint gives them."""
+    found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
+    if not found:
+        return hf_config.labels_of(location)
+    return {
+        "labels": tuple(found["labels"]) if found["labels"] else None,
+        "problem_type": found["problem_type"],
+    }
+
+
+def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
+    """Returns a line where the activation of a source is neither given nor in a configuration beside it;
+    `given` are the options before `with_companions`."""
+    if given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location):
+        return []
+    return [
+        f"hidden_act={checkpoint.format.usual_activation} is taken for granted, as usual for"
+        f" {checkpoint.title}: no configuration beside the source says it"
+    ]
+
+
+def notes_of_result(options: Options, written: list[str]) -> list[str]:
+    """Returns a line where a bundle or file computes otherwise than Google's code: who understands its
+    configuration, if it has one."""
+    settings = ", ".join(f"{key}={value}" for key, value in unusual(options).items())
+    if not settings:
+        return []
+    if any(os.path.basename(path) == CONFIG for path in written):
+        return [
+            f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as"
+            " Google's BERT does"
+        ]
+    return [
+        f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"
+    ]
+
+
+def sizes_of(tensors: Tensors) -> dict:
+    """Returns the keys of bert_config.json that canonical tensors give."""
+    sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    return {**sizes, "num_hidden_layers": table.layers_of(tensors)}
+
+
+def check_source(location: str, tensors: Tensors) -> None:
+    """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical
+    tensors."""
+    wrong = _contradictions(sizes_beside(location), tensors)
+    if wrong:
+        raise ConfigError(
+            f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
+            " correct it."
+        )
+
+
+def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
+    """Leaves out the number of words, which conversions change."""
+    return [
+        f"{key}={sizes[key]}, the tensors have {value}"
+        for key, value in sizes_of(tensors).items()
+        if key != "vocab_size" and sizes.get(key, value) != value
+    ]
+
+
+def count_words(path: str) -> int:
+    return len(vocabulary_files.read(path).words)
+
+
+def plan(
+    source: str, target: str, tensors: Tensors, options: Options, overwrite: bool
+) -> dict[str, bytes | None]:
+    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are
+    known, vocabulary, labels.
+
+    Args:
+      source, target: locations.
+      tensors: canonical, as written: the vocabulary may have been cut.
+      options: of the conversion, with companions.
+      overwrite: what is there may be replaced.
+
+    Returns:
+      {path: content, or None for a file that is to go: an older configuration of another model}.
+
+    Raises:
+      ConfigError: where a file of other content is there and may not be replaced.
+    """
+    folder = os.path.dirname(target) or "."
+    files: dict[str, bytes | None] = {}
+    path = os.path.join(folder, CONFIG)
+    sizes = sizes_beside(source)
+    if sizes or options.num_attention_heads:
+        known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
+        values = {**known, **sizes_of(tensors), **_settings(options)}
+        files[path] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    elif os.path.exists(path) and not _fits(sizes_beside(path), tensors, options):
+        files[path] = None
+    if options.vocab_file:
+        positions = sizes_of(tensors)["max_position_embeddings"]
+        of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+        files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
+    if "output_weights" in tensors and (options.labels or options.problem_type == label_files.REGRESSION):
+        files[os.path.join(folder, label_files.LABELS)] = label_files.content(
+            options.labels, options.problem_type
+        ).encode()
+    check_free(files, overwrite)
+    return files
+
+
+def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
+    same = (
+        sizes.get(key, getattr(BertConfig, key)) == getattr(options, key)
+        for key in ("hidden_act", "layer_norm_eps")
+    )
+    return not _contradictions(sizes, tensors) and all(same)
+
+
+def _settings(options: Options) -> dict:
+    """Returns what bert_config.json says and no shape tells, by Google's names where it has them."""
+    heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
+    return {**heads, "hidden_act": "gelu", **unusual(options)}
+
+
+def unusual(options: Options) -> dict:
+    """Returns the settings of a model that are other than those of Google's code, as {key of BertConfig:
+    value}."""
+    settings = {key: getattr(options, key) for key in ("hidden_act", "layer_norm_eps")}
+    return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
+
+
+def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
+    """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
+    other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
+    if other and not overwrite:
+        raise ConfigError(
+            f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace"
+            " it with --overwrite."
+        )
+
+
+def _same(path: str, content: bytes | None) -> bool:
+    there = _read(path, "")
+    if content is None or not path.endswith(".json"):
+        return there == content
+    try:
+        return json_files.parse_json(there, path) == json_files.parse_json(content, path)
+    except ConfigError:
+        return False
+
+
+def hand_on(files: Mapping[str, bytes | None], work: str) -> list[str]:
+    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
+    ConfigError where one cannot be written."""
+    for path, content in files.items():
+        made = os.path.join(work, os.path.basename(path))
+        if content is not None:
+            with naming_output(made):
+                writing.replace_file(made, content)
+    return [path for path, content in files.items() if content is None]
+
+
+def _read(path: str, flag: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{flag}{path}: {error.strerror or error}.") from None

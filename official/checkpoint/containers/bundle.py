@@ -1,0 +1,171 @@
+"""TensorFlow bundles (PREFIX.index, PREFIX.data-*): reading lazily, writing a few tensors at a time."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
+from tensorflow.python.training import py_checkpoint_reader
+
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Progress
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.config import ConfigError
+
+LAST = ".index"
+IS_FOLDER = False
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
+_SHARD_BYTES = 1 << 26
+# What the reader's bindings raise for damaged files.
+_DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
+
+
+def locate(path: str) -> str | None:
+    """Returns the prefix that a prefix, one of its files or a folder means, of a folder that of the newest
+    checkpoint; None where there is no bundle."""
+    if tf.io.gfile.isdir(path):
+        try:
+            return tf.train.latest_checkpoint(path) or _newest_index(path)
+        except UnicodeDecodeError:  # a damaged `checkpoint` file
+            return _newest_index(path)
+    prefix = _prefix_of(path)
+    return prefix if tf.io.gfile.exists(prefix + LAST) else None
+
+
+def why_none(path: str) -> str:
+    """Returns why `locate` finds nothing, for a message."""
+    if tf.io.gfile.isdir(path):
+        return f"no checkpoint in this folder (no file ending in {LAST})"
+    return f"no checkpoint with this prefix ({os.path.basename(_prefix_of(path))}{LAST} does not exist)"
+
+
+def _prefix_of(path: str) -> str:
+    return re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
+
+
+def _newest_index(folder: str) -> str | None:
+    indexes = [name for name in tf.io.gfile.listdir(folder) if name.endswith(LAST)]
+    if not indexes:
+        return None
+    newest = max(indexes, key=lambda name: [int(number) for number in re.findall(r"\d+", name)] or [-1])
+    return os.path.join(folder, newest.removesuffix(LAST))
+
+
+def new_reader(prefix: str) -> Any:
+    """Returns TensorFlow's reader of a bundle."""
+    return py_checkpoint_reader.NewCheckpointReader(prefix)
+
+
+@contextlib.contextmanager
+def open_reader(prefix: str) -> Iterator[Any]:
+    """Gives a reader of a name-based bundle; `get_variable_to_shape_map()` and `get_tensor(name)` verify
+    checksums.
+
+    Raises:
+      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon
+        them.
+      ConfigError: for an object-based checkpoint, which has no variable names.
+    """
+    try:
+        reader = new_reader(prefix)
+        if GRAPH in reader.get_variable_to_shape_map():
+            raise ConfigError(
+                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's"
+                " and Google's TF1) can be read."
+            )
+        yield reader
+    except _DAMAGE as error:
+        raise DamagedError(str(error).splitlines()[0][:200]) from None
+
+
+def shapes(reader: Any) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of an open bundle."""
+    return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
+
+
+def read(prefix: str) -> Tensors:
+    """Returns the tensors of a bundle. Raises DamagedError, also when one of them is read."""
+    try:
+        reader = new_reader(prefix)
+        types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+    except _DAMAGE as error:
+        raise DamagedError(str(error).splitlines()[0][:200]) from None
+    return {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
+
+
+def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
+    def get() -> np.ndarray:
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except _DAMAGE as error:
+            raise DamagedError(f"{name}: {str(error).splitlines()[0][:200]}") from None
+
+    return Tensor(shape, np.dtype(dtype.as_numpy_dtype), get, (name,))
+
+
+def target(output_dir: str, source: str) -> str:
+    """Returns the prefix OUTPUT_DIR/<basename of the source>."""
+    name = os.path.basename(os.path.abspath(source))
+    return os.path.join(output_dir, name.removesuffix(".onnx").removesuffix(".safetensors"))
+
+
+def files(prefix: str) -> list[str]:
+    """Returns the files of a bundle that are there."""
+    folder, name = os.path.split(prefix)
+    found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    return [
+        os.path.join(folder, file)
+        for file in sorted(found)
+        if file.startswith((f"{name}.data-", f"{name}.index"))
+    ]
+
+
+def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None) -> None:
+    """Writes a bundle that TensorFlow's readers and the TF1 Saver read.
+
+    Args:
+      tensors: {name: tensor}, read here one after the other.
+      prefix: of the files, in a folder that is there.
+      progress: called with the bytes written since the last call.
+    """
+    work = f"{prefix}.shards"
+    tf.io.gfile.makedirs(work)
+    try:
+        shards: list[str] = []
+        for group in _groups(tensors):
+            shards.append(os.path.join(work, f"shard-{len(shards)}"))
+            _write_shard({key: tensors[key] for key in group}, shards[-1])
+            progress(sum(tensors[key].nbytes for key in group))
+        with tf.device("/cpu:0"):
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False
+            )
+    finally:
+        tf.io.gfile.rmtree(work)
+
+
+def _groups(tensors: Tensors) -> Iterator[list[str]]:
+    """Yields lists of names whose tensors are written together: about _SHARD_BYTES each, in the order of
+    names."""
+    group: list[str] = []
+    size = 0
+    for name in sorted(tensors):
+        if group and size + tensors[name].nbytes > _SHARD_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += tensors[name].nbytes
+    yield group
+
+
+def _write_shard(tensors: Tensors, prefix: str) -> None:
+    with tf.device("/cpu:0"):
+        values = [tf.constant(tensor.read(), tf.as_dtype(tensor.dtype)) for tensor in tensors.values()]
+        tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=values
+        )

@@ -1,0 +1,292 @@
+"""ONNX files as a store of tensors: their initializers, read lazily and written one after the other.
+
+The onnx package describes the pieces. The file around them is walked through and put together here, since the
+package would hold all of it in memory, more than once. Measured with BERT-large (1.34 GB), as the most memory
+of a conversion beyond its imports: from a file 0.6 GB, and 2.6 GB with `onnx.load`; to a file 0.8 GB, and
+8.2 GB with `onnx.helper.make_model` and `onnx.save`.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from official.checkpoint.containers import protobuf_fields
+from official.checkpoint.containers.protobuf_fields import Field
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Progress
+from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.config import ConfigError
+from official.io.errors import shortened
+
+LAST = ".onnx"
+IS_FOLDER = False
+_MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
+_IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
+_DTYPES: dict[str, np.dtype] = {
+    "FLOAT": np.dtype(np.float32),
+    "DOUBLE": np.dtype(np.float64),
+    "FLOAT16": np.dtype(np.float16),
+    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32),
+    "UINT32": np.dtype(np.uint32),
+    "INT8": np.dtype(np.int8),
+    "UINT8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_Read = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # from shape and type to values
+
+
+def _library() -> Any:
+    """Imports the onnx package, which only this format needs."""
+    try:
+        import onnx
+    except ImportError:
+        raise ConfigError(
+            "PopART's .onnx files need the onnx package, which is not installed: pip install"
+            " 'bert-tf2[onnx]'."
+        ) from None
+    return onnx
+
+
+def locate(path: str) -> str | None:
+    """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None
+    where there is none."""
+    if os.path.isdir(path):
+        names = [name for name in os.listdir(path) if name.endswith(".onnx")]
+        newest = max(
+            names,
+            key=lambda name: ([int(number) for number in re.findall(r"\d+", name)] or [-1], name),
+            default=None,
+        )
+        return os.path.join(path, newest) if newest else None
+    return path if path.endswith(".onnx") and os.path.isfile(path) else None
+
+
+def target(output_dir: str, source: str) -> str:
+    """Returns OUTPUT_DIR/<basename of the source>.onnx."""
+    name = re.sub(r"\.(onnx|safetensors)$", "", os.path.basename(os.path.abspath(source)))
+    return os.path.join(output_dir, f"{name}.onnx")
+
+
+def files(location: str) -> list[str]:
+    """Returns the files of a model that are there."""
+    return [path for path in (location, _data_path(location)) if os.path.exists(path)]
+
+
+def _data_path(location: str) -> str:
+    return f"{location}.data"
+
+
+def read(location: str) -> Tensors:
+    """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and
+    ConfigError without onnx."""
+    onnx = _library()
+    try:
+        with open(location, "rb") as file:
+            whole = Field(0, 0, 0, os.path.getsize(location))
+            graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
+            initializers = protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
+            found = [_tensor(onnx, file, location, field) for field in initializers]
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
+    if not graphs:
+        raise DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
+    names = [name for name, _ in found]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
+    return dict(sorted(found))
+
+
+def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str, Tensor]:
+    """Returns name and tensor of an initializer; its values stay in the file."""
+    parts = list(protobuf_fields.walk(file, field.inside, field.end))
+    head = _read_head(onnx, file, parts)
+    raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
+    shape, dtype = tuple(head.dims), _type_of(onnx, head)
+    get = _reader(onnx, head, location, field, raw)
+    return head.name, Tensor(
+        shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,)
+    )
+
+
+def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
+    """Returns an initializer without its values. Raises DamagedError where its texts are none."""
+    proto = onnx.TensorProto
+    wanted = {
+        proto.NAME_FIELD_NUMBER,
+        proto.DIMS_FIELD_NUMBER,
+        proto.DATA_TYPE_FIELD_NUMBER,
+        proto.DATA_LOCATION_FIELD_NUMBER,
+        proto.EXTERNAL_DATA_FIELD_NUMBER,
+    }
+    described = [part for part in parts if part.number in wanted]
+    head = _parse(onnx, b"".join(protobuf_fields.bytes_of(file, part.start, part.end) for part in described))
+    places = [text for entry in head.external_data for text in (entry.key, entry.value)]
+    # Bytes that are no text come as bytes.
+    if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
+        raise DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
+    if not all(entry.value.isdecimal() for entry in head.external_data if entry.key == "offset"):
+        raise DamagedError(f"the values of {head.name} have no place: {places}")
+    return head
+
+
+def _type_of(onnx: Any, head: Any) -> np.dtype:
+    types = onnx.TensorProto.DataType
+    name = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
+    if name not in _DTYPES:
+        raise DamagedError(f"{head.name} is of type {name}; read are {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None) -> _Read:
+    """Returns the function of shape and dtype that reads the values, by where they are."""
+    if head.data_location == onnx.TensorProto.EXTERNAL:
+        place = {entry.key: entry.value for entry in head.external_data}
+        path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
+        return lambda shape, dtype: _from_file(path, dtype, shape, offset)
+    if raw is not None:
+        return lambda shape, dtype: _from_file(location, dtype, shape, raw.inside, raw.end - raw.inside)
+    return lambda shape, dtype: _from_numbers(onnx, location, field, shape, dtype)
+
+
+def _from_file(
+    path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None
+) -> np.ndarray:
+    wanted = math.prod(shape) * dtype.itemsize
+    try:
+        there = os.path.getsize(path) - offset if size is None else size
+        if there < wanted or (size is not None and size != wanted):
+            raise DamagedError(
+                f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
+            )
+        return np.fromfile(path, dtype, math.prod(shape), offset=offset)
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+
+
+def _from_numbers(
+    onnx: Any, location: str, field: Field, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """Reads values that are fields of numbers and not raw bytes."""
+    with open(location, "rb") as file:
+        tensor = _parse(onnx, protobuf_fields.bytes_of(file, field.inside, field.end))
+    if dtype.itemsize == 2:
+        return _halves(np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape), dtype)
+    try:
+        return onnx.numpy_helper.to_array(tensor).astype(dtype, copy=False)
+    except (ValueError, TypeError) as error:
+        raise DamagedError(f"{tensor.name}: {error}") from None
+
+
+def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
+    """Returns 16-bit floats from int32 numbers: one in each, as ONNX says, or two, which is PopART's own
+    way."""
+    packed = count > 1 and len(numbers) == (count + 1) // 2
+    return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
+
+
+def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if values.size != math.prod(shape):
+        raise DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
+    return values.reshape(shape)
+
+
+def _beside(location: str, name: str) -> str:
+    """Returns the path of a model's second file: in the model's folder, wherever it was when the model was
+    saved."""
+    path = os.path.normpath(name)
+    inside = not os.path.isabs(path) and not path.startswith("..")
+    return os.path.join(os.path.dirname(location), path if inside else os.path.basename(path))
+
+
+def _parse(onnx: Any, content: bytes) -> Any:
+    from google.protobuf.message import DecodeError  # comes with onnx
+
+    try:
+        return onnx.TensorProto.FromString(content)
+    except DecodeError as error:
+        raise DamagedError(f"an initializer cannot be parsed ({error})") from None
+
+
+def write(tensors: Tensors, location: str, progress: Progress = lambda size: None) -> None:
+    """Writes a model of initializers and no nodes, which is what PopART's BERT loads weights from.
+
+    Args:
+      tensors: {name: tensor}, read here one after the other.
+      location: of the .onnx file. From 2 GB on the values are in `LOCATION.data` beside it.
+      progress: called with the bytes written since the last call.
+
+    Raises:
+      ConfigError: without the onnx package, and for a type that is not in ONNX.
+    """
+    onnx = _library()
+    external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
+    _write_files(
+        onnx, dict(sorted(tensors.items())), location, _data_path(location) if external else None, progress
+    )
+
+
+def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, progress: Progress) -> None:
+    """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
+    heads = _heads(onnx, tensors, os.path.basename(data_path) if data_path else None)
+    graph = onnx.GraphProto(name="bert").SerializeToString()
+    length = (
+        len(graph)
+        + sum(map(len, heads))
+        + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
+    )
+    model = onnx.ModelProto(
+        ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)]
+    )
+    with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
+        file.write(
+            model.SerializeToString()
+            + protobuf_fields.head_of(onnx.ModelProto.GRAPH_FIELD_NUMBER, length)
+            + graph
+        )
+        for head, tensor in zip(heads, tensors.values()):
+            file.write(head)
+            values = np.ascontiguousarray(tensor.read(), tensor.dtype)
+            (data if data_path else file).write(values.reshape(-1).view(np.uint8).data)
+            progress(tensor.nbytes)
+
+
+def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
+    """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or
+    without any."""
+    heads: list[bytes] = []
+    place = 0
+    for name, tensor in tensors.items():
+        proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
+        if data_name:
+            proto.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", data_name), ("offset", place), ("length", tensor.nbytes)):
+                proto.external_data.add(key=key, value=str(value))
+        content = proto.SerializeToString()
+        if not data_name:
+            content += protobuf_fields.head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
+        heads.append(
+            protobuf_fields.head_of(
+                onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)
+            )
+            + content
+        )
+        place += tensor.nbytes
+    return heads
+
+
+def _data_type(onnx: Any, name: str, dtype: np.dtype) -> int:
+    if dtype not in _DTYPE_NAMES:
+        raise ConfigError(
+            f"{name} is of type {dtype}, which PopART's files do not have. Allowed:"
+            f" {', '.join(map(str, _DTYPE_NAMES))}."
+        )
+    return onnx.TensorProto.DataType.Value(_DTYPE_NAMES[dtype])

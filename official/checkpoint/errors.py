@@ -1,0 +1,5 @@
+"""What goes wrong with the files of a checkpoint."""
+
+
+class DamagedError(Exception):
+    """A checkpoint's files are corrupted, truncated or incomplete."""

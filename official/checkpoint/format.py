@@ -1,0 +1,115 @@
+"""What a checkpoint format is: its names for tensors, its kind of files, how it is told from others."""
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
+
+from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Option, Options
+from official.config import BertConfig
+
+ENCODER_NAMES = r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]"
+Progress = Callable[[int], None]  # is called with the bytes written since the last call
+
+
+class Container(Protocol):
+    """A kind of files, a module of `containers`.
+
+    Attributes:
+      LAST: ending of the file without which the others count for nothing.
+      IS_FOLDER: a checkpoint is a whole folder, not some files in one.
+    """
+
+    LAST: str
+    IS_FOLDER: bool
+
+    def locate(self, path: str) -> str | None:
+        """Returns where the checkpoint is that a file, prefix or folder means; None where there is none."""
+
+    def read(self, location: str) -> Tensors:
+        """Returns tensors that are read when they are asked for. Raises DamagedError for damaged files, also
+        then."""
+
+    def write(self, tensors: Tensors, location: str, progress: Progress) -> None:
+        """Writes into a folder of its own, which the caller publishes."""
+
+    def target(self, output_dir: str, source: str) -> str:
+        """Returns where a conversion of `source` goes."""
+
+    def files(self, location: str) -> list[str]:
+        """Returns the files of a checkpoint that are there."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Format:
+    """A checkpoint format.
+
+    Attributes:
+      name: as actions and messages have it.
+      title: its name for people.
+      container: name of the module of `containers` that reads and writes its files.
+      to_canonical: gives its tensors the canonical names.
+      from_canonical: gives canonical tensors its names.
+      aliases: other names that are understood.
+      name_in_reports: where reports and listings keep an older name; empty: `name`.
+      signature: regular expression of a tensor's name that tells the format from others in the same
+        container; None: the container alone tells it.
+      precedence: of two formats that fit a path, the one with the higher number is taken.
+      encoder_names: regular expression, found in names that must belong to an encoder.
+      partners: {format: what the names of actions call it}, of a format that is converted only to and from
+        these; what it sets by itself then counts alone. None: it goes to and from all.
+      options: that it brings.
+      as_source, as_target: {setting: value} that counts where nothing is given.
+      usual_activation: of its models, where no configuration says it.
+      keeps_float32: whether a tensor of this name is float32 at any precision.
+      heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
+      brings_companions: `write` puts configuration and vocabulary with the weights.
+      writer: writes tensors with what belongs to them; None: the container does.
+    """
+
+    name: str
+    title: str
+    container: str
+    to_canonical: Callable[[Tensors, Options], Mapped]
+    from_canonical: Callable[[Tensors, Options], Mapped]
+    aliases: tuple[str, ...] = ()
+    name_in_reports: str = ""
+    signature: str | None = None
+    precedence: int = 5
+    encoder_names: str = ENCODER_NAMES
+    partners: Mapping[str, str] | None = None
+    options: tuple[Option, ...] = ()
+    as_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    as_target: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    usual_activation: str = BertConfig.hidden_act
+    keeps_float32: Callable[[str], bool] = lambda name: False
+    heads_of: Callable[[Tensors], int | None] = lambda tensors: None
+    brings_companions: bool = False
+    writer: Callable[[Tensors, str, Options, Progress], None] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and the others that are understood."""
+        return (self.name, *self.aliases)
+
+    @property
+    def reported_name(self) -> str:
+        return self.name_in_reports or self.name
+
+    def load_container(self) -> Container:
+        """Returns its kind of files, imported when it is needed: TensorFlow comes with some."""
+        return cast(Container, importlib.import_module(f"official.checkpoint.containers.{self.container}"))
+
+    def fits(self, names: Iterable[str]) -> bool:
+        """Returns whether names of tensors in its container are of this format."""
+        return self.signature is None or any(re.fullmatch(self.signature, name) for name in names)
+
+    def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
+        """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""
+        if self.writer is not None:
+            self.writer(tensors, location, options, progress)
+        else:
+            self.load_container().write(tensors, location, progress)

@@ -1,0 +1,211 @@
+"""Hugging Face's config.json and what else lies in its folders beside the weights: read and written.
+
+The activation. transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that
+Google's BERT calls `gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with
+transformers' names, so that it computes there what it computes here.
+"""
+
+import dataclasses
+import json
+import os
+
+from absl import logging
+
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
+from official.config import BertConfig, ConfigError
+from official.config.model import (
+    activation_of,
+    check_fixed_keys,
+    check_other_keys,
+    checked_size,
+    is_hugging_face,
+)
+from official.io import json_files, label_files, vocabulary_files
+
+CONFIG = "config.json"
+# This project's activation -> transformers' name.
+_WRITTEN_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
+
+# A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was
+# pre-trained with.
+_ARCHITECTURES = {
+    "classifier.weight": "BertForSequenceClassification",
+    "qa_outputs.weight": "BertForQuestionAnswering",
+    "cls.seq_relationship.weight": "BertForPreTraining",
+    "cls.predictions.bias": "BertForMaskedLM",
+}
+_SIZES = (
+    "embeddings.word_embeddings.weight",
+    "embeddings.position_embeddings.weight",
+    "embeddings.token_type_embeddings.weight",
+    "encoder.layer.0.intermediate.dense.bias",
+)
+
+
+def files(tensors: Tensors, options: Options) -> dict[str, bytes]:
+    """Returns {name: content} of what belongs in a folder with the weights.
+
+    Args:
+      tensors: {Hugging Face's name: tensor}.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
+
+    Raises:
+      ConfigError: where the number of heads or the vocabulary does not fit the tensors.
+    """
+    config = make_config(tensors, options)
+    _check_vocabulary(options.vocab_file, config["vocab_size"])
+    return {
+        CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+        **_vocabulary(options, config["max_position_embeddings"]),
+    }
+
+
+def _check_vocabulary(path: str | None, rows: int) -> None:
+    if path is None:
+        return
+    words = len(vocabulary_files.read(path).words)
+    if words > rows:
+        raise ConfigError(
+            f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the"
+            f" vocabulary of this model, or --vocab_size={words}."
+        )
+
+
+def _vocabulary(options: Options, positions: int) -> dict[str, bytes]:
+    return (
+        vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+        if options.vocab_file
+        else {}
+    )
+
+
+def make_config(tensors: Tensors, options: Options) -> dict:
+    """Returns the content of config.json for tensors under Hugging Face's names.
+
+    Raises:
+      ConfigError: where the number of heads is not given and hidden size / 64 is none, or does not divide the
+        hidden size, and where the encoder is not there.
+    """
+    named = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    missing = [name for name in _SIZES if name not in named]
+    if missing:
+        raise ConfigError(
+            f"tensors that give the sizes in {CONFIG} are missing: {', '.join(missing)}. The encoder must be"
+            " there as a whole."
+        )
+    shapes = {name: tensor.shape for name, tensor in named.items()}
+    words, hidden = shapes["embeddings.word_embeddings.weight"]
+    architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
+    return {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "vocab_size": words,
+        "hidden_size": hidden,
+        "num_hidden_layers": (
+            1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("encoder.layer."))
+        ),
+        "num_attention_heads": _number_of_heads(hidden, options),
+        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
+        "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
+        "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
+        "hidden_act": _written_activation(options.hidden_act),
+        "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
+        "initializer_range": 0.02,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name,
+        **_labels(shapes, options),
+    }
+
+
+def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
+    if "classifier.weight" not in shapes:
+        return {}
+    return label_files.to_hugging_face(options.labels, options.problem_type, shapes["classifier.weight"][0])
+
+
+def labels_of(location: str) -> dict:
+    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
+    gives."""
+    path = os.path.join(_folder(location), CONFIG)
+    return label_files.of_hugging_face(json_files.read_json(path) if os.path.isfile(path) else {})
+
+
+def _written_activation(hidden_act: str | None) -> str:
+    """Returns transformers' name of this project's activation."""
+    ours = hidden_act or BertConfig.hidden_act
+    return _WRITTEN_ACTIVATIONS.get(ours, ours)
+
+
+def _number_of_heads(hidden: int, options: Options) -> int:
+    heads = options.num_attention_heads
+    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int)):
+        raise ConfigError(
+            f"--num_attention_heads={heads!r} must be an integer. Give a divisor of hidden_size={hidden}."
+        )
+    if heads is None and hidden % 64 == 0:
+        logging.warning(
+            "%d attention heads of size 64 are assumed; the weights do not tell. --num_attention_heads"
+            " changes it.",
+            hidden // 64,
+        )
+        return hidden // 64
+    if heads is None or heads < 1 or hidden % heads:
+        given = (
+            "is not given and the hidden size is no multiple of 64"
+            if heads is None
+            else "does not divide the hidden size"
+        )
+        raise ConfigError(
+            f"--num_attention_heads={heads} {given}: hidden_size={hidden}. Give a divisor of it."
+        )
+    return heads
+
+
+def vocabulary_beside(location: str) -> str | None:
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file);
+    None where there is none."""
+    path = vocabulary_files.find(_folder(location))
+    if path is None:
+        return None
+    try:
+        file = vocabulary_files.read(path)
+        vocabulary_files.check_each(file.words, path)
+        return file.path
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
+
+
+def sizes(location: str) -> dict:
+    """Returns the model's sizes under the keys of bert_config.json, as the folder's config.json gives them.
+
+    Args:
+      location: folder, or .safetensors file in one.
+
+    Returns:
+      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name
+      (see above), and transformers' default where the file says none. Empty where there is no config.json.
+
+    Raises:
+      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
+    """
+    path = os.path.join(_folder(location), CONFIG)
+    if not os.path.exists(path):
+        return {}
+    values = json_files.read_json(path)
+    (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
+    if activation_of(values) is not None:
+        values["hidden_act"] = activation_of(values)
+    if "layer_norm_eps" in values:
+        checked_size("layer_norm_eps", values["layer_norm_eps"], path)
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
+    return {key: values[key] for key in keys if key in values}
+
+
+def _folder(location: str) -> str:
+    return location if os.path.isdir(location) else os.path.dirname(location) or "."

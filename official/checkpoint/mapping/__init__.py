@@ -1,0 +1,1 @@
+"""What formats are made of: canonical names, tables of names, lazy tensors, cuts and joins."""

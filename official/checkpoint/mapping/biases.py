@@ -1,0 +1,23 @@
+"""Biases that the models of some formats do not have."""
+
+import re
+
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.canonical import SLOT
+from official.checkpoint.mapping.table import Mapped
+
+
+def add_zero_biases(mapped: Mapped) -> None:
+    """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical
+    names."""
+    for name, tensor in list(mapped.tensors.items()):
+        match = re.fullmatch(
+            rf"(bert/encoder/layer_\d+/attention/(?:self/\w+|(?:output|projection)/dense)/)kernel{SLOT}",
+            name,
+        )
+        bias = match and f"{match.group(1)}bias{match['slot']}"
+        if bias and bias not in mapped.tensors:
+            mapped.tensors[bias] = tensors_lib.zeros(tensor.shape[-1:], tensor.dtype)
+            mapped.added[bias] = (
+                "zeros: the model of this checkpoint has no such bias, which is the same function"
+            )

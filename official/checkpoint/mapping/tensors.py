@@ -1,0 +1,123 @@
+"""Tensors that are read when they are written: a conversion holds a few at a time, however many there are.
+
+The functions here return tensors that, when read, read theirs and change them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from official.config import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """Shape and type of a tensor, how to get its values, and the names in the source that they come from."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+    sources: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+Tensors = dict[str, Tensor]
+
+
+def is_float(tensor: Tensor) -> bool:
+    return (
+        tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
+    )  # which NumPy has from ml_dtypes and does not count as float
+
+
+def of_array(array: np.ndarray, name: str) -> Tensor:
+    return Tensor(array.shape, array.dtype, lambda: array, (name,))
+
+
+def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
+    return Tensor(shape, np.dtype(dtype), lambda: np.zeros(shape, dtype))
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """Swaps the axes of a matrix."""
+    return Tensor(
+        tensor.shape[::-1], tensor.dtype, lambda: np.ascontiguousarray(tensor.read().T), tensor.sources
+    )
+
+
+def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return Tensor(shape, tensor.dtype, lambda: tensor.read().reshape(shape), tensor.sources)
+
+
+def joined(parts: list[Tensor], axis: int) -> Tensor:
+    """Puts tensors side by side along an axis."""
+    axis %= len(parts[0].shape)
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    sources = tuple(name for part in parts for name in part.sources)
+    return Tensor(
+        tuple(shape), parts[0].dtype, lambda: np.concatenate([part.read() for part in parts], axis), sources
+    )
+
+
+def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
+    """Returns slice `index` of `count` equal ones along an axis."""
+    axis %= len(tensor.shape)
+    size = tensor.shape[axis] // count
+    shape = tuple(size if place == axis else length for place, length in enumerate(tensor.shape))
+    return Tensor(
+        shape,
+        tensor.dtype,
+        lambda: np.take(tensor.read(), range(index * size, (index + 1) * size), axis),
+        tensor.sources,
+    )
+
+
+def with_rows(tensor: Tensor, rows: int) -> Tensor:
+    """Cuts off rows, or adds rows of zeros."""
+
+    def read() -> np.ndarray:
+        values = tensor.read()[:rows]
+        return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
+
+    return Tensor((rows, *tensor.shape[1:]), tensor.dtype, read, tensor.sources)
+
+
+def rows_from(tensor: Tensor, start: int) -> Tensor:
+    """Returns the rows from `start` on."""
+    return Tensor(
+        (tensor.shape[0] - start, *tensor.shape[1:]),
+        tensor.dtype,
+        lambda: tensor.read()[start:],
+        tensor.sources,
+    )
+
+
+def cast(tensor: Tensor, dtype: DTypeLike) -> Tensor:
+    return Tensor(tensor.shape, np.dtype(dtype), lambda: tensor.read().astype(dtype), tensor.sources)
+
+
+def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """As `cast`; a finite value that the type cannot hold raises ConfigError when the tensor is read."""
+    if tensor.dtype == dtype:
+        return tensor
+
+    def read() -> np.ndarray:
+        values = tensor.read()
+        with np.errstate(over="ignore"):
+            result = values.astype(dtype)
+        if np.isfinite(values).all() and not np.isfinite(result).all():
+            advice = " Use --precision=32." if dtype.itemsize == 2 else ""
+            raise ConfigError(
+                f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can"
+                f" hold.{advice}"
+            )
+        return result
+
+    return Tensor(tensor.shape, dtype, read, tensor.sources)

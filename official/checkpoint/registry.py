@@ -1,0 +1,272 @@
+"""Which formats there are, which of them a path holds, and what can be converted to what."""
+
+import dataclasses
+import importlib
+import math
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from official.checkpoint import formats, wholeness
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Format
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping.tensors import Tensors, is_float
+from official.checkpoint.options import NOTHING_GIVEN, Option, Options
+from official.config import ConfigError, suggest
+from official.io.errors import describe_names, shortened
+
+
+def find_formats() -> dict[str, Format]:
+    """Returns {name: format} of the modules in `formats`."""
+    modules = [
+        importlib.import_module(f"{formats.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(formats.__path__)
+    ]
+    return {module.FORMAT.name: module.FORMAT for module in modules}
+
+
+FORMATS = find_formats()
+
+
+def get_format(name: str) -> Format:
+    """Returns the format of a name or alias. Raises ConfigError where there is none."""
+    found = next((one for one in FORMATS.values() if name in one.names), None)
+    if found is None:
+        raise ConfigError(
+            f"unknown checkpoint format {name!r}{suggest(name, FORMATS)}. Allowed: {', '.join(FORMATS)}."
+        )
+    return found
+
+
+def actions() -> dict[str, tuple[Format, Format]]:
+    """Returns {SOURCE2TARGET: (source, target)}, under all names of formats."""
+    found: dict[str, tuple[Format, Format]] = {}
+    for source in FORMATS.values():
+        for target in FORMATS.values():
+            if source is not target:
+                pairs = [
+                    (ours, theirs)
+                    for ours in _names_beside(source, target)
+                    for theirs in _names_beside(target, source)
+                ]
+                found |= {f"{ours}2{theirs}": (source, target) for ours, theirs in pairs}
+    return found
+
+
+def get_action(name: str) -> tuple[str, Format, Format]:
+    """Returns an action, by its first name, with its source and target. Raises ConfigError where there is
+    none."""
+    known = actions()
+    if name in known:
+        ends = known[name]
+        return next(other for other in known if known[other] == ends), *ends
+    raise ConfigError(f"unknown action {name!r}{suggest(name, known)}. It is {describe_actions()}.")
+
+
+def describe_actions() -> str:
+    """Returns what an action may be, for messages and --help."""
+    free = [
+        f"{one.name} ({', '.join(one.aliases)})" if one.aliases else one.name
+        for one in FORMATS.values()
+        if one.partners is None
+    ]
+    others = [one for one, ends in actions().items() if any(end.partners is not None for end in ends)]
+    return f"SOURCE2TARGET with two of {', '.join(free)}, or {' or '.join(others)}"
+
+
+def _names_beside(one: Format, other: Format) -> tuple[str, ...]:
+    """Returns the names of a format in actions with another; none where they are not converted."""
+    if other.partners is not None:
+        return (other.partners[one.name],) if one.name in other.partners else ()
+    return one.names if one.partners is None or other.name in one.partners else ()
+
+
+def options_of_formats() -> dict[Option, list[Format]]:
+    """Returns {option: the formats that have it}."""
+    found: dict[Option, list[Format]] = {}
+    for one in FORMATS.values():
+        for option in one.options:
+            found.setdefault(option, []).append(one)
+    return found
+
+
+def check_concerned(action: str, given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for {name of an option: value} that asks for what no format of an action can do."""
+    _, source, target = get_action(action)
+    for option, having in options_of_formats().items():
+        ends = [target] if option.for_target else [source, target]
+        if given.get(option.name) in (None, option.default) or any(end in having for end in ends):
+            continue
+        names = " and ".join(one.name for one in having)
+        reason = (
+            f"only what is written for {names}, not {action}"
+            if option.for_target
+            else f"only {names}, and {action} has none of them"
+        )
+        raise ConfigError(f"--{option.name} concerns {reason}. Drop the flag.")
+
+
+def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Options:
+    """Returns the options of a conversion: {name: value} of what was given (None: nothing), over what the two
+    formats set."""
+    usual = {**source.as_source, **target.as_target}
+    if source.partners or target.partners:
+        usual = dict(source.as_source if source.partners else target.as_target)
+    return Options.of(**{**usual, **{name: value for name, value in given.items() if value is not None}})
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose tensors have not been read yet.
+
+    Attributes:
+      format: what it is.
+      location: prefix, folder or file.
+      tensors: under the format's own names.
+    """
+
+    format: Format
+    location: str
+    tensors: Tensors
+
+    def to_canonical(self, options: Options = NOTHING_GIVEN) -> Mapped:
+        """Returns the tensors under canonical names.
+
+        Raises:
+          ConfigError: listing all names that the format does not have, or all tensors that an encoder, or a
+            head that is there in part, needs and that are missing or of the wrong shape; also for weights
+            that are no floating-point numbers.
+        """
+        mapped = self.format.to_canonical(self.tensors, options)
+        if mapped.unmatched:
+            unknown = sorted(mapped.unmatched)
+            raise ConfigError(
+                f"{self.location} is no {self.title} checkpoint of BERT: unknown names {shortened(unknown)}.",
+                {"unknown": unknown},
+            )
+        check_types(mapped.tensors, self)
+        problems = wholeness.encoder_problems(mapped.tensors)
+        if problems:
+            raise ConfigError(
+                f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.",
+                problems,
+            )
+        return mapped
+
+    @property
+    def title(self) -> str:
+        return self.format.title
+
+    @property
+    def heads(self) -> int | None:
+        """The number of attention heads that shapes tell; None where they do not."""
+        return self.format.heads_of(self.tensors)
+
+
+def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Checkpoint:
+    """Finds out what a path holds and opens it, without reading a weight.
+
+    Args:
+      path: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
+      label: what gave the path, for messages: --init_checkpoint or PATH.
+      format_name: of the format, where it is known.
+
+    Raises:
+      ConfigError: where there is no checkpoint, or it is damaged.
+    """
+    try:
+        return _open_as(get_format(format_name), path, label) if format_name else _open(path, label)
+    except DamagedError as error:
+        raise ConfigError(f"{label}={path}: unreadable checkpoint ({error}).") from None
+
+
+def _open_as(wanted: Format, path: str, label: str) -> Checkpoint:
+    container = wanted.load_container()
+    location = container.locate(path)
+    if location is None:
+        raise ConfigError(f"{label}={path} has no checkpoint in the form of {wanted.reported_name}.")
+    return Checkpoint(wanted, location, container.read(location))
+
+
+def _open(path: str, label: str) -> Checkpoint:
+    """Asks the kinds of files, and for each that is there its formats, in the order of precedence."""
+    in_order = sorted(FORMATS.values(), key=lambda one: -one.precedence)
+    strange = None
+    for kind in dict.fromkeys(one.container for one in in_order):
+        of_kind = [one for one in in_order if one.container == kind]
+        container = of_kind[0].load_container()
+        location = container.locate(path)
+        if location is None:
+            continue
+        tensors = container.read(location)
+        found = next((one for one in of_kind if one.fits(tensors)), None)
+        if found is not None:
+            return Checkpoint(found, location, tensors)
+        strange = location, sorted(tensors)
+    raise _unknown(*strange) if strange else _nothing_there(path, label)
+
+
+def _unknown(location: str, names: list[str]) -> ConfigError:
+    shown = shortened(names) if names else "none"
+    return ConfigError(
+        f"{location} is no BERT checkpoint of a known format; its tensors: {shown}.", {"tensors": names}
+    )
+
+
+def _nothing_there(path: str, label: str) -> ConfigError:
+    from official.checkpoint.containers import bundle  # here, as TensorFlow comes with it
+
+    return ConfigError(f"{label}={path}: {bundle.why_none(path)}.")
+
+
+def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
+    """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something
+    else than floats."""
+    wrong = [
+        f"{name} ({tensor.dtype.name})"
+        for name, tensor in _read_from(mapped, checkpoint).items()
+        if not is_float(tensor)
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{checkpoint.location}: weights must be floating-point numbers; these are not:"
+            f" {shortened(sorted(wrong))}. Save the model unquantized where it comes from."
+        )
+
+
+def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
+    """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one
+    holds NaN or infinity."""
+    bad = [
+        name
+        for name, tensor in _read_from(mapped, checkpoint).items()
+        if not np.isfinite(tensor.read()).all()
+    ]
+    if bad:
+        raise ConfigError(
+            f"{checkpoint.location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Give a"
+            " checkpoint from before."
+        )
+
+
+def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
+    """Returns the file's own tensors behind canonical weights and slots; one that is not known by its name
+    there stands for itself."""
+    found: Tensors = {}
+    for name, tensor in mapped.items():
+        if name not in canonical.COUNTERS:
+            found |= {source: checkpoint.tensors.get(source, tensor) for source in tensor.sources or (name,)}
+    return found
+
+
+def size_of(tensors: Tensors) -> dict[str, int]:
+    """Returns {tensors, parameters, bytes}: how many tensors, numbers and bytes."""
+    return {
+        "tensors": len(tensors),
+        "parameters": sum(math.prod(tensor.shape) for tensor in tensors.values()),
+        "bytes": sum(tensor.nbytes for tensor in tensors.values()),
+    }

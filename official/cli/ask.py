@@ -1,0 +1,54 @@
+"""Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
+
+  bert ask --checkpoint=runs/squad --context=text.txt
+  echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
+
+A question a line; the end of input ends it. Each answer comes with its probability among the answers of the
+n-best list.
+"""
+
+import argparse
+
+from official.cli import command_line, typed
+from official.io.errors import ConfigError
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    typed.add_flags(parser)
+    parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
+    parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    if flags.answers < 1:
+        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
+    return flags
+
+
+def read_context(path: str) -> str:
+    """Returns the text of a file. Raises ConfigError where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise ConfigError(f"--context={path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"--context={path} is not UTF-8 text ({error.reason} at byte {error.start})."
+        ) from None
+    if not text.strip():
+        raise ConfigError(f"--context={path} has no text.")
+    return text
+
+
+def main() -> None:
+    flags = parse_flags()
+    context = read_context(flags.context)
+    model = typed.load(flags)
+    model.prepare("answer")
+    for question in typed.lines("question> "):
+        for text, probability in model.answers(question, context)[: flags.answers]:
+            print(f"{' '.join(text.split()) or '(no answer)'}  {probability:.2f}", flush=True)

@@ -1,0 +1,1 @@
+"""`bert benchmark`: measurements, each beside what bounds it or what others do."""

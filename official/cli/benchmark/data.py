@@ -1,0 +1,236 @@
+"""Times the making and the reading of pre-training data beside the bare compiled tokenizer, and measures the
+memory.
+
+  bert benchmark data --input_files=wikipedia --vocab_file=vocab.txt --output=results/data \\
+    --memory
+
+Creation runs in one process after everything is loaded, from text files to records and
+manifest, in turns with the tokenizer; reading is the dataset that train.py uses, shuffled and parsed, of
+files in the page cache, once it has started.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from official.cli import command_line, outputs
+from official.io.json_files import read_json
+
+SHAPES = ((128, 20), (512, 76))
+DUPE_FACTORS = (1, 10)
+FORMATS = ("plain", "compact")
+_READ_BATCH = 256
+_READ_EPOCHS = 16  # so many that starting the dataset, a fraction of a second, counts little
+_MEMORY_BYTES = (40_000_000, 400_000_000)
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
+    add("--vocab_file", required=True, help="Vocabulary.")
+    add("--rounds", type=int, default=5, help="Times that everything is timed.")
+    add(
+        "--memory",
+        action="store_true",
+        help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.",
+    )
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds")
+    return flags
+
+
+def creation_cases(flags, folder: str) -> dict:
+    """Returns {name: what makes the records of a shape and a number of duplicates}."""
+    from official.data.pretraining import creation, pairs
+
+    def make(length: int, predictions: int, dupes: int, kind: str):
+        rules = pairs.ExampleRules(length, predictions, dupes)
+        job = creation.Job(
+            flags.input_files,
+            os.path.join(folder, f"{length}_{dupes}_{kind}"),
+            flags.vocab_file,
+            rules,
+            num_workers=1,
+            record_format=kind,
+            overwrite=True,
+        )
+        return lambda: creation.create_pretraining_data(job)
+
+    return {
+        f"create {length} x{dupes} {kind}": make(length, predictions, dupes, kind)
+        for length, predictions in SHAPES
+        for dupes in DUPE_FACTORS
+        for kind in FORMATS[: 2 if dupes == max(DUPE_FACTORS) else 1]
+    }
+
+
+def tokenizer_case(flags, sentences: list[str]):
+    """Returns what calls tensorflow-text's tokenizer on all sentences at once."""
+    import tensorflow as tf
+    import tensorflow_text as tf_text
+
+    from official.data.word_pieces import vocabulary
+
+    words = list(vocabulary.load_vocabulary(flags.vocab_file).words)
+    with tf.device("CPU"):
+        tokenizer = tf_text.FastBertTokenizer(
+            vocab=words, token_out_type=tf.int32, lower_case_nfd_strip_accents=True
+        )
+        text = tf.constant(sentences)
+    return lambda: tokenizer.tokenize(text)
+
+
+def reading_cases(folder: str) -> tuple[dict, dict]:
+    """Returns ({name: what reads the records of 512 tokens a few times}, {name: how many records})."""
+    import tensorflow as tf
+
+    from official.data.pipeline import TrainingOrder
+    from official.data.records import record_batches, record_files, schema
+
+    length, predictions = SHAPES[-1]
+    cases, counts = {}, {}
+    for kind in FORMATS:
+        made = os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}")
+        paths = record_files.find_files(os.path.join(made, "*.tfrecord"), "input_files")
+        batches = (
+            _READ_EPOCHS
+            * sum(read_json(os.path.join(made, "manifest.json"))["files"].values())
+            // _READ_BATCH
+        )
+        features = schema.pretraining_schema(length, predictions, 30522)
+
+        # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that
+        # does not count.
+        iterator = iter(
+            record_batches.training_dataset(paths, features, _READ_BATCH, TrainingOrder(seed=1), len(paths))
+        )
+
+        @tf.function
+        def read(iterator=iterator, batches=batches):
+            for _ in tf.range(batches):
+                next(iterator)
+
+        cases[f"read {kind}"], counts[f"read {kind}"] = read, batches * _READ_BATCH
+    return cases, counts
+
+
+def peak_memory(flags, folder: str) -> dict:
+    """Returns {bytes of text: most bytes that a process of create_pretraining_data.py had in memory}."""
+    from official.io import files
+
+    texts = [open(path, "rb").read() for path in files.find_files(flags.input_files, "input_files")]
+    peaks = {}
+    for wanted in _MEMORY_BYTES:
+        path = os.path.join(folder, "text")
+        with open(path, "wb") as file:
+            while file.tell() < wanted:
+                file.writelines(texts)
+        command = [
+            *command_line.in_new_process("data", "create"),
+            f"--input_files={path}",
+            f"--output_dir={folder}/memory",
+            f"--vocab_file={flags.vocab_file}",
+            "--dupe_factor=1",
+            "--num_workers=1",
+            "--overwrite",
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        usage = os.wait4(process.pid, 0)
+        if usage[1]:
+            raise RuntimeError(f"exit status {usage[1]} of {' '.join(command)}")
+        peaks[str(os.path.getsize(path))] = usage[2].ru_maxrss * 1024
+        shutil.rmtree(os.path.join(folder, "memory"))
+    return peaks
+
+
+def time_all(flags, folder: str) -> dict:
+    """Returns the figures; speeds of creation are MB (10^6 bytes) of text per second."""
+    from official.data.text import documents
+    from official.io import files
+    from official.reporting import measurement
+
+    paths = files.find_files(flags.input_files, "input_files")
+    text_bytes = sum(files.sizes(paths))
+    counts = documents.ReadCounts()
+    sentences = [sentence for document in documents.read_documents(paths, counts) for sentence in document]
+    cases = {"tokenizer": tokenizer_case(flags, sentences), **creation_cases(flags, folder)}
+    made = measurement.measure_in_turns(cases, flags.rounds, after_round=_say("creation", flags.rounds))
+    read_cases, records = reading_cases(folder)
+    read = measurement.measure_in_turns(read_cases, flags.rounds, after_round=_say("reading", flags.rounds))
+    sizes = {
+        kind: sum(files.sizes(files.find_files(f"{folder}/512_10_{kind}/*.tfrecord", "x")))
+        for kind in FORMATS
+    }
+    return {
+        "text_bytes": text_bytes,
+        "documents": counts.documents,
+        "sentences": len(sentences),
+        "mb_per_sec": {name: _figures(timing, text_bytes / 1e6) for name, timing in made.items()},
+        "share_of_tokenizer": made["tokenizer"].median / made["create 128 x1 plain"].median,
+        "records_per_sec": {name: _figures(timing, records[name]) for name, timing in read.items()},
+        "compact_bytes_of_plain": sizes["compact"] / sizes["plain"],
+        "compact_speed_of_plain": (
+            read["read plain"].median
+            / records["read plain"]
+            * records["read compact"]
+            / read["read compact"].median
+        ),
+    }
+
+
+def _figures(timing, amount: float) -> dict:
+    return {"median": timing.rate(amount), "spread": timing.spread, "secs": timing.secs}
+
+
+def _say(what: str, rounds: int):
+    started = time.monotonic()
+    return lambda done: print(
+        f"{what}: round {done} of {rounds + 1}, {time.monotonic() - started:.0f} s", file=sys.stderr
+    )
+
+
+def draw(figures: dict) -> bytes:
+    from official.reporting import measurement
+
+    bars = [
+        measurement.Bar(
+            name,
+            value["median"],
+            value["spread"],
+            f"{value['median']:.1f} MB/s",
+            "tokenizer" if name == "tokenizer" else "records",
+        )
+        for name, value in figures["mb_per_sec"].items()
+    ]
+    return measurement.draw_bars(bars, "Text to records, one process", "MB of text per second")
+
+
+def main() -> None:
+    flags = parse_flags()
+
+    with tempfile.TemporaryDirectory() as folder:
+        figures = time_all(flags, folder)
+        if flags.memory:
+            figures["peak_memory_bytes"] = peak_memory(flags, folder)
+    for name, value in {**figures["mb_per_sec"], **figures["records_per_sec"]}.items():
+        unit = "records/s" if name.startswith("read") else "MB/s"
+        print(f"{name:24}{value['median']:>12,.2f} {unit} +- {value['spread']:.1%}")
+    print(
+        f"dupe 1, 128 tokens: {figures['share_of_tokenizer']:.2f} of the bare tokenizer; compact:"
+        f" {figures['compact_bytes_of_plain']:.2f} of the bytes, {figures['compact_speed_of_plain']:.1f}"
+        " times the reading speed of plain"
+    )
+    for size, peak in figures.get("peak_memory_bytes", {}).items():
+        print(f"{int(size) / 1e6:.0f} MB of text: {peak / 1e6:.0f} MB of memory at most")
+    outputs.write_results(flags.output, figures, lambda: draw(figures))

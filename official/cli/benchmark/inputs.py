@@ -1,0 +1,38 @@
+"""What the benchmarks of a model's step share: the model, and the shapes of its batches."""
+
+import argparse
+
+from official.cli import configs
+from official.config import read_json
+from official.io.errors import ConfigError
+
+
+def add_model_flag(parser: argparse.ArgumentParser, name: str = "base", text: str = "Model.") -> None:
+    """Adds --bert_config_file."""
+    parser.add_argument("--bert_config_file", default=f"configs/models/bert_{name}.json", help=text)
+
+
+def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
+    """Adds --shapes, which `read_shapes` reads."""
+    parser.add_argument(
+        "--shapes",
+        default=default,
+        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
+    )
+
+
+def read_model(path: str) -> dict:
+    """Returns the keys of --bert_config_file. Raises ConfigError."""
+    return read_json(configs.find(path), "bert_config_file")
+
+
+def read_shapes(text: str) -> list[tuple[int, int]]:
+    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
+    ConfigError."""
+    try:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
+    except ValueError:
+        shapes = []
+    if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
+        raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
+    return [(length, batch) for length, batch in shapes]

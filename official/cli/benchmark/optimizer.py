@@ -1,0 +1,174 @@
+"""Measures the update: milliseconds and GB/s of each optimizer over a model's weights, beside what the
+machine's memory gives.
+
+  bert benchmark optimizer --bert_config_file=configs/models/bert_base.json \\
+    --output=results/optimizer_bert_base
+
+All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
+avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
+LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights once more, 40
+bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes each.
+"""
+
+import argparse
+import sys
+from typing import Any
+
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+
+BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser, text="Model whose weights are updated.")
+    parser.add_argument(
+        "--num_gpus",
+        type=int,
+        default=None,
+        help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="How many times every case is timed.")
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds")
+    return flags
+
+
+def make_cases(flags) -> tuple[dict, int]:
+    """Returns ({name: what is timed}, number of parameters). The optimizers share weights and gradients."""
+    import tensorflow as tf
+
+    from official.distribution import strategy as strategy_lib
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    tf.get_logger().setLevel(
+        "ERROR"
+    )  # it takes the functions of several cases for one that is traced again and again
+    model = inputs.read_model(flags.bert_config_file)
+    config = step_benchmark.step_config(
+        model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4}
+    )
+    strategy = strategy_lib.make_strategy(config)
+    with strategy.scope():
+        task: Any = TASKS["pretrain"](config)
+        variables = task.build_model().trainable_variables
+        gradients = [
+            tf.random.stateless_normal(variable.shape, [1, 2], stddev=1e-3) for variable in variables
+        ]
+    cases = {"memory": stream(variables, gradients), "norm": norm(gradients)}
+    for kind in ("adamw", "lamb"):
+        for name, fused_ops, compiled in (
+            ("", True, False),
+            (", tensorflow-addons", False, False),
+            (", tensorflow-addons, XLA", False, True),
+        ):
+            cases[kind + name] = update(config, strategy, kind, fused_ops, compiled, variables, gradients)
+    return cases, sum(variable.shape.num_elements() for variable in variables)
+
+
+def stream(variables, gradients):
+    import tensorflow as tf
+
+    @tf.function
+    def subtract():
+        for variable, gradient in zip(variables, gradients):
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=1e-9, delta=gradient)
+        return variables[-1][0]
+
+    return lambda: subtract().numpy()
+
+
+def norm(gradients):
+    import tensorflow as tf
+
+    function = tf.function(lambda: tf.linalg.global_norm([tf.identity(gradient) for gradient in gradients]))
+    return lambda: function().numpy()
+
+
+def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
+    """Returns what updates the weights once."""
+    import tensorflow as tf
+
+    from official import config as config_lib
+    from official.optimization import optimizers, schedules
+
+    config = config_lib.replaced(config, optimizer_type=kind, fused_ops=fused_ops)
+    with strategy.scope():
+        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+        optimizer.create_slots(variables)
+
+    @tf.function(jit_compile=compiled or None)
+    def apply():
+        strategy.run(lambda: optimizer.update(gradients, variables, tf.constant(1.0)))
+        return optimizer.iterations + 0
+
+    return lambda: apply().numpy()
+
+
+def rows(timings: dict, parameters: int) -> list[dict]:
+    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the
+    bound."""
+    bandwidth = timings["memory"].rate(BYTES["memory"] * parameters)
+    found = []
+    for name, timing in timings.items():
+        moved = BYTES[name.split(",")[0]] * parameters
+        found.append(
+            {
+                "name": name,
+                "bytes": moved,
+                "median_secs": timing.median,
+                "spread": timing.spread,
+                "gb_per_sec": timing.rate(moved) / 1e9,
+                "over_bound": timing.median * bandwidth / moved,
+                "secs": timing.secs,
+            }
+        )
+    return found
+
+
+def describe(table: list[dict]) -> str:
+    """Returns a line a case."""
+    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}"]
+    for row in table:
+        lines.append(
+            f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
+            f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
+        )
+    return "\n".join(lines)
+
+
+def draw(table: list[dict], parameters: int) -> bytes:
+    """Returns the picture (PNG): a bar an optimizer."""
+    from official.reporting import measurement
+
+    bars = []
+    for row in table[2:]:
+        name, text = row["name"], f"{row['median_secs'] * 1e3:.0f} ms"
+        bars.append(measurement.Bar(name, row["over_bound"], row["spread"], text, name.split(",")[0]))
+    title = f"Update of {parameters / 1e6:.0f} M parameters"
+    what = "time over the memory bound, shorter is better"
+    return measurement.draw_bars(bars, title, what, limit=1.0, limit_text="memory bound")
+
+
+def main() -> None:
+    flags = parse_flags()
+    from official.io.bars import Bar
+    from official.reporting import measurement
+
+    cases, parameters = make_cases(flags)
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+        timings = measurement.measure_in_turns(
+            cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
+        )
+    table = rows(timings, parameters)
+    print(describe(table))
+    record = {"rounds": flags.rounds, "parameters": parameters, "cases": table}
+    outputs.write_results(flags.output, record, lambda: draw(table, parameters))

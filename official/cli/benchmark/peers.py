@@ -1,0 +1,316 @@
+"""Measures the training step of BERT side by side with Hugging Face + PyTorch, the TensorFlow Model Garden
+and keras-hub.
+
+  bert benchmark peers --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2 \\
+    --output=results/peers_bert_base
+
+Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
+and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
+global norm of 1, AdamW, full-length sequences. All take turns, several rounds; medians, with half the
+distance between the quartiles beside them. Some of the peers' code is in peer_programs/.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import NoReturn
+
+import official
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+from official.config import ConfigError
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_programs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """A system: its name in charts, the program in peer_programs/, its variant, and what its environment
+    holds (none: this one)."""
+
+    title: str
+    program: str
+    variant: str
+    environment: str | None = None
+    requirements: tuple[str, ...] = ()
+
+
+_HUGGINGFACE = ("huggingface", ("torch==2.13.0", "transformers==5.0.0", "numpy"))
+PEERS = {
+    "ours": Peer("this project", "ours.py", "fused"),
+    "ours_plain": Peer("this project, plain", "ours.py", "plain"),
+    "huggingface": Peer("Hugging Face + PyTorch", "huggingface.py", "sdpa", *_HUGGINGFACE),
+    "huggingface_eager": Peer("the same, eager attention", "huggingface.py", "eager", *_HUGGINGFACE),
+    "tf_models": Peer(
+        "tf-models-official",
+        "tf_models.py",
+        "",
+        "tf_models",
+        ("tensorflow==2.15.1", "tf-models-official==2.15.0"),
+    ),
+    "keras_hub": Peer(
+        "keras-hub", "keras_hub_tf.py", "", "keras_hub", ("tensorflow-cpu==2.21.0", "keras-hub==0.32.0")
+    ),
+}
+DEFAULT = "ours,huggingface,huggingface_eager,tf_models,keras_hub"
+TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8,512x2")
+    parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
+    parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
+    parser.add_argument(
+        "--environments", default=".peers", help="Folder of the peers' virtual environments, about 2 GB each."
+    )
+    parser.add_argument(
+        "--make_environments",
+        action="store_true",
+        help="Make those that are missing, from the package index.",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="How many times every system is timed in every case."
+    )
+    parser.add_argument("--steps", type=int, default=2, help="Steps of one timing.")
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
+    return flags
+
+
+def python_of(peer: Peer, environments: str) -> str:
+    """Returns the interpreter of a system."""
+    return (
+        os.path.join(os.path.abspath(environments), peer.environment, "bin", "python")
+        if peer.environment
+        else sys.executable
+    )
+
+
+def prepare_environments(flags: argparse.Namespace) -> None:
+    """Makes the environments that are missing, or raises ConfigError where that was not asked for or
+    fails."""
+    for name in flags.peers:
+        peer = PEERS[name]
+        python = python_of(peer, flags.environments)
+        folder = os.path.dirname(os.path.dirname(python))
+        if not peer.environment or os.path.exists(os.path.join(folder, "made")):
+            continue
+        if not flags.make_environments:
+            raise ConfigError(
+                f"--peers: {name} has no environment in {flags.environments}. Make it with"
+                " --make_environments."
+            )
+        print(f"Making {folder} ({', '.join(peer.requirements)}) ...", file=sys.stderr)
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", folder],
+            [python, "-m", "pip", "install", "-q", *peer.requirements],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
+        with open(os.path.join(folder, "made"), "w", encoding="utf-8") as file:
+            file.write("\n".join(peer.requirements) + "\n")
+
+
+def _environment_of(peer: Peer) -> dict[str, str]:
+    """Returns the environment variables of a system: those of this process without this project's settings.
+
+    Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
+    """
+    foreign = ("PYTHON", "TF_", "KERAS")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    ours = {} if peer.environment else {"PYTHONPATH": os.path.dirname(os.path.dirname(official.__file__))}
+    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+
+
+class Worker:
+    """A process of one system that runs steps when asked. A context manager."""
+
+    def __init__(self, name: str, specification: dict, environments: str):
+        """Starts the process; `wait` returns when its first step is done."""
+        self.name, peer = name, PEERS[name]
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [python_of(peer, environments), os.path.join(FOLDER, peer.program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=_environment_of(peer),
+        )
+        assert self._process.stdin and self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._ask({**specification, "variant": peer.variant})
+
+    def wait(self) -> dict:
+        return self._answer()
+
+    def steps(self, count: int) -> dict:
+        """Runs steps and returns {losses}."""
+        self._ask({"steps": count})
+        return self._answer()
+
+    def _ask(self, question: dict) -> None:
+        try:
+            self._input.write(json.dumps(question) + "\n")
+            self._input.flush()
+        except BrokenPipeError:
+            self._fail()
+
+    def _answer(self) -> dict:
+        line = self._output.readline()
+        return json.loads(line) if line else self._fail()
+
+    def _fail(self) -> NoReturn:
+        self._process.wait()
+        self._errors.seek(0)
+        last = [line for line in self._errors.read().splitlines() if line.strip()][-1:]
+        code = self._process.returncode
+        advice = (
+            " It was killed, most likely for want of memory: ask for fewer --peers at a time, or smaller"
+            " --shapes." * (code == -signal.SIGKILL)
+        )
+        raise ConfigError(f"--peers: {self.name} ended with code {code}: {' '.join(last)}{advice}")
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, with a question unread
+            self._input.close()
+        self._process.terminate()
+        self._process.wait()
+
+
+def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
+    """Returns one row a system."""
+    from official.io.bars import Bar
+    from official.reporting import measurement
+    from official.training import step_benchmark
+
+    specification = {
+        "model": model,
+        "dtype": dtype,
+        "length": length,
+        "batch": batch,
+        "predictions": step_benchmark.predictions_of(length),
+        "threads": os.cpu_count(),
+        **TRAINING,
+    }
+    started: dict[str, float] = {}
+    losses: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for name in flags.peers:  # one after the other: two that compile at once would share the cores
+            workers[name] = stack.enter_context(Worker(name, specification, flags.environments))
+            started[name] = workers[name].wait()["start_secs"]
+
+        def run(name: str) -> None:
+            losses.setdefault(name, []).extend(workers[name].steps(flags.steps)["losses"])
+
+        case = f"{dtype}, {length} x {batch}"
+        with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
+            spent = measurement.measure_in_turns(
+                {name: functools.partial(run, name) for name in workers},
+                flags.rounds,
+                after_round=lambda _: progress.update(),
+            )
+    return [
+        {
+            "case": case,
+            "dtype": dtype,
+            "max_seq_length": length,
+            "train_batch_size": batch,
+            "peer": name,
+            "sequences_per_sec": timing.rate(batch * flags.steps),
+            "step_secs": timing.median / flags.steps,
+            "spread": timing.spread,
+            "start_secs": started[name],
+            "secs": timing.secs,
+            "losses": losses[name],
+        }
+        for name, timing in spent.items()
+    ]
+
+
+def compare(rows: list[dict]) -> list[str]:
+    """Returns a line a case: this project over the fastest of the others."""
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        speeds = {row["peer"]: row["sequences_per_sec"] for row in rows if row["case"] == case}
+        others = {name: speed for name, speed in speeds.items() if not name.startswith("ours")}
+        if "ours" in speeds and others:
+            fastest = max(others, key=lambda name: others[name])
+            lines.append(f"{case}: {speeds['ours'] / others[fastest]:.2f} x {PEERS[fastest].title}")
+    return lines
+
+
+def table(rows: list[dict]) -> str:
+    """Returns a line a row."""
+    lines = [f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}"]
+    for row in rows:
+        lines.append(
+            f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
+            f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
+            f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict], model: str) -> bytes:
+    """Returns the picture (PNG): a bar a row."""
+    from official.reporting import measurement
+
+    bars = [
+        measurement.Bar(
+            f"{row['case']}: {PEERS[row['peer']].title}",
+            row["sequences_per_sec"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.2f}",
+            "ours" if row["peer"].startswith("ours") else "peers",
+        )
+        for row in rows
+    ]
+    return measurement.draw_bars(bars, f"Training step of {model}", "sequences per second")
+
+
+def main() -> None:
+    flags = parse_flags()
+    model = inputs.read_model(flags.bert_config_file)
+    prepare_environments(flags)
+    rows = [
+        row
+        for dtype in flags.dtypes
+        for length, batch in flags.shapes
+        for row in measure_case(flags, model, dtype, length, batch)
+    ]
+    print("\n".join([table(rows), *compare(rows)]))
+    name = outputs.stem(flags.bert_config_file)
+    record = {
+        "model": name,
+        "rounds": flags.rounds,
+        "steps": flags.steps,
+        **TRAINING,
+        "requirements": {peer: PEERS[peer].requirements for peer in flags.peers},
+        "comparison": compare(rows),
+        "cases": rows,
+    }
+    outputs.write_results(flags.output, record, lambda: draw(rows, name))

@@ -1,0 +1,177 @@
+"""Measures the training step: sequences/s, and GFLOP/s of its matrix products over what the machine's matrix
+products reach.
+
+  bert benchmark step --bert_config_file=configs/models/bert_base.json --shapes=128x8,512x2 \\
+    --dtypes=fp32,bf16 \\
+    --output=results/step_bert_base
+
+All cases and the bare matrix products take turns, several rounds, in one process; medians, with half the
+distance between the quartiles beside them. A step is everything: forward, backward, clipping, optimizer,
+dropout 0.1, on synthetic full-length data.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import official  # first: sets what TensorFlow reads when it is imported
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+from official.config import Config
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8,512x2")
+    parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
+    parser.add_argument(
+        "--blocks",
+        default="fused",
+        help="Comma-separated: fused, plain; which operations the encoder's blocks take (--fused_ops).",
+    )
+    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
+    parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
+    parser.add_argument(
+        "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
+    )
+    parser.add_argument(
+        "--num_gpus",
+        type=int,
+        default=None,
+        help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
+    parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
+    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain"))
+    return flags
+
+
+def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
+    """Returns {name of a case: its configuration}."""
+    from official.training import step_benchmark
+
+    model = inputs.read_model(flags.bert_config_file)
+    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
+    settings = {name: getattr(flags, name) for name in names}
+    return {
+        f"{dtype}, {length} tokens x {batch}" + ", plain" * (blocks == "plain"): step_benchmark.step_config(
+            model, length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
+        )
+        for dtype in flags.dtypes
+        for length, batch in flags.shapes
+        for blocks in flags.blocks
+    }
+
+
+def measure(flags: argparse.Namespace) -> dict:
+    """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
+    if len(flags.dtypes) == 1:  # a process has one choice
+        official.choose_kernels(*flags.dtypes)  # those of train.py
+    from official.io.bars import Bar
+    from official.planning import plan
+    from official.reporting import measurement
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    make_task, configs = TASKS["pretrain"], make_configs(flags)
+    flops = {name: plan.make_plan(config, make_task)["flops_per_step"] for name, config in configs.items()}
+    works: dict[str, Callable[[], Any]] = {
+        name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()
+    }
+    products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
+    works |= {dtype: work for dtype, (work, _) in products.items()}
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+        timings = measurement.measure_in_turns(
+            works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
+        )
+    peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
+    cases = [
+        case(name, configs[name], timings[name], flops[name] * flags.steps, flags.steps, peaks)
+        for name in configs
+    ]
+    spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
+    return {"cases": cases, "products": spreads}
+
+
+def case(name: str, config, timing, flops: float, steps: int, peaks: dict) -> dict:
+    gflops = timing.rate(flops) / 1e9
+    return {
+        "name": name,
+        "dtype": config.dtype,
+        "max_seq_length": config.max_seq_length,
+        "train_batch_size": config.train_batch_size,
+        "fused_ops": config.fused_ops,
+        "sequences_per_sec": timing.rate(config.train_batch_size * steps),
+        "step_secs": timing.median / steps,
+        "spread": timing.spread,
+        "gflops": gflops,
+        "share_of_products": gflops / peaks[config.dtype],
+        "secs": timing.secs,
+    }
+
+
+def table(measured: dict) -> str:
+    lines = [f"{'case':<32}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
+    for row in measured["cases"]:
+        lines.append(
+            f"{row['name']:<32}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
+            f"{row['share_of_products']:>13.1%}"
+        )
+    for dtype, product in measured["products"].items():
+        lines.append(
+            f"{'matrix product ' + dtype:<32}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}"
+        )
+    return "\n".join(lines)
+
+
+def chart(measured: dict, title: str) -> bytes:
+    from official.reporting import measurement
+
+    bars = [
+        measurement.Bar(
+            row["name"],
+            100 * row["share_of_products"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.3g} seq/s, {row['gflops']:.0f} GFLOP/s",
+            row["dtype"],
+        )
+        for row in measured["cases"]
+    ]
+    return measurement.draw_bars(
+        bars,
+        title,
+        "achieved GFLOP/s of the step's matrix products, % of bare products of the same type",
+        limit=100.0,
+        limit_text="bare products",
+    )
+
+
+def main() -> None:
+    flags = parse_flags()
+    measured = measure(flags)
+    print(table(measured))
+    model = outputs.stem(flags.bert_config_file)
+    record = {
+        "model": model,
+        "optimizer_type": flags.optimizer_type,
+        "rounds": flags.rounds,
+        "seed": 12345,
+        **measured,
+    }
+    outputs.write_results(
+        flags.output,
+        record,
+        lambda: chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"),
+    )

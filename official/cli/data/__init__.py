@@ -1,0 +1,1 @@
+"""`bert data`: making, checking and downloading of data."""

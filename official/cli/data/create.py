@@ -1,0 +1,114 @@
+"""Makes TFRecords of masked-LM and next-sentence examples from text.
+
+  bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
+    --output_dir=records
+"""
+
+import argparse
+
+from official.cli import command_line
+from official.config import ConfigError
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    text = (
+        "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"
+        " between documents, WikiExtractor output (text or JSON), WikiText."
+    )
+    add("--input_files", required=True, help=text)
+    add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    vocabulary = (
+        "WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them."
+    )
+    add("--vocab_file", required=True, help=vocabulary)
+    command_line.add_lower_case_flag(parser)
+    _add_example_flags(parser)
+    _add_format_flags(parser)
+    workers = "Processes; the records do not depend on it. Unset: one per core, fewer for little text."
+    add("--num_workers", type=int, help=workers)
+    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
+    overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
+    add("--overwrite", action="store_true", help=overwrite)
+    return parser
+
+
+def _add_example_flags(parser: command_line.Parser) -> None:
+    """Adds the flags that say what the examples are."""
+    add = parser.add_argument
+    add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
+    add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
+    dupes = "Times that the text is cut into examples, each time with other cuts and masks."
+    add("--dupe_factor", type=int, default=10, help=dupes)
+    add("--masked_lm_prob", type=float, default=0.15, help="Share of the tokens that are masked.")
+    add("--short_seq_prob", type=float, default=0.1, help="Share of the documents cut into shorter examples.")
+    add("--do_whole_word_mask", action="store_true", help="Mask all pieces of a word or none.")
+    add("--random_seed", type=int, default=12345, help="Seed of every random choice.")
+    splitting = (
+        "Split lines into sentences. auto: those of WikiExtractor and WikiText, and of plain text whose lines"
+        " are paragraphs."
+    )
+    choices = ("auto", "always", "never")
+    add("--sentence_splitting", choices=choices, default="auto", help=splitting)
+
+
+def _add_format_flags(parser: command_line.Parser) -> None:
+    """Adds the flags that say how the examples are written."""
+    add = parser.add_argument
+    formats = (
+        "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
+        " train.py reads both."
+    )
+    add("--record_format", choices=("plain", "compact"), default="plain", help=formats)
+    remask = "Write Graphcore's static-mask records: the masked tokens first."
+    add("--remask", action="store_true", help=remask)
+    position = "With --remask: position of the padding. Unset: --max_seq_length."
+    add("--pad_position_value", type=int, help=position)
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    if flags.remask and flags.record_format != "plain":
+        raise ConfigError(
+            f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two."
+        )
+    if flags.pad_position_value is not None and not flags.remask:
+        raise ConfigError(f"pad_position_value={flags.pad_position_value} needs --remask.")
+    return flags
+
+
+def main() -> None:
+    flags = vars(parse_flags())
+    if flags["remask"]:
+        flags["record_format"] = "remask"
+    from official.data.pretraining import (
+        creation,
+        pairs,  # after the flags are checked: these load TensorFlow
+    )
+
+    rules = pairs.ExampleRules(**{name: flags.pop(name) for name in pairs.ExampleRules.__dataclass_fields__})
+    job = creation.Job(rules=rules, **flags)
+    if creation.is_finished(job):
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    show(creation.create_pretraining_data(job))
+
+
+def show(manifest: dict) -> None:
+    """Prints what was counted, the sum of it last."""
+    from official.data.text import read_counts
+
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
+        if manifest[name]:
+            print(f"{name}: {manifest[name]:,}")
+    undecodable = ""
+    if manifest["undecodable_bytes"]:
+        print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
+        undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out"
+    text_files = f"{manifest['input_files']:,} text file" + "s" * (manifest["input_files"] != 1)
+    made = "{instances:,} examples in {files} files".format(**manifest | {"files": len(manifest["files"])})
+    read = (
+        "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them"
+        " [UNK]".format(**manifest)
+    )
+    print(f"{made} from {text_files}: {read}{undecodable}.")

@@ -1,0 +1,149 @@
+"""Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
+
+  bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
+
+Exit code 2, with file and number, at the first record that departs from the schema.
+"""
+
+import argparse
+import os
+from typing import Any
+
+from official.cli import command_line, outputs
+from official.config import ConfigError
+from official.io.writing import check_output_file
+
+_LABELS = {"records": "these records", "compare_to": "compared with"}
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    add("files", nargs="+", help="TFRecord files, globs or folders.")
+    add(
+        "--vocab_file",
+        help=(
+            "Vocabulary of the records. Unset: the one that manifest.json beside the first file names, where"
+            " it is there."
+        ),
+    )
+    add("--examples", type=int, default=2, help="Examples to show.")
+    add(
+        "--compare_to",
+        help="Files, globs or folders of other records, whose shares and lengths are shown beside.",
+    )
+    add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
+    add("--report", help="File for the numbers (JSON).")
+    add("--overwrite", action="store_true", help="Replace --picture and --report.")
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    if flags.examples < 0:
+        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    if flags.picture:
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
+    if flags.report:
+        check_output_file(flags.report, "report", flags.overwrite)
+    return flags
+
+
+def find_vocabulary(path: str | None, first_file: str):
+    """Returns the vocabulary, or None where nothing says which it is."""
+    from official.data.word_pieces import vocabulary
+    from official.io import json_files
+
+    manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
+    if path is None and os.path.exists(manifest):
+        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
+        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
+        path = path if path and os.path.exists(path) else None
+    return vocabulary.load_vocabulary(path) if path else None
+
+
+def describe(summary, shares: dict, vocabulary) -> str:
+    masks = (
+        "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
+        if vocabulary
+        else "kept {kept:.2%} (the rest needs --vocab_file)"
+    )
+    return "\n".join(
+        [
+            (
+                f"{summary.files} files, {summary.records:,} examples, {summary.bytes / 1e6:,.1f} MB,"
+                f" {summary.record_format}, {summary.max_seq_length} tokens,"
+                f" {summary.max_predictions_per_seq} predictions at most"
+            ),
+            "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(
+                **shares
+            ),
+            f"predicted   {summary.predictions / summary.records:.2f} an example, "
+            + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
+            "random next {random_next:.2%}".format(**shares),
+            "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
+            " other masks)".format(**shares),
+        ]
+    )
+
+
+def draw(lengths: dict, path: str, longest: int) -> None:
+    """Draws histograms of the lengths, each as a share of its examples."""
+    import numpy as np
+
+    from official.reporting import palette, plots
+
+    with plots.style():
+        figure = plots.new_figure(8, 3.6)
+        axes = figure.subplots()
+        edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
+        for (name, counts), color in zip(lengths.items(), palette.COLORS):
+            axes.hist(
+                np.arange(len(counts)),
+                edges.tolist(),
+                weights=counts / counts.sum(),
+                histtype="stepfilled" if name == "records" else "step",
+                color=color,
+                label=_LABELS[name],
+            )
+        plots.write_head(axes, "Tokens of an example", "share of the examples")
+        axes.set_xlabel("tokens")
+        if len(lengths) > 1:
+            axes.legend(frameon=False, loc="upper left")
+        figure.tight_layout()
+        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+
+
+def report_of(summary: Any, shares: dict) -> dict:
+    """Returns the numbers of some records, for --report."""
+    names = ("files", "records", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
+    numbers = {name: getattr(summary, name) for name in names}
+    return {**numbers, "shares": shares, "lengths": summary.lengths.tolist()}
+
+
+def main() -> None:
+    flags = parse_flags()
+    # After the flags are checked: TensorFlow takes seconds to load.
+    from official.data.pretraining import inspection
+    from official.data.records import record_files
+
+    paths = {"records": record_files.find_files(",".join(flags.files))}
+    if flags.compare_to:
+        paths["compare_to"] = record_files.find_files(flags.compare_to, "compare_to")
+    vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
+    summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
+    report: dict[str, Any] = {}
+    for name, summary in summaries.items():
+        report[name] = report_of(summary, summary.shares())
+        print(describe(summary, report[name]["shares"], vocabulary), end="\n\n")
+    lengths = {name: summary.lengths for name, summary in summaries.items()}
+    if flags.compare_to:
+        report["largest_gap_of_lengths"] = inspection.largest_gap(*lengths.values())
+        print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
+    if vocabulary and flags.examples:
+        for text in inspection.show_examples(paths["records"][0], flags.examples, vocabulary):
+            print(text)
+    if flags.picture:
+        draw(lengths, flags.picture, summaries["records"].max_seq_length)
+    if flags.report:
+        outputs.write_json(flags.report, report)

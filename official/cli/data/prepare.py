@@ -1,0 +1,74 @@
+"""Cleans text, splits it into sentences, and shares the documents out to training and evaluation.
+
+  bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
+
+Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line
+between documents) and manifest.json. On which side a document is depends on its text alone.
+"""
+
+import argparse
+import os
+
+from official.cli import command_line
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    add(
+        "--input_files",
+        required=True,
+        help="Text: comma-separated files, globs or folders, as of create_pretraining_data.py.",
+    )
+    add("--output_dir", required=True, help="Folder for train/, eval/ and manifest.json.")
+    add(
+        "--eval_share",
+        type=float,
+        default=0.005,
+        help="Share of the documents that are held out for evaluation.",
+    )
+    add("--min_sentences", type=int, default=2, help="Documents of fewer sentences are left out.")
+    add(
+        "--sentence_splitting",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="As of create_pretraining_data.py.",
+    )
+    add(
+        "--num_workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="Processes. The files do not depend on it.",
+    )
+    add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    return make_parser().parse()
+
+
+def main() -> None:
+    flags = parse_flags()
+    from official.data.text import (
+        preparation,  # after the flags are checked
+        read_counts,
+    )
+
+    job = preparation.Job(**vars(flags))
+    if preparation.is_finished(job):
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    manifest = preparation.prepare(job)
+    for name in ("short_documents", "empty_sentences", "skipped_lines", "cut_documents"):
+        if manifest.get(name):
+            print(f"{name}: {manifest[name]:,}")
+    if manifest.get("undecodable_bytes"):
+        print(
+            f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
+            f" ({read_counts.describe_undecodable(manifest['inputs'])})"
+        )
+    for side in preparation.SIDES:
+        print(
+            f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
+            f" {manifest.get(f'{side}_sentences', 0):,} sentences."
+        )

@@ -1,0 +1,1 @@
+"""`bert evaluate`: scores of predictions."""

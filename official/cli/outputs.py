@@ -1,0 +1,68 @@
+"""The files that commands write: whole or not at all, and checked before the work."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+
+from official.cli import command_line
+from official.io.errors import ConfigError
+from official.io.writing import check_output_file, naming_output, replace_file
+
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+
+
+def write_file(path: str, data: str | bytes) -> None:
+    """Writes a file whole or not at all. Raises ConfigError."""
+    with naming_output(path):
+        replace_file(path, data)
+
+
+def write_json(path: str, values: object) -> None:
+    """Writes values as JSON, a key a line. Raises ConfigError."""
+    write_file(path, json.dumps(values, indent=1) + "\n")
+
+
+def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
+    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also
+    for another kind of file."""
+    if not path.lower().endswith(PICTURE_ENDINGS):
+        raise ConfigError(f"--{flag}={path[:100]} does not end with one of {', '.join(PICTURE_ENDINGS)}.")
+    check_output_file(path, flag, overwrite)
+
+
+def picture_format(path: str) -> str:
+    """Returns the format of a picture by the ending of its file: png, svg or pdf."""
+    return path.rpartition(".")[2].lower()
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a benchmark that `write_results` serves."""
+    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+
+
+def check_results(flags: argparse.Namespace) -> None:
+    """Checks before a benchmark that its results can be written. Raises ConfigError."""
+    for ending in (".json", ".png") if flags.output else ():
+        check_output_file(flags.output + ending, "output", flags.overwrite)
+
+
+def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
+    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG);
+    without `output` nothing."""
+    if output is None:
+        return
+    from official.reporting import environment
+
+    write_json(
+        output + ".json",
+        {"command": command_line.as_typed(), **record, "environment": environment.environment()},
+    )
+    write_file(output + ".png", draw())
+    print(f"{output}.json and {output}.png")
+
+
+def stem(path: str) -> str:
+    """Returns the name of a file without folder and ending, which charts call a model by."""
+    return os.path.splitext(os.path.basename(path))[0]

@@ -1,0 +1,102 @@
+"""Trains BERT: flags -> configuration -> task -> run.
+
+    bert train --config=quickstart [--name=value ...]
+    python train.py --flagfile=configs/quickstart.flags [--name=value ...]
+    python train.py --flagfile=configs/mlperf_v100.flags --plan
+    python train.py --help
+
+Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer
+process was lost or did not come (start all again), 130 / 143 saved on a signal.
+"""
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from typing import NoReturn
+
+from absl import logging
+
+import official
+from official.cli import command_line, flags
+from official.config import ConfigError
+from official.io import quiet, signals
+from official.io.errors import PeerError, report_error
+
+
+def start() -> NoReturn:
+    """Runs the command line of this process, and ends it.
+
+    After a signal at once: TensorFlow's threads may take longer to end than whoever sent it waits.
+    """
+    code = main(sys.argv[1:])
+    if code > 128:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)  # pylint: disable=protected-access
+    sys.exit(code)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the flags of a command line and returns the exit code."""
+    try:
+        return _run(arguments)
+    except flags.HelpRequested as text:
+        with quiet.telling():
+            print(text)
+        return 0
+    except ConfigError as error:
+        for title, names in error.details.items():
+            logging.debug("%s: %s", title, ", ".join(names))
+        hint = " --verbosity=1 lists all names." if error.is_shortened else ""
+        report_error(command_line.program(), f"{error}{hint}")
+        return 2
+    except PeerError as error:
+        report_error(command_line.program(), str(error))
+        return 4
+    except KeyboardInterrupt as error:
+        return signals.report(error)
+
+
+def _run(arguments: list[str]) -> int:
+    config = flags.parse(arguments)
+    _say_what_starts(config)
+    official.choose_kernels(config.dtype)
+    # Imported after the command line is known to be good: TensorFlow takes seconds to load.
+    from official.planning import plan
+    from official.reporting.progress import configure_logging
+    from official.tasks import TASKS
+    from official.training import repeats
+
+    configure_logging(config.verbosity)
+    if config.plan:
+        text = plan.run(config, TASKS[config.task])
+        with quiet.telling():
+            print(text)
+        return 0
+    command = command_line.words(arguments)
+    with signals.raising():  # while starting and reporting; between the two, the run saves first
+        result = repeats.run(config, TASKS[config.task], command=command, started=official.STARTED)
+    with quiet.telling():
+        _tell(result, config, command)
+    return result.exit_code
+
+
+def _tell(result, config, command: list[str]) -> None:
+    """Prints how a run ended."""
+    for name, value in result.scores.items():
+        print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
+    what = "Report: {}/report.html" if config.num_runs == 1 else "Result: {}/result.json"
+    print(f"{result.status}: {result.reason}. {what.format(config.model_dir)}")
+    if result.status == "interrupted":
+        interpreter = [sys.executable] if command[0].endswith(".py") else []
+        print(f"Go on with: {shlex.join([*interpreter, *command])}")
+
+
+def _say_what_starts(config) -> None:
+    """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
+    refused run stays one line."""
+    if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:
+        what = f"BERT, task {config.task}, in {config.model_dir}: loading TensorFlow"
+        print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

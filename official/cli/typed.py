@@ -1,0 +1,53 @@
+"""What the commands share that ask a model about what is typed."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from official.cli import command_line
+from official.io.errors import ConfigError
+
+if TYPE_CHECKING:  # it loads TensorFlow
+    from official.inference import Model
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags by which all such commands are told what to load."""
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        help="A run's folder (--model_dir), or a checkpoint of any known format: file, prefix or folder.",
+    )
+    parser.add_argument(
+        "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
+    )
+    command_line.add_lower_case_flag(parser)
+
+
+def load(flags: argparse.Namespace) -> "Model":
+    """Loads the model that the flags name. Raises ConfigError."""
+    from official import inference
+
+    return inference.load(flags.checkpoint, flags.vocab_file, flags.do_lower_case, flag="checkpoint")
+
+
+def lines(prompt: str) -> Iterator[str]:
+    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal. Raises ConfigError
+    for what is no text."""
+    while True:
+        if sys.stdin.isatty():
+            print(prompt, end="", flush=True)
+        try:
+            line = sys.stdin.readline()
+            line.encode()  # in some locales Python lets through what is no UTF-8
+        except UnicodeError as error:
+            reason = getattr(error, "reason", error)
+            raise ConfigError(
+                f"the input is not UTF-8 text ({reason}). Type it on a terminal of UTF-8, or convert the"
+                " file."
+            ) from None
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()

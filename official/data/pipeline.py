@@ -1,0 +1,37 @@
+"""What every tf.data pipeline here has in common: where in the order of its data it goes on, and how many of
+its calls run side by side."""
+
+import dataclasses
+
+import tensorflow as tf
+
+CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingOrder:
+    """The order of a run's training data, how far the run has come in it, and whose part of it is wanted.
+
+    Attributes:
+      seed: of the order.
+      sequences_done: that all hosts together have trained on before.
+      host: number of this host.
+      num_hosts: how many there are.
+    """
+
+    seed: int
+    sequences_done: int = 0
+    host: int = 0
+    num_hosts: int = 1
+
+
+def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset without autotuning: CALLS is a number, not what TensorFlow finds out.
+
+    What autotuning notes down about every element takes longer than what it finds out can save. And its
+    thread may miss that the dataset's iterator is taken down, which then waits for it: evaluations stood
+    still for minutes (TensorFlow 2.15.1, Model::OptimizeLoop).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

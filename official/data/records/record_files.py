@@ -1,0 +1,133 @@
+"""Files of records: finding them, reading every record, and saying which one is bad."""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+from absl import logging
+
+from official.config import ConfigError
+from official.data.records import record_formats
+from official.data.records.schema import Feature
+from official.io import files as io_files
+from official.io.finished_jobs import MANIFEST
+
+_CHECKED_ROWS = 1024  # are read at once, about
+_FILES_CHECKED_FIRST = 16
+FRAME_BYTES = 16  # of a record: its length, two checksums
+
+
+def find_files(patterns: str, flag: str = "") -> list[str]:
+    """Returns the files that comma-separated names, globs or folders of records stand for; see
+    `files.find_files`.
+
+    The manifest that lies among records of our own is left out.
+    """
+    found = io_files.find_files(patterns, flag, in_folders="*.tfrecord")
+    records = [path for path in found if os.path.basename(path) != MANIFEST]
+    if not records:
+        raise ConfigError(
+            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {MANIFEST}. Give"
+            " TFRecord files."
+        )
+    return records
+
+
+def detect_format(files: list[str]) -> str:
+    """Returns the format of the first record; "plain" where there is none that is known, whose reader then
+    says what is wrong."""
+    for path in files:
+        try:
+            record = next(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator())
+        except StopIteration:
+            continue
+        except tf.errors.OpError:
+            break
+        return record_formats.detect_format(record) or "plain"
+    return "plain"
+
+
+def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
+    """Compares the first record of the first files with the schema, before anything is compiled. Raises
+    ConfigError."""
+    record_format = detect_format(files)
+    for path in files[:_FILES_CHECKED_FIRST]:
+        problem = _first_problem(path, schema, record_format, first_only=True)
+        if problem:
+            raise ConfigError(f"--{flag}: {problem}.")
+
+
+def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
+    """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or
+    None."""
+    logging.warning("Looking for the bad record in %d files.", len(files))
+    record_format = detect_format(files)
+    return next(filter(None, (_first_problem(path, schema, record_format) for path in files)), None)
+
+
+def _first_problem(
+    path: str, schema: dict[str, Feature], record_format: str, first_only: bool = False
+) -> str | None:
+    number = 0
+    try:
+        batches = read_batches(path, record_format, 1 if first_only else None)
+        for number, record in enumerate((record for batch in batches for record in batch), 1):
+            mismatch = record_formats.describe_mismatch(record, schema, record_format)
+            if mismatch:
+                return (
+                    f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq"
+                    " and the model's vocab_size)"
+                )
+    except ConfigError as error:
+        return str(error).removesuffix(".")
+    return f"{path} has no records" if number == 0 else None
+
+
+def read_batches(path: str, record_format: str, limit: int | None = None) -> Iterator[list[bytes]]:
+    """Yields the records of a file, or the first `limit` ones, so many at a time that they hold about a
+    thousand rows.
+
+    Raises:
+      ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be
+        read.
+    """
+    records, number, size = tf.data.TFRecordDataset(path), 0, 0
+    try:
+        some = records.take(-1 if limit is None else limit)
+        at_once = record_formats.records_of(_CHECKED_ROWS, record_format)
+        for batch in some.batch(at_once).as_numpy_iterator():
+            number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
+            yield batch.tolist()
+        # TensorFlow takes a last record that is cut off within its length for the end of the file.
+        is_whole = number == limit or [size] == io_files.sizes([path])
+    except tf.errors.DataLossError:
+        is_whole = False
+        before_damage = list(_whole_ones(records.skip(number)))
+        number += len(before_damage)
+        if before_damage:
+            yield before_damage
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: {error.message}.") from None
+    if not is_whole:
+        raise ConfigError(
+            f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read."
+        )
+
+
+def read_rows(path: str, record_format: str) -> Iterator[bytes]:
+    """Yields a record for each row of a file, whatever number of them its records hold. Raises ConfigError
+    as `read_batches` does."""
+    for number, record in enumerate(itertools.chain.from_iterable(read_batches(path, record_format)), 1):
+        try:
+            yield from record_formats.split(record, record_format)
+        except ValueError as error:
+            raise ConfigError(f"{path}, record {number}: {error}.") from None
+
+
+def _whole_ones(records: tf.data.Dataset) -> Iterator[bytes]:
+    """Yields the records before the damage."""
+    try:
+        yield from records.as_numpy_iterator()
+    except tf.errors.DataLossError:
+        return

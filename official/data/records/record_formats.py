@@ -1,0 +1,149 @@
+"""Records of pre-training data in three formats, each a module of `official.data.records.formats` with the
+same functions.
+
+  plain    tf.train.Examples of Google's BERT and MLPerf
+  compact  blocks of examples, as 16-bit ids without padding
+  remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
+
+All are read into the same features, those of `schema.pretraining_schema`.
+"""
+
+import os
+
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data.pretraining.examples import Examples
+from official.data.records.formats import compact, plain, remask
+from official.data.records.schema import Feature, read_example
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.finished_jobs import MANIFEST
+from official.io.json_files import read_json
+
+FORMATS = {"plain": plain, "compact": compact, "remask": remask}
+
+
+def lower_case_of(path: str) -> bool | None:
+    """Returns whether the text of a file of records was lower-cased, as the manifest beside it says; None
+    where it says nothing."""
+    manifest = os.path.join(os.path.dirname(path), MANIFEST)
+    try:
+        told = read_json(manifest).get("flags", {}).get("do_lower_case")
+    except (ConfigError, AttributeError):  # none, or somebody else's
+        return None
+    return told if isinstance(told, bool) else None
+
+
+def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
+    """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
+    limit = FORMATS[record_format].VOCABULARY_LIMIT
+    if vocabulary.size > limit:
+        raise ConfigError(
+            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
+            f" {vocabulary.size:,}. Give a smaller"
+            f" --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
+        )
+
+
+def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
+    """Returns the records of a batch, each of up to `rows_per_record` examples, in order.
+
+    A batch of about a thousand, a multiple of `rows_per_record`, is the fastest: it stays in the cache.
+
+    Args:
+      examples: N of them.
+      record_format: one of FORMATS.
+      pad_position_value: `input_position` of unused slots in remask records, 0 to 2,097,151. None:
+        max_seq_length.
+
+    Raises:
+      ConfigError: for a pad_position_value out of range.
+      ValueError: for an id that the format cannot hold; `check_vocabulary` rules it out.
+    """
+    if record_format != "remask":
+        return FORMATS[record_format].encode(examples)
+    value = examples.input_ids.shape[1] if pad_position_value is None else pad_position_value
+    if not 0 <= value < remask.VOCABULARY_LIMIT:
+        raise ConfigError(
+            f"--pad_position_value={value} is out of range. Allowed: 0 to {remask.VOCABULARY_LIMIT - 1}."
+        )
+    return remask.encode(examples, value)
+
+
+def detect_format(record: bytes) -> str | None:
+    """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is
+    looked at."""
+    features = read_example(record)
+    if not features:
+        return None
+    if compact.SHAPE in features:
+        return "compact"
+    return "remask" if "mask_padding_index" in features else "plain"
+
+
+def rows_per_record(record_format: str) -> int:
+    """Returns how many rows a record holds at most."""
+    return FORMATS[record_format].ROWS_PER_RECORD
+
+
+def records_of(rows: int, record_format: str) -> int:
+    """Returns how many whole records hold so many rows, one at least."""
+    return max(rows // rows_per_record(record_format), 1)
+
+
+def count_rows(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
+    """Returns the number of rows of each record, int32 [B]. Fails as `unpack` does."""
+    return FORMATS[record_format].count_rows(serialized_B)
+
+
+def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
+    """Returns the rows of some records, [N] or [N, W], in the form in which they are shuffled and
+    joined at the least cost.
+
+    Args:
+      serialized_B: string [B], of records that may hold any number of rows each.
+
+    Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
+    schema; a format whose rows are its records leaves that to `parse_rows`.
+    """
+    return FORMATS[record_format].unpack(serialized_B, schema)
+
+
+def parse_rows(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> dict[str, tf.Tensor]:
+    """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack` does."""
+    return FORMATS[record_format].parse_rows(rows_N, schema)
+
+
+def parse_records(
+    serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str
+) -> dict[str, tf.Tensor]:
+    """Parses records, string [B], into {name: [N, length]} of their N rows. Fails as `unpack` does."""
+    return parse_rows(unpack(serialized_B, schema, record_format), schema, record_format)
+
+
+def split(record: bytes, record_format: str) -> list[bytes]:
+    """Returns a record for each row that a record holds. Raises ValueError where it is not of the format
+    and this tells."""
+    return FORMATS[record_format].split(record)
+
+
+def join(records: list[bytes], record_format: str) -> list[bytes]:
+    """Returns records that hold the rows of the given ones, in the same order, and as many of them as the
+    format allows."""
+    return FORMATS[record_format].join(records)
+
+
+def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
+    """Says how a record departs from the format and the schema, and in which of its rows; None where it
+    does not."""
+    problem = FORMATS[record_format].describe_mismatch(record, schema)
+    if problem is None:
+        return None
+    found = detect_format(record)
+    return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"
+
+
+def sizes_of(record: bytes, record_format: str) -> tuple[int, int]:
+    """Returns max_seq_length and max_predictions_per_seq of a record whose format was detected; 0 where it
+    does not say."""
+    return FORMATS[record_format].sizes_of(record)

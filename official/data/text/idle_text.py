@@ -1,0 +1,72 @@
+"""The parts of a text that the sentence splitter need not see.
+
+The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before it
+and at those behind it up to the first that can begin a sentence. Text in the middle between two of these
+places makes no difference: it is taken out, and a mark that no rule knows stands for it.
+
+What it earns: the splitter has two fifths of the text to go through. The 4.1 MB of the Wikipedia sample are
+split in 0.12 instead of 0.20 s (paragraph by paragraph: 0.27 s), and the whole of making examples of them,
+dupe_factor 1, takes 0.30 instead of 0.37 s (0.52 s) of one core.
+Source: https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
+"""
+
+import string
+from collections.abc import Iterator
+
+import numpy as np
+
+from official.data.rows import ragged
+
+MARK = "\ue000"
+_BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
+_BEFORE_BYTES = 12  # kept before an end
+_LEAST_BYTES = 16  # that are taken out
+_MOST_WORD_BYTES = 24  # as far the blank is looked for at which a part begins or ends
+_MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
+# Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
+# ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
+# behind a sentence.
+_END_OR_OTHER, _PUNCTUATION, _LETTER = b"\0", b"\1", b"\2"
+_LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
+_PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
+_CLASSES = b"".join(
+    _LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER
+    for code in range(256)
+)
+
+
+def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
+    """Returns a text without MARK with a mark for each of its idle parts, and these parts."""
+    firsts, lasts = _idle_parts(text)
+    kept = _parts(text, np.append(0, lasts), np.append(firsts, len(text)))
+    return MARK.encode().join(kept), list(_parts(text, firsts, lasts))
+
+
+def put_back(text: bytes, parts: list[bytes]) -> bytes:
+    """Returns a text with the parts in the places of its marks."""
+    pieces = [b""] * (2 * len(parts) + 1)
+    pieces[::2] = text.split(MARK.encode())
+    pieces[1::2] = parts
+    return b"".join(pieces)
+
+
+def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
+    return map(data.__getitem__, map(slice, firsts.tolist(), ends.tolist()))
+
+
+def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where the parts begin and end: from the first letter of a word to a blank."""
+    classes = text.translate(_CLASSES)
+    classes = classes.replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
+    is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)
+    ends = np.concatenate([[-1], np.flatnonzero(is_end), [len(text)]])
+    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _LEAST_BYTES)
+    behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
+    is_blank_behind, is_blank_before = (
+        ragged.windows(text, starts, _MOST_WORD_BYTES) == ord(" ")
+        for starts in (behind, before - _MOST_WORD_BYTES)
+    )
+    firsts = behind + is_blank_behind.argmax(axis=1) + 1
+    lasts = before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
+    is_idle = (lasts - firsts >= _LEAST_BYTES) & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
+    return firsts[is_idle], lasts[is_idle]

@@ -1,0 +1,20 @@
+"""Loads any model that there is and asks it.
+
+    from official.inference import load
+
+    load("runs/squad_base").answer("Who was first?", "The first one was Ada.").text
+    load("runs/sst2").classify("A fine film.").label
+    load("all-MiniLM-L6-v2").embed(["one text", "another"])
+    load("bert-base-uncased").fill_mask("The capital of France is [MASK].")
+
+What is loaded is a run, or a checkpoint of any format; what a model cannot do ends in ConfigError.
+"""
+
+import official  # first: sets what TensorFlow reads when it is imported
+from official.inference.embedding import Pooling
+from official.inference.masks import Word
+from official.inference.model import Model, load
+from official.inference.questions import Answer
+from official.inference.sentences import Label
+
+__all__ = ["Answer", "Label", "Model", "Pooling", "Word", "load", "official"]

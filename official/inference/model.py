@@ -1,0 +1,101 @@
+"""A loaded model: what it can be asked."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from official.inference import embedding, masks, questions, sentences, source
+from official.inference.embedding import Pooling
+from official.inference.masks import Word
+from official.inference.questions import Answer
+from official.inference.sentences import Label
+
+
+def load(
+    path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, flag: str = ""
+) -> "Model":
+    """Loads a model; arguments and errors as of `source.find`."""
+    return Model(source.find(path, vocab_file, do_lower_case, flag))
+
+
+class Model:
+    """A model with its vocabulary. What a question needs is built when it is first asked.
+
+    Every method raises ConfigError where the model has no head for it, or its weights cannot be read.
+    """
+
+    def __init__(self, found: source.Source):
+        self.source = found
+
+    def prepare(self, method: str) -> None:
+        """Builds what a method needs, so that the first question does not wait for it.
+
+        Args:
+          method: answer, classify, embed or fill_mask.
+        """
+        parts = {"answer": "_reader", "classify": "_classifier", "embed": "_embedder", "fill_mask": "_filler"}
+        getattr(self, parts[method])
+
+    def answer(self, question: str, context: str) -> Answer:
+        """Returns the answer to a question: a stretch of the context, or '' for no answer."""
+        return self.answers(question, context)[0]
+
+    def answers(self, question: str, context: str) -> list[Answer]:
+        """Returns the answers of the n-best list, the one that is predicted first."""
+        return self._reader(question, context)
+
+    def classify(self, a: str, b: str | None = None) -> Label:
+        """Returns the label of a sentence, or of a pair of them, or its score."""
+        return self._classifier([a] if b is None else [a, b])
+
+    @property
+    def texts_of_a_row(self) -> int | None:
+        """How many texts `classify` takes; None where nothing says it."""
+        return self._classifier.texts
+
+    def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
+        """Returns a vector for each text.
+
+        Args:
+          texts: some, or one.
+          pooling: how the vectors of a text's tokens become one. Unset: as modules.json beside the checkpoint
+            says, which is what sentence-transformers does with it; else the mean.
+
+        Returns:
+          float32 [N, D]; [D] of one text.
+        """
+        if isinstance(texts, str):
+            return self._embedder([texts], pooling)[0]
+        return self._embedder(list(texts), pooling)
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[Word]]:
+        """Predicts the words of a text that stand as [MASK].
+
+        Args:
+          text: one sequence.
+          top_k: words to return for each mask, 1 or more; at most those that there are.
+
+        Returns:
+          For each mask, in their order, [(word piece, probability)], likeliest first.
+
+        Raises:
+          ConfigError: also where the text has no mask, or more word pieces than the model has positions.
+        """
+        return self._filler(text, top_k)
+
+    @functools.cached_property
+    def _reader(self) -> questions.Reader:
+        return questions.Reader(self.source)
+
+    @functools.cached_property
+    def _classifier(self) -> sentences.Classifier:
+        return sentences.Classifier(self.source)
+
+    @functools.cached_property
+    def _embedder(self) -> embedding.Embedder:
+        return embedding.Embedder(self.source)
+
+    @functools.cached_property
+    def _filler(self) -> masks.Filler:
+        return masks.Filler(self.source)

@@ -1,0 +1,206 @@
+"""What a path holds of a model: tensors, sizes, vocabulary, and the settings that it was trained with."""
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official import config as config_lib
+from official.checkpoint import companions, manager, registry
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
+from official.config import BertConfig, ConfigError, bert_config_from_dict
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.io import json_files
+
+# The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
+_ROUNDING = 128
+_POOLER = "bert/pooler/"
+_FINE_TUNING = ("squad", "glue")
+_MASKED_LM_HEAD = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
+# {method of a model: (what it needs, names of its head)}
+HEADS = {
+    "answer": ("head for answers", canonical.SQUAD_HEAD),
+    "classify": ("classifier", canonical.CLASSIFIER_HEAD),
+    "fill_mask": ("masked-LM head", _MASKED_LM_HEAD),
+    "embed": ("encoder", ()),
+}
+_REMEDIES = {
+    "answer": "Give one that was fine-tuned with --task=squad.",
+    "classify": "Give one that was fine-tuned with --task=glue.",
+    "fill_mask": "Give one that was pre-trained with its head kept.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A model that was found and not built yet.
+
+    Attributes:
+      name: the path as it was given, with its flag where there is one: what messages call the model.
+      location: of the checkpoint: prefix, folder or file.
+      tensors: of the weights, under canonical names.
+      bert: the sizes.
+      vocabulary: its words; the table of the model may have a few rows more, or fewer.
+      run: the configuration of a fine-tuning run; None of anything else.
+      labels: the names of a classifier's classes; None where nothing says them.
+      is_score: whether a classifier gives a score instead of classes.
+    """
+
+    name: str
+    location: str
+    tensors: Tensors
+    bert: BertConfig
+    vocabulary: Vocabulary
+    run: Any
+    labels: tuple[str, ...] | None
+    is_score: bool
+
+    def setting(self, name: str, default: Any) -> Any:
+        """Returns a setting of the run, or what is usual where there is no run."""
+        return default if self.run is None else self.run[name]
+
+    def abilities(self) -> list[str]:
+        """Returns the methods of a model that have the head that they need."""
+        return [name for name, (_, head) in HEADS.items() if all(part in self.tensors for part in head)]
+
+    def check_can(self, method: str) -> None:
+        """Raises ConfigError where the head of a method is not there."""
+        if method in self.abilities():
+            return
+        what, head = HEADS[method]
+        missing = next(name for name in head if name not in self.tensors)
+        verbs = {"answer": "answer questions", "classify": "classify", "fill_mask": "fill masks"}
+        raise ConfigError(
+            f"{self.name} has no {what} ({missing} is missing), so it cannot {verbs[method]}; it can"
+            f" {', '.join(self.abilities())}. {_REMEDIES[method]}"
+        )
+
+    def fill(self, model: tf.keras.layers.Layer) -> None:
+        """Gives a model its weights. The pooler and the next-sentence head, which other heads do not need,
+        may be missing.
+
+        Raises:
+          ConfigError: where weights are missing, not finite, or cannot be read.
+        """
+        optional = (_POOLER, *canonical.NEXT_SENTENCE_HEAD)
+        for variable in model.variables:
+            name = variable.name.split(":")[0]
+            if name in self.tensors:
+                variable.assign(self._values(name))
+            elif not name.startswith(optional):
+                raise ConfigError(f"{self.name} has no {name}.")
+
+    def _values(self, name: str) -> np.ndarray:
+        try:
+            values = self.tensors[name].read().astype(np.float32)
+        except DamagedError as error:
+            raise ConfigError(f"{self.name}: unreadable checkpoint ({error}).") from None
+        if not np.isfinite(values).all():
+            raise ConfigError(
+                f"{self.name} holds NaN or infinite numbers in {name}. Give a checkpoint from before."
+            )
+        return values
+
+
+def find(
+    path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, flag: str = ""
+) -> Source:
+    """Finds a model; reads no weights.
+
+    Args:
+      path: a run's folder, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder. Of a
+        run the weights of its best evaluation count, or its newest ones.
+      vocab_file: the vocabulary. Unset: the one beside the checkpoint, or that of the run.
+      do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the
+        vocabulary, says.
+      flag: the name of the flag that gave the path, for messages.
+
+    Raises:
+      ConfigError: where there is no checkpoint or vocabulary, or they do not fit together.
+    """
+    name = f"--{flag}={path}" if flag else path
+    settings = _settings_of_run(path)
+    checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
+    options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
+    try:
+        tensors = checkpoint.to_canonical(options).tensors
+        companions.check_source(checkpoint.location, tensors)
+    except DamagedError as error:
+        raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
+    if any("/convolution/" in name for name in tensors):
+        raise ConfigError(f"{name} is GroupBERT, whose model is not there yet. Give a checkpoint of BERT.")
+    vocab_file = _vocabulary_file(options.vocab_file, settings, checkpoint.location)
+    if do_lower_case is None:
+        said = str(companions.config_beside(checkpoint.location))
+        do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
+    changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "fused_ops": False}
+    bert = _sizes(tensors, options, checkpoint.location)
+    return Source(
+        name=name,
+        location=checkpoint.location,
+        tensors=tensors,
+        bert=bert,
+        vocabulary=_load_vocabulary(vocab_file, do_lower_case, checkpoint.location, bert),
+        run=_configuration(settings, changed, checkpoint.location),
+        labels=options.labels,
+        is_score=options.problem_type == "regression",
+    )
+
+
+def _settings_of_run(path: str) -> dict:
+    """Returns the config.json of a run, or of whatever a folder holds; empty where there is none."""
+    beside = companions.config_beside(path)
+    return json_files.read_json(beside) if beside else {}
+
+
+def _best_of_run(path: str, settings: dict) -> str:
+    """Returns the prefix of a run's best checkpoint where it says which that is; else the path."""
+    if "task" not in settings or not os.path.isdir(path):
+        return path
+    best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
+    steps = manager.CheckpointManager(path, {}, 1).steps()
+    return os.path.join(path, f"ckpt-{best}") if best in steps else path
+
+
+def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
+    """Returns the path of the vocabulary: as given, the one beside the weights, or, of runs that kept none,
+    the file that it was."""
+    beside = str(companions.config_beside(location))
+    named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
+    if not (found or named):
+        raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
+    if not found and not os.path.exists(named):
+        raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
+    return found or named
+
+
+def _configuration(settings: dict, changed: dict, location: str) -> Any:
+    """Returns the configuration of a fine-tuning run, checked; None of anything else."""
+    if settings.get("task") not in _FINE_TUNING:
+        return None
+    layers = [(str(companions.config_beside(location)), settings), ("command line", changed)]
+    return config_lib.build_config(layers)
+
+
+def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
+    """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
+    sizes = companions.sizes_of(tensors)
+    told = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
+    usual = {"num_attention_heads": max(sizes["hidden_size"] // 64, 1)}
+    told = {name: value for name, value in told.items() if value is not None}
+    return bert_config_from_dict({**usual, **told, **sizes}, location)
+
+
+def _load_vocabulary(path: str, lower_case: bool | None, location: str, bert: BertConfig) -> Vocabulary:
+    vocabulary = load_for_text(path, lower_case, location)
+    if abs(vocabulary.size - bert.vocab_size) >= _ROUNDING:
+        raise ConfigError(
+            f"vocab_file={path} has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}."
+            " Change --vocab_file."
+        )
+    return vocabulary

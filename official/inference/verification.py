@@ -1,0 +1,169 @@
+"""Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official.checkpoint import companions, registry
+from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.options import Options
+from official.config import BertConfig, ConfigError
+from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
+from official.modeling.pretrainer import BertPretrainer
+
+_BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
+_TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
+
+
+def check(checkpoint: registry.Checkpoint, options: Options) -> None:
+    """Raises ConfigError where a source is no model that `verify` can build."""
+    options = companions.with_companions(options, checkpoint)
+    try:
+        model_config([checkpoint.to_canonical(options).tensors], options)
+    except DamagedError as error:
+        raise ConfigError(f"PATH={checkpoint.location}: unreadable checkpoint ({error}).") from None
+
+
+def verify(source: dict, target: dict, options: Options) -> dict:
+    """Compares the outputs of two checkpoints, each in a model of what its own shapes and the configuration
+    beside it say.
+
+    Args:
+      source, target: {format, path, ...} of a conversion's report.
+      options: of the conversion: what was given there counts for the source. Of the result, only what lies
+        there counts.
+
+    Returns:
+      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, settings:
+      {name: [of the source, of the target]} of what no shape tells, passed: whether outputs are equal to the
+      tolerance, and settings equal}.
+    """
+    ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
+    own = _own_options(ends, options)
+    weights = [end.to_canonical(one).tensors for one, end in zip(own, ends)]
+    configs = [model_config(weights, one) for one in own]
+    outputs = [
+        outputs_of(config, tensors, set(weights[0]) & set(weights[1]))
+        for config, tensors in zip(configs, weights)
+    ]
+    differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
+    settings = {key: [getattr(config, key) for config in configs] for key in WITHOUT_SHAPE}
+    tolerance = _TOLERANCES[
+        min(
+            tensor.dtype.itemsize
+            for end in weights
+            for tensor in end.values()
+            if tensors_lib.is_float(tensor)
+        )
+    ]
+    same = all(difference is not None and difference <= tolerance for difference in differences.values())
+    return {
+        "differences": differences,
+        "tolerance": tolerance,
+        "settings": settings,
+        "passed": same and all(ours == theirs for ours, theirs in settings.values()),
+    }
+
+
+def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
+    nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
+    source = companions.with_companions(options, ends[0])
+    target = companions.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    if target.num_attention_heads is None:  # nothing there tells them
+        target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
+    return [source, target]
+
+
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
+    """Returns the largest difference; the same infinity or NaN at both ends is none, and None is one that is
+    not finite."""
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = float(np.where(same, 0, np.abs(ours - theirs)).max())
+    return largest if np.isfinite(largest) else None
+
+
+def describe(result: dict) -> str:
+    shown = ", ".join(
+        f"{name} {'not finite' if difference is None else format(difference, '.2g')}"
+        for name, difference in result["differences"].items()
+    )
+    other = "".join(
+        f"; {key} is {ours} in the source, {theirs} in the result"
+        for key, (ours, theirs) in result["settings"].items()
+        if ours != theirs
+    )
+    verdict = "same outputs" if result["passed"] else "DIFFERENT settings" if other else "DIFFERENT outputs"
+    return (
+        f"verified: {verdict} on a random batch; largest differences: {shown} (tolerance"
+        f" {result['tolerance']:g}){other}"
+    )
+
+
+def model_config(weights: list[Tensors], options: Options) -> BertConfig:
+    """Returns the model of weights[0]'s sizes and the options' settings; of the vocabulary, the words that
+    all have.
+
+    Raises:
+      ConfigError: where it cannot be built.
+    """
+    first = weights[0]
+    if any("/convolution/" in name for name in first):
+        raise ConfigError("--verify builds BERT; GroupBERT's model is not there yet. Drop --verify.")
+    sizes = companions.sizes_of(first) | {
+        "vocab_size": min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
+    }
+    hidden = sizes["hidden_size"]
+    heads = options.num_attention_heads or max(hidden // 64, 1)
+    if hidden % heads:
+        raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
+    if options.hidden_act not in ACTIVATIONS:
+        raise ConfigError(
+            f"--verify builds BERT with {', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}."
+            " Drop --verify."
+        )
+    return BertConfig(
+        **sizes,
+        num_attention_heads=heads,
+        hidden_act=options.hidden_act,
+        layer_norm_eps=options.layer_norm_eps or BertConfig.layer_norm_eps,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:
+    """Returns what the model computes from weights; heads that only one end has stay as the seed makes
+    them."""
+    tf.keras.utils.set_random_seed(1)
+    model = BertPretrainer(config)
+    for variable in model.trainable_variables:
+        name = variable.name.split(":")[0]
+        if name in shared:
+            variable.assign(tensors[name].read()[: variable.shape[0]].astype(np.float32))
+    logits, relation = model(_random_batch(config))
+    sequence, pooled = model.encoder(
+        *(_random_batch(config)[name] for name in ("input_ids", "input_mask", "segment_ids"))
+    )
+    return {
+        "sequence": sequence.numpy(),
+        "pooled": pooled.numpy(),
+        "masked_lm": logits.numpy(),
+        "next_sentence": relation.numpy(),
+    }
+
+
+def _random_batch(config: BertConfig) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(1)
+    length = min(_LENGTH, config.max_position_embeddings)
+    lengths = np.array([[length], [length * 2 // 3]])
+    return {
+        "input_ids": generator.integers(0, config.vocab_size, (_BATCH, length)).astype(np.int32),
+        "input_mask": (np.arange(length) < lengths).astype(np.int32),
+        "segment_ids": generator.integers(0, config.type_vocab_size, (_BATCH, length)).astype(np.int32),
+        "masked_lm_positions": generator.integers(0, length, (_BATCH, _PREDICTIONS)).astype(np.int32),
+    }

@@ -1,0 +1,54 @@
+"""Kinds of encoder blocks, one file each: `block_type` in the model's JSON is the name of the file.
+
+A file has
+  Block(config, index)
+      the Keras layer with the variables of block `index`, under the scope layer_<index>; its `tensors()` are
+      the block's weights, a NamedTuple of tensors
+  run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
+      what the block does with vectors, in their type; a function of its arguments alone
+Nothing else names the kinds: a new file is a new kind.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from official.config import BertConfig
+from official.modeling.operations import Operations
+
+
+class Context(NamedTuple):
+    """What blocks know of a batch beside its vectors.
+
+    Attributes:
+      scores_B1LM: float32 [B, 1, L or 1, M], see `attention.scores`.
+      sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
+        padding.
+    """
+
+    scores_B1LM: tf.Tensor
+    sequence_ids_BL: tf.Tensor
+
+
+class Kind(Protocol):
+    """What the file of a kind of block has."""
+
+    def Block(self, config: BertConfig, index: int) -> Any: ...  # noqa: N802
+
+    def run(
+        self,
+        weights: Any,
+        x_BLD: tf.Tensor,
+        context: Context,
+        seed: tf.Tensor | None,
+        config: BertConfig,
+        ops: Operations,
+    ) -> tf.Tensor: ...
+
+
+def find(block_type: str) -> Kind:
+    """Returns the module of a kind of block, one of `official.config.model.block_types()`."""
+    return importlib.import_module(f"{__name__}.{block_type}")

@@ -1,0 +1,127 @@
+"""The block of BERT: self-attention and feed-forward, each followed by residual and LayerNorm (post-LN).
+
+Source: Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers"; names and sizes of
+Google's code.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from official.config import BertConfig
+from official.modeling import attention, layers
+from official.modeling.blocks import Context
+from official.modeling.dropout import split_seed
+from official.modeling.operations import Operations
+
+
+class Weights(NamedTuple):
+    """The weights of a block, as tensors."""
+
+    query: layers.Affine
+    key: layers.Affine
+    value: layers.Affine
+    attention_output: layers.Affine
+    attention_norm: layers.Norm
+    intermediate: layers.Affine
+    output: layers.Affine
+    output_norm: layers.Norm
+
+
+class Block(tf.keras.layers.Layer):
+    """The variables of a block; `run` is what it does."""
+
+    def __init__(self, config: BertConfig, index: int):
+        super().__init__(name=f"layer_{index}")
+        dense = functools.partial(layers.Dense, stddev=config.initializer_range)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        with tf.name_scope(f"layer_{index}"):
+            with tf.name_scope("attention"):
+                with tf.name_scope("self"):
+                    self.query = dense("query", hidden, hidden)
+                    self.key = dense("key", hidden, hidden)
+                    self.value = dense("value", hidden, hidden)
+                with tf.name_scope("output"):
+                    self.attention_output = dense("dense", hidden, hidden)
+                    self.attention_norm = layers.LayerNorm(hidden)
+            self.intermediate = dense("intermediate/dense", hidden, inner)
+            with tf.name_scope("output"):
+                self.output_dense = dense("dense", inner, hidden)
+                self.output_norm = layers.LayerNorm(hidden)
+
+    def tensors(self) -> Weights:
+        return Weights(
+            self.query.tensors(),
+            self.key.tensors(),
+            self.value.tensors(),
+            self.attention_output.tensors(),
+            self.attention_norm.tensors(),
+            self.intermediate.tensors(),
+            self.output_dense.tensors(),
+            self.output_norm.tensors(),
+        )
+
+
+def run(
+    weights: Weights,
+    x_BLD: tf.Tensor,
+    context: Context,
+    seed: tf.Tensor | None,
+    config: BertConfig,
+    ops: Operations,
+) -> tf.Tensor:
+    """Runs a block.
+
+    Args:
+      weights: of the block.
+      x_BLD: in the compute dtype.
+      context: of the batch.
+      seed: int32 [2] of this block's dropout, or None.
+      config: of the model.
+      ops: set of operations.
+
+    Returns:
+      [B, L, D] in the compute dtype.
+    """
+    attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
+    end = functools.partial(_add_and_norm, config=config, ops=ops)
+    attended_BLD = attention.self_attention(
+        _side_by_side(weights),
+        x_BLD,
+        context.scores_B1LM,
+        config.num_attention_heads,
+        config.attention_probs_dropout_prob,
+        attention_seed,
+        ops,
+    )
+    x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
+    inner_BLF = layers.matmul_2d(x_BLD, weights.intermediate.kernel)
+    inner_BLF = ops.bias_activation(inner_BLF, weights.intermediate.bias, config.hidden_act)
+    return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)
+
+
+def _side_by_side(weights: Weights) -> layers.Affine:
+    """Returns query, key and value as one product.
+
+    Their variables stay apart: LAMB takes one trust ratio a variable, and the published recipe has three.
+    """
+    parts = zip(weights.query, weights.key, weights.value)
+    return layers.Affine(*(tf.concat(part, axis=-1) for part in parts))
+
+
+def _add_and_norm(
+    dense: layers.Affine,
+    norm: layers.Norm,
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    seed: tf.Tensor | None,
+    config: BertConfig,
+    ops: Operations,
+) -> tf.Tensor:
+    """Returns LayerNorm(residual + dropout(dense(x))): how both halves of a block end."""
+    product = layers.matmul_2d(x, dense.kernel)
+    rate, epsilon = config.hidden_dropout_prob, config.layer_norm_eps
+    return ops.residual_norm(product, dense.bias, residual, norm, epsilon, rate, seed)

@@ -1,0 +1,55 @@
+"""What of a model is bound by memory: sets of operations, each a module with the functions of `Operations`.
+
+  plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
+  fused  the same to rounding, faster on CPUs
+
+Matrix products are no part of them: every set multiplies by the vendor's library.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import tensorflow as tf
+
+from official.modeling.layers import Norm
+
+
+class Operations(Protocol):
+    """The functions of a set; `plain` documents them."""
+
+    def bias_activation(self, x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor: ...
+
+    def residual_norm(
+        self,
+        x: tf.Tensor,
+        bias: tf.Tensor,
+        residual: tf.Tensor,
+        norm: Norm,
+        epsilon: float,
+        rate: float,
+        seed: tf.Tensor | None,
+    ) -> tf.Tensor: ...
+
+    def attend(
+        self,
+        query_BHLK: tf.Tensor,
+        key_BHMK: tf.Tensor,
+        value_BHMK: tf.Tensor,
+        scores_B1LM: tf.Tensor,
+        rate: float,
+        seed: tf.Tensor | None,
+    ) -> tf.Tensor: ...
+
+    def cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor: ...
+
+
+def choose(fused: bool) -> Operations:
+    """Returns the set; of the other one nothing is imported."""
+    if fused:
+        from official.modeling.operations import fused as fused_operations
+
+        return fused_operations
+    from official.modeling.operations import plain
+
+    return plain

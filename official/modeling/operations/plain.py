@@ -1,0 +1,70 @@
+"""The operations in TensorFlow's own operations and gradients.
+
+`official.modeling.operations.fused` has the same functions, faster on CPUs; this one goes everywhere, and is
+its oracle.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from official.modeling.activations import ACTIVATIONS
+from official.modeling.dropout import dropout
+from official.modeling.layers import Norm, layer_norm
+
+
+def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
+    """Returns activation(x + bias) for x [..., F] and bias [F], in the type of x; `activation` is a name of
+    `activations.ACTIVATIONS`."""
+    return ACTIVATIONS[activation].function(tf.nn.bias_add(x, tf.cast(bias, x.dtype)))
+
+
+def residual_norm(
+    x: tf.Tensor,
+    bias: tf.Tensor,
+    residual: tf.Tensor,
+    norm: Norm,
+    epsilon: float,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """Returns LayerNorm(residual + dropout(x + bias)), in the type of the residual. The sum and its
+    statistics are float32.
+
+    Args:
+      x, residual: [..., D] in the compute dtype.
+      bias: [D], of the dense product.
+      norm, epsilon: as in `layers.layer_norm`.
+      rate, seed: as in `dropout.dropout`.
+    """
+    x = dropout(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), rate, seed)
+    x = tf.cast(x, tf.float32) + tf.cast(residual, tf.float32)
+    return tf.cast(layer_norm(x, norm, epsilon), residual.dtype)
+
+
+def attend(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """Returns dropout(softmax(query key^T / sqrt(K) + scores)) value, [B, H, L, K] in the type of the query.
+
+    Args:
+      query_BHLK, key_BHMK, value_BHMK: in the compute dtype.
+      scores_B1LM: float32 [B, 1, L or 1, M], added to the scores: see `attention.scores`. It has no gradient.
+      rate, seed: as in `dropout.dropout`.
+    """
+    # Softmax in float32: cast once here, back once below.
+    scores_BHLM = tf.cast(tf.matmul(query_BHLK, key_BHMK, transpose_b=True), tf.float32)
+    weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1] ** -0.5 + tf.stop_gradient(scores_B1LM))
+    weights_BHLM = dropout(weights_BHLM, rate, seed)
+    return tf.matmul(tf.cast(weights_BHLM, query_BHLK.dtype), value_BHMK)
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns -log softmax(logits)[labels], float32 [...], of logits float32 [..., C] and labels int32 [...]
+    in [0, C)."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

@@ -1,0 +1,70 @@
+"""A model as a list of stages: embeddings, block 1..N, pooler, heads.
+
+A stage is a function of tensors and explicit weights. One after the other they are the model:
+
+    carried = {}
+    for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
+        carried |= stage.run(stage.weights(), carried, features, seed)
+
+Whoever runs the list may cut it between any two stages, put the parts on different devices, or compute a
+stage again in the backward pass: nothing passes from one stage to another but `carried`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+Tensors = dict  # {name: tensor}
+
+
+class Stage(NamedTuple):
+    """A part of a model.
+
+    Attributes:
+      name: of the stage, no two of a model the same; its operations are found under it in profiles.
+      variables: that it reads. A table that two stages share stands in both.
+      weights: () -> its variables as tensors, a NamedTuple of them, in the type to compute in.
+      run: (weights, carried, features, seed) -> {name: tensor} of `gives`. `carried` holds at least `takes`,
+        `features` is a batch, `seed` int32 [2] of the stage's dropout, or None to switch it off. It reads
+        nothing else: what it gives follows from its arguments.
+      takes: names of the tensors that it needs from stages before it.
+      gives: names of the tensors that it makes; one of the same name is replaced.
+    """
+
+    name: str
+    variables: Sequence[tf.Variable]
+    weights: Callable[[], Any]
+    run: Callable[[Any, Tensors, Tensors, Any], Tensors]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+class Staged(Protocol):
+    """What is a list of stages: the encoder and every model."""
+
+    def stages(self) -> list[Stage]:
+        """Returns the stages in the order in which they run."""
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        """Returns the seed of each stage, int32 [2], drawn from one, int32 [N]; None for a stage without
+        dropout, and for all where `dropout_seed` is None."""
+
+
+def run(model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
+    """Runs all stages one after the other. Returns all that they gave, {name: tensor}."""
+    carried: Tensors = {}
+    for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
+        with tf.name_scope(stage.name):
+            carried.update(stage.run(stage.weights(), carried, features, seed))
+    return carried
+
+
+def crossing(stages: Sequence[Stage], cut: int) -> set[str]:
+    """Returns the names of the tensors that stages[cut:] need from stages[:cut]."""
+    needed: set[str] = set()
+    for stage in reversed(stages[cut:]):
+        needed = needed.difference(stage.gives).union(stage.takes)
+    return needed

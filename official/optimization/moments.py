@@ -1,0 +1,73 @@
+"""What our own optimizers keep from step to step, whichever way they compute the update."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Constants(NamedTuple):
+    """What stays the same from step to step: Adam's numbers and the decay of the weights that do decay."""
+
+    weight_decay: float
+    beta_1: float
+    beta_2: float
+    epsilon: float
+
+
+class Moments:
+    """Step counter, moments `m` and `v` of every variable, and which variables decay.
+
+    Attributes:
+      iterations: int64 variable, counts the updates.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Callable,
+        weight_decay: float,
+        beta_1: float,
+        beta_2: float,
+        epsilon: float,
+        excluded: Iterable[str],
+    ):
+        """Makes the optimizer, in the strategy's scope.
+
+        Args:
+          learning_rate: schedule, float32 of the step.
+          weight_decay: of the weights that `excluded` does not name.
+          beta_1, beta_2, epsilon: of Adam.
+          excluded: regular expressions; variables whose name one of them is found in are not decayed.
+        """
+        self.iterations = tf.Variable(
+            0,
+            trainable=False,
+            dtype=tf.int64,
+            name="iterations",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._learning_rate = learning_rate
+        self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
+        self._excluded = re.compile("|".join(excluded))
+        self._moments: dict[str, dict[str, tf.Variable]] = {}
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates the moments of variables, no two of one name, in the strategy's scope."""
+        for variable in variables:
+            zeros = functools.partial(tf.zeros, shape=variable.shape, dtype=variable.dtype)
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                # For each name of its own TensorFlow would prepare an operation of its own, a millisecond
+                # that BERT-base would take 400 times.
+                self._moments[variable.name] = {
+                    slot: tf.Variable(zeros, trainable=False, name=slot) for slot in ("m", "v")
+                }
+
+    def get_slot(self, variable: tf.Variable, slot: str) -> tf.Variable:
+        return self._moments[variable.name][slot]
+
+    def decays(self, variable: tf.Variable) -> bool:
+        return self._excluded.search(variable.name) is None

@@ -1,0 +1,79 @@
+"""LAMB and AdamW as their formulas read, one TensorFlow operation after the other.
+
+What --fused_ops=false takes where tensorflow-addons is not installed; equal to its optimizers to rounding.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from official.optimization.moments import Moments
+
+
+class PlainOptimizer(Moments):
+    """What both optimizers share; a subclass says what becomes of a weight."""
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
+        replica, all with the same gradients."""
+        _, beta_1, beta_2, _ = self._constants
+        step = tf.cast(self.iterations + 1, tf.float32)
+        corrections = 1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)
+        rate = self._learning_rate(self.iterations)
+        for gradient, variable in zip(gradients, variables):
+            m, v = self._moments[variable.name].values()
+            gradient = gradient * factor
+            new_m = beta_1 * m + (1 - beta_1) * gradient
+            new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
+            weight = tf.convert_to_tensor(variable)
+            change = self._change(weight, (new_m, new_v), corrections, rate, self.decays(variable))
+            _write(variable, weight - change)
+            _write(m, new_m)
+            _write(v, new_v)
+        self.iterations.assign_add(1)
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        """Returns what a weight decreases by.
+
+        Args:
+          weight: tensor.
+          moments: m and v, updated, of the weight's shape.
+          corrections: 1 - beta_1^step and 1 - beta_2^step, float32 scalars.
+          rate: learning rate, float32 scalar.
+          decays: whether the weight is decayed and, by LAMB, adapted.
+        """
+        raise NotImplementedError
+
+
+class AdamW(PlainOptimizer):
+    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        m, v = moments
+        of_m, of_v = corrections
+        change = rate * tf.sqrt(of_v) / of_m * m / (tf.sqrt(v) + self._constants.epsilon)
+        return change + rate * self._constants.weight_decay * weight if decays else change
+
+
+class Lamb(PlainOptimizer):
+    """u = m / (sqrt(v) + epsilon) + weight decay * w with corrected m and v, w -= rate * |w| / |u| * u.
+
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    ratio is 1, as in tensorflow-addons.
+    Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
+    """
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        m, v = (moment / correction for moment, correction in zip(moments, corrections))
+        direction = m / (tf.sqrt(v) + self._constants.epsilon)
+        if not decays:
+            return rate * direction
+        direction += self._constants.weight_decay * weight
+        weight_norm, norm = tf.norm(weight), tf.norm(direction)
+        ratio = tf.where((weight_norm > 0) & (norm > 0), tf.math.divide_no_nan(weight_norm, norm), 1.0)
+        return rate * ratio * direction
+
+
+def _write(variable, value) -> None:
+    """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -1,0 +1,205 @@
+"""One replica's part of an optimizer step: accumulate -> unscale -> reduce across replicas -> clip -> apply.
+
+Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
+clipping; the optimizer's `update` applies what comes out.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from official.config import Config
+from official.optimization import gradients as gradients_lib
+from official.optimization.state import TrainState
+
+Batch = dict[str, tf.Tensor]
+Terms = dict[str, tuple[tf.Tensor, tf.Tensor]]  # {name: (weighted sum, weight)}
+
+
+class Objective(Protocol):
+    """What is trained: losses of a model and a batch.
+
+    Attributes:
+      losses: names whose mean losses add up to what is trained.
+      metrics: names of everything `loss` returns, the losses first.
+      local_epsilon: per loss, what is added to the weight of a micro batch with --loss_normalization=local.
+    """
+
+    losses: tuple[str, ...]
+    metrics: tuple[str, ...]
+    local_epsilon: dict[str, float]
+
+    def weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the weight of every loss in a batch, without running the model."""
+
+    def loss(self, model: Any, batch: Batch, dropout_seed: tf.Tensor | None) -> Terms:
+        """Returns {metric: (weighted sum, weight)} of a batch; for losses the weight is that of `weights`."""
+
+
+class Shared(NamedTuple):
+    """What all micro batches of a replica's step share.
+
+    Attributes:
+      factors: {loss: what its sum is multiplied by}, see `loss_factors`.
+      seed: int32 [3], of dropout, see `dropout_seed`.
+      scale: what the objective is multiplied by, see `objective_scale`.
+    """
+
+    factors: dict[str, tf.Tensor]
+    seed: tf.Tensor
+    scale: tf.Tensor
+
+
+class Gradients(NamedTuple):
+    """Gradients of all variables as they were added up: the true ones are `tensors` / `divisor`.
+
+    Nothing is divided before the update, which multiplies once by all that is left to do.
+    """
+
+    tensors: list[tf.Tensor]
+    divisor: tf.Tensor | float
+
+
+def make_replica_gradients(
+    config: Config, objective: Objective, state: TrainState, num_micro_batches: int
+) -> Callable[[Batch], tuple]:
+    """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
+    gradient norm).
+
+    `sums` is float32 [2 x metrics]: the weighted sums of the objective's metrics, then their weights, over
+    the whole step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on
+    every replica.
+
+    --loss_normalization and --clip_scope choose between two published ways:
+      global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
+        accumulation.
+      local, micro_batch: sum over micro batches of clip(gradient of the micro batch's mean loss) / number of
+        micro batches, summed over replicas, each divided by their number with --scale_loss. Source: the
+        MLPerf v0.7 reference.
+    """
+
+    def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
+        return sum_micro_batches(config, objective, state.model, num_micro_batches, batch, shared)
+
+    if config.enable_xla:
+        accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
+
+    def replica_gradients(batch: Batch) -> tuple:
+        scale = objective_scale(config, state, num_micro_batches)
+        shared = Shared(loss_factors(config, objective, batch), dropout_seed(config, state), scale)
+        tensors, sums = accumulate(batch, shared)
+        gradients = unscale(config, tensors, scale, num_micro_batches)
+        gradients, sums = reduce_across_replicas(config, gradients, sums)
+        factor, norm = clip(config, gradients)
+        return gradients.tensors, factor, sums, norm
+
+    return replica_gradients
+
+
+def dropout_seed(config: Config, state: TrainState) -> tf.Tensor:
+    """Returns int32 [3], the seed of dropout that a replica has to itself in this step; called by a
+    replica."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.stack([config.seed, tf.cast(state.optimizer.iterations, tf.int32), tf.cast(replica, tf.int32)])
+
+
+def objective_scale(config: Config, state: TrainState, num_micro_batches: int) -> tf.Tensor:
+    """Returns what the objective of a micro batch is multiplied by, so that small gradients survive float16;
+    1 without loss scaling."""
+    scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
+    if state.loss_scale and config.loss_normalization == "global":
+        # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers;
+        # without them the scale would leave small gradients below what float16 can hold.
+        scale *= num_micro_batches * tf.distribute.get_replica_context().num_replicas_in_sync
+    return scale
+
+
+def loss_factors(config: Config, objective: Objective, batch: Batch) -> dict[str, tf.Tensor]:
+    """Returns what the summed loss of each name is multiplied by; called by a replica.
+
+    global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
+    --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
+    """
+    if config.loss_normalization == "local":
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        factor = tf.constant(1.0 / replicas if config.scale_loss else 1.0)
+        return dict.fromkeys(objective.losses, factor)
+    weights = gradients_lib.reduce_sum(objective.weights(batch))
+    return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
+
+
+def sum_micro_batches(
+    config: Config,
+    objective: Objective,
+    model: tf.keras.Model,
+    num_micro_batches: int,
+    batch: Batch,
+    shared: Shared,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the gradients and the terms of all micro batches of a replica's batch, added up."""
+
+    def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+        own = shared._replace(seed=tf.concat([shared.seed, [index]], axis=0))
+        return micro_batch_gradients(config, objective, model, micro_batch, own)
+
+    like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
+    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
+
+
+def micro_batch_gradients(
+    config: Config, objective: Objective, model: tf.keras.Model, batch: Batch, shared: Shared
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
+
+    The objective is the sum of the summed losses times their factors, times the scale; with
+    --loss_normalization=local each loss is first divided by its own weight. With --clip_scope=micro_batch the
+    gradients are clipped here, and unscaled with it. The seed is the micro batch's own.
+    """
+    factors, seed, scale = shared
+    with tf.GradientTape() as tape:
+        terms = objective.loss(model, batch, seed)
+        if config.loss_normalization == "local":
+            factors = {
+                name: factors[name] / (terms[name][1] + objective.local_epsilon[name])
+                for name in objective.losses
+            }
+        total = tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * scale
+    gradients = tape.gradient(total, model.trainable_variables)
+    if config.clip_scope == "micro_batch":
+        norm = tf.linalg.global_norm(gradients) / scale
+        gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
+    return gradients, stack_terms(terms, objective.metrics)
+
+
+def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micro_batches: int) -> Gradients:
+    """Returns accumulated gradients with what is left to divide them by: the scale, where no clipping of
+    micro batches has done it, and the number of micro batches, where their mean is wanted."""
+    left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
+    return Gradients(tensors, left * (num_micro_batches if config.loss_normalization == "local" else 1.0))
+
+
+def reduce_across_replicas(
+    config: Config, gradients: Gradients, sums: tf.Tensor
+) -> tuple[Gradients, tf.Tensor]:
+    """Returns gradients and sums, added up over all replicas; called by every replica."""
+    if config.explicit_allreduce:
+        tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
+        return gradients._replace(tensors=tensors), gradients_lib.reduce_sum(sums)
+    tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
+    return gradients._replace(tensors=tensors), sums
+
+
+def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
+    """Returns (the factor that unscales the gradients and, with --clip_scope=global, clips them; the norm of
+    the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
+    norm = tf.linalg.global_norm(gradients.tensors) / gradients.divisor
+    factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
+    return factor / gradients.divisor, norm
+
+
+def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:
+    """Returns float32 [2 x names]: the weighted sums of the terms `names`, then their weights."""
+    return tf.reshape(
+        tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1]
+    )

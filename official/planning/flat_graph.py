@@ -1,0 +1,171 @@
+"""A TensorFlow graph as one list of operations: functions in place of their calls, one round of a loop."""
+
+import collections
+import dataclasses
+import math
+
+import tensorflow as tf
+
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+_LOOPS = {"While", "StatelessWhile"}
+_READERS = {
+    "ReadVariableOp",
+    "ResourceGather",
+    *_CALLS,
+    *_LOOPS,
+}  # of variables; anything else that takes one may change it
+
+
+@dataclasses.dataclass
+class Node:
+    """An operation of a flat graph.
+
+    Attributes:
+      type: TensorFlow's name of the operation.
+      inputs, outputs: numbers of tensors.
+      after: numbers of nodes that come first for another reason than their outputs.
+      flops: of one run.
+      runs: times it runs in a step.
+    """
+
+    type: str
+    inputs: list[int]
+    outputs: list[int]
+    after: list[int] = dataclasses.field(default_factory=list)
+    flops: int = 0
+    runs: int = 1
+
+
+class FlatGraph:
+    """A graph with function bodies in place of their calls, and one round of a loop in place of the loop.
+
+    Attributes:
+      nodes: in the order in which they were made.
+      tensors: (dtype, number of elements) of every tensor; resources have no elements.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tensors: list[tuple[tf.DType, int]] = []
+        # Number of a resource -> nodes that come before the next change of it.
+        self._users: dict[int, list[int]] = collections.defaultdict(list)
+
+    def flops(self) -> int:
+        """Returns the FLOPs of all nodes in all their runs."""
+        return sum(node.flops * node.runs for node in self.nodes)
+
+    def add(self, graph, operations, numbers: dict[str, int], runs: int = 1, after: tuple = ()) -> None:
+        """Adds operations.
+
+        Args:
+          graph: what they belong to.
+          operations: in an order in which they can run.
+          numbers: {name: number} of the tensors of `graph` that are there; new ones are added to it.
+          runs: times they run in a step.
+          after: numbers of nodes that come before all of them.
+        """
+        made: dict[str, int] = {}  # name of an operation -> its last node
+        for operation in operations:
+            if operation.outputs and operation.outputs[0].name in numbers:
+                continue  # an argument of a function
+            inputs = [numbers[tensor.name] for tensor in operation.inputs]
+            resources = [number for number in inputs if self.tensors[number][0] == tf.resource]
+            waits = [*after, *(made[first.name] for first in operation.control_inputs if first.name in made)]
+            if operation.type not in _READERS:
+                waits += [user for number in resources for user in self._users[number]]
+            outputs = self._add_operation(graph, operation, inputs, runs, waits)
+            numbers.update(zip((tensor.name for tensor in operation.outputs), outputs))
+            made[operation.name] = len(self.nodes) - 1
+            for number in resources:
+                self._users[number].append(len(self.nodes) - 1)
+
+    def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
+        if operation.type in _CALLS:
+            return self._add_body(_function(graph, operation, "f"), inputs, runs, after)
+        if operation.type in _LOOPS:
+            trips = tf.get_static_value(
+                operation.inputs[1]
+            )  # the second variable of a loop is its maximum_iterations
+            if trips is None:
+                raise NotImplementedError(f"{operation.name}: a loop without a fixed number of iterations")
+            return self._add_body(_function(graph, operation, "body"), inputs, runs * int(trips), after)
+        outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
+        self.nodes.append(Node(_kind(operation), inputs, outputs, after, matmul_flops(operation), runs))
+        return outputs
+
+    def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
+        """Adds a function with its arguments in place and returns its results."""
+        numbers, start = dict(zip((tensor.name for tensor in body.inputs), arguments)), len(self.nodes)
+        self.add(body, body.get_operations(), numbers, runs, tuple(after))
+        outputs = [numbers[tensor.name] for tensor in body.outputs]
+        made = {
+            number: start + index for index, node in enumerate(self.nodes[start:]) for number in node.outputs
+        }
+        # The end of the call, for those who wait for it.
+        self.nodes.append(Node("NoOp", [], [], [made[number] for number in outputs if number in made]))
+        return outputs
+
+    def _add_tensor(self, tensor) -> int:
+        if tensor.dtype in (tf.resource, tf.variant):
+            size = 0
+        elif not tensor.shape.is_fully_defined():
+            raise NotImplementedError(
+                f"{tensor.name} of {tensor.op.type} has no static shape: {tensor.shape}"
+            )
+        else:
+            size = tensor.shape.num_elements()
+        self.tensors.append((tensor.dtype, size))
+        return len(self.tensors) - 1
+
+    def repeat(self, start: int, stop: int, replaced: dict[int, int]) -> None:
+        """Adds copies of nodes `start` to `stop` that read other tensors: {number: number in the copies}."""
+        numbers, shift = dict(replaced), len(self.nodes) - start
+        for node in self.nodes[start:stop]:
+            for output in node.outputs:
+                numbers[output] = len(self.tensors)
+                self.tensors.append(self.tensors[output])
+            self.nodes.append(
+                dataclasses.replace(
+                    node,
+                    inputs=[numbers.get(number, number) for number in node.inputs],
+                    outputs=[numbers[number] for number in node.outputs],
+                    after=[index + shift if index >= start else index for index in node.after],
+                )
+            )
+
+
+def _function(graph, operation, attribute: str):
+    """Returns the graph of a function that an operation calls."""
+    # The public form is a protocol buffer, without shapes.
+    return graph._functions[operation.get_attr(attribute).name].graph  # pylint: disable=protected-access
+
+
+def _kind(operation) -> str:
+    """Returns the type, but Identity for what is nothing else in memory."""
+    if operation.type == "Unpack" and operation.get_attr("axis") == 0:
+        return "Identity"
+    if operation.type == "Cast" and operation.inputs[0].dtype == operation.outputs[0].dtype:
+        return "Identity"
+    return operation.type
+
+
+def matmul_flops(operation) -> int:
+    """Returns 2 x M x N x K of a matrix product, summed over its batch; 0 for any other operation."""
+    if operation.type == "Einsum":
+        terms = operation.get_attr("equation").decode().split("->")[0].split(",")
+        sizes = {
+            letter: size
+            for term, tensor in zip(terms, operation.inputs)
+            for letter, size in zip(term, tensor.shape)
+        }
+        return 2 * math.prod(sizes.values()) if len(terms) == 2 else 0
+    transposed = {
+        "MatMul": "transpose_a",
+        "BatchMatMul": "adj_x",
+        "BatchMatMulV2": "adj_x",
+        "BatchMatMulV3": "adj_x",
+    }.get(operation.type)
+    if transposed is None:
+        return 0
+    summed = operation.inputs[0].shape[-2 if operation.get_attr(transposed) else -1]
+    return 2 * summed * operation.outputs[0].shape.num_elements()

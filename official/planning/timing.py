@@ -1,0 +1,33 @@
+"""The time of a run, from FLOPs and bytes."""
+
+
+def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
+    """Returns the time that the run takes if nothing but matrix products and all-reduce takes time, in
+    seconds.
+
+    Args:
+      plan: what `make_plan` returns, up to here.
+      tflops: TFLOP/s of one replica's matrix products.
+      gbps: GB/s of one replica's all-reduce, or None to leave it out. A ring sends and receives 2 (n - 1) / n
+        of the gradient.
+    """
+    replicas, evaluations = plan["num_replicas"], len(plan["eval_steps"])
+    matmul_secs = plan["flops_per_step"] / replicas / (tflops * 1e12)
+    all_reduce_secs = (
+        2 * (replicas - 1) / replicas * plan["bytes"]["gradients"] / (gbps * 1e9) if gbps else None
+    )
+    step_secs = matmul_secs + (all_reduce_secs or 0.0)
+    # A forward pass is a third of a step: the backward pass has two products for each of the forward pass.
+    eval_secs = evaluations * plan["eval_records_read"] * matmul_secs / plan["global_batch_size"] / 3
+    train_secs = plan["train_steps"] * step_secs
+    return {
+        "tflops": tflops,
+        "gbps": gbps,
+        "step_secs": step_secs,
+        "matmul_secs": matmul_secs,
+        "all_reduce_secs": all_reduce_secs,
+        "train_secs": train_secs,
+        "eval_secs": eval_secs,
+        "total_secs": train_secs + eval_secs,
+        "sequences_per_sec": plan["global_batch_size"] / step_secs,
+    }

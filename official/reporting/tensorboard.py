@@ -1,0 +1,76 @@
+"""The numbers of a run as TensorBoard's event files, for people: model_dir/tensorboard/{train,eval}."""
+
+import os
+import socket
+import time
+
+import tensorflow as tf
+
+from official.reporting.metrics import finite_numbers
+from official.reporting.observer import End, Evaluation, Observer
+
+FOLDER = "tensorboard"
+
+
+class TensorBoard(Observer):
+    """Writes an event file for each split that has numbers."""
+
+    def __init__(self, model_dir: str, resume_step: int | None = None):
+        """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
+        later steps are not shown any more. None: all are shown."""
+        self._folder = os.path.join(model_dir, FOLDER)
+        self._resume_step = resume_step
+        self._files: dict[str, _EventFile] = {}
+
+    def on_interval(self, step: int, values: dict) -> None:
+        self.write("train", step, values)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.write("eval", evaluation.step, evaluation.values)
+
+    def on_end(self, end: End) -> None:
+        self.close()
+
+    def write(self, split: str, step: int, values: dict) -> None:
+        """Writes the numbers of `values` at a step of a split, train or eval."""
+        if split not in self._files:
+            self._files[split] = _EventFile(os.path.join(self._folder, split), self._resume_step)
+        self._files[split].write(int(step), finite_numbers(values))
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+class _EventFile:
+    """A TensorBoard event file of scalars.
+
+    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted
+    process that lie beyond the step a later one went on from, so the records are written here; the format is
+    TFRecords of Event.
+    """
+
+    def __init__(self, folder: str, resume_step: int | None):
+        tf.io.gfile.makedirs(folder)
+        # TensorBoard reads the files of a folder in the order of their names, so the time comes first.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = tf.io.TFRecordWriter(os.path.join(folder, name))
+        self._write(tf.compat.v1.Event(file_version="brain.Event:2"))
+        if resume_step is not None:
+            session = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+            self._write(tf.compat.v1.Event(step=resume_step + 1, session_log=session))
+
+    def _write(self, event) -> None:
+        event.wall_time = time.time()
+        self._writer.write(event.SerializeToString())
+
+    def write(self, step: int, values: dict[str, int | float]) -> None:
+        """Writes points, each at once."""
+        summary = tf.compat.v1.Summary(
+            value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        )
+        self._write(tf.compat.v1.Event(step=step, summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,81 @@
+"""What the devices are fed: batches of files and of random records, each host its own share."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import BatchPlan
+from official.training.task import Task
+
+Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches
+T = TypeVar("T")
+
+
+def training_batches(
+    task: Task, plan: BatchPlan, samples_done: int, strategy: tf.distribute.Strategy
+) -> Iterator:
+    """Returns endless batches of the training set, from behind the first `samples_done` sequences on. Every
+    host reads its own part, in batches of one replica."""
+
+    def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return task.train_dataset(
+            plan.train_batch_size,
+            plan.replica_batch_size,
+            samples_done,
+            context.input_pipeline_id,
+            context.num_input_pipelines,
+        )
+
+    return iter(strategy_lib.distribute(host_dataset, strategy))
+
+
+def synthetic_batches(task: Task, replica_batch: int, strategy: tf.distribute.Strategy) -> Iterator:
+    """Returns endless batches of random records, of `replica_batch` rows a replica."""
+    return iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch), strategy))
+
+
+def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:
+    """Returns a set once, for `strategy.batches`: global batches, filled up to one shape, cut into one batch
+    a replica and dealt out to the hosts."""
+
+    def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        batches = dataset(plan.eval_batch_size).rebatch(plan.replica_eval_batch_size, drop_remainder=True)
+        return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    return strategy_lib.distribute(host_dataset, strategy)
+
+
+def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) -> Iterable:
+    """Returns one batch a replica, of `rows` rows each, from the start of a set, with `rows` as a
+    ScoredTask's batches have them."""
+
+    def numbered(batch: dict) -> dict:
+        weights = batch["example_weights"]
+        return {**batch, "rows": tf.where(weights > 0, tf.range(tf.size(weights)), -1)}
+
+    def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        whole = dataset(rows * strategy.num_replicas_in_sync).take(1).map(numbered)
+        batches = whole.rebatch(rows, drop_remainder=True)
+        return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    return strategy_lib.batches(strategy_lib.distribute(host_dataset, strategy), strategy)
+
+
+def reading(task: Task, work: Callable[[], T]) -> T:
+    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+    try:
+        return work()
+    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
+    except (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.NotFoundError,
+        UnicodeDecodeError,
+    ) as error:
+        explanation = task.explain_read_error()
+        if explanation is None:
+            raise
+        raise ConfigError(explanation + ".") from error

@@ -1,0 +1,68 @@
+"""The observers of a run: the one place that knows them by name."""
+
+import contextlib
+from collections.abc import Iterator
+
+from official import config as config_lib
+from official.config import Config
+from official.reporting import mllog
+from official.reporting.metrics import MetricsWriter
+from official.reporting.observer import Observer
+from official.reporting.progress import Progress
+from official.reporting.tensorboard import TensorBoard
+from official.reporting.wandb_run import WandbRun
+from official.training.starting import Beginning, Devices
+
+
+@contextlib.contextmanager
+def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
+    """Yields the list of observers, to which those that need the state are added later; all are closed at the
+    end, whatever happens.
+
+    Args:
+      config: of the run.
+      writes: whether this process is the one that writes files.
+
+    Raises:
+      ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
+    """
+    observers: list[Observer] = [Progress()]
+    if config.wandb and config.do_train and writes:
+        observers.append(WandbRun(config))
+    with contextlib.ExitStack() as stack:
+        try:
+            yield observers
+        finally:
+            for observer in observers:  # an error of one does not keep another open
+                stack.callback(observer.close)
+
+
+def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Observer]:
+    """Returns the observers that write the files of a training and go on where it begins; of a process that
+    is not the chief, and without training, there are none."""
+    if not (devices.is_chief and config.do_train):
+        return []
+    step = beginning.state.step
+    log = _mlperf_log(config, devices, beginning) if config.task == "pretrain" else None
+    files = [
+        MetricsWriter(config.model_dir, resume_step=step),
+        TensorBoard(config.model_dir, resume_step=step),
+    ]
+    return [log, *files] if log else files
+
+
+def _mlperf_log(config: Config, devices: Devices, beginning: Beginning) -> mllog.MLPerfLog | None:
+    """Returns the MLPerf log; None of a run that is over and has none."""
+    strategy, plan, state = devices.strategy, devices.plan, beginning.state
+    kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
+    platform = f"{kind}-{strategy.num_replicas_in_sync}"
+    # Evaluations of another set do not belong into one log, and their cost not into its time.
+    log = mllog.MLPerfLog(
+        mllog.log_path(config),
+        mllog.run_settings(config, platform, plan.sequences_per_step, plan.num_accumulation_steps),
+        state.samples_done,
+        goes_on=state.samples_done > 0 and beginning.earlier_counts,
+        evaluated=state.step in beginning.earlier.evaluations(state.step),
+        to_stdout=config.mllog_to_stdout,
+    )
+    return log if log.started or state.step < config_lib.train_steps(config) else None

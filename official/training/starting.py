@@ -1,0 +1,176 @@
+"""The state that a run starts from, and what is said and kept of it before it trains."""
+
+import dataclasses
+import os
+import shlex
+
+import tensorflow as tf
+from absl import logging
+
+from official import config as config_lib
+from official.checkpoint import initialize, registry
+from official.checkpoint.manager import CheckpointManager
+from official.config import Config, ConfigError
+from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import BatchPlan, make_batch_plan
+from official.io.writing import replace_file
+from official.optimization.state import TrainState, make_state
+from official.reporting import summary
+from official.training import kept_files
+from official.training.earlier import Earlier
+from official.training.task import Task, is_scored
+
+
+def check_init_checkpoint(config: Config) -> None:
+    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before
+    a large model is built."""
+    if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
+        source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
+        initialize.check_model(config.model, source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """What this process computes with.
+
+    Attributes:
+      strategy: of all processes.
+      plan: batches of all replicas.
+      is_chief: whether this process is the one that writes files and talks to people.
+    """
+
+    strategy: tf.distribute.Strategy
+    plan: BatchPlan
+    is_chief: bool
+
+
+def take_devices(config: Config) -> tuple[Devices, Config]:
+    """Makes the strategy. Returns the devices, and the configuration with what depends on them decided.
+
+    Raises:
+      ConfigError: where devices are missing, or a batch cannot be divided among them.
+    """
+    strategy = strategy_lib.make_strategy(config)
+    config = strategy_lib.with_length_buckets(config, strategy)
+    chief = strategy_lib.is_chief(strategy)
+    if not chief:
+        logging.set_verbosity(logging.WARNING)
+    return Devices(strategy, make_batch_plan(config, strategy.num_replicas_in_sync), chief), config
+
+
+def tell(config: Config, devices: Devices) -> None:
+    """Logs what the run is, and where."""
+    strategy = devices.strategy
+    kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
+    names = ", ".join(sorted({device.split("device:")[-1] for device in strategy.extended.worker_devices}))
+    compiled = ", XLA" if config.enable_xla else ""
+    logging.info(
+        "Task %s on %s (%s), %s%s; %s",
+        config.task,
+        names,
+        kind,
+        config.dtype,
+        compiled,
+        devices.plan.describe(),
+    )
+    steps = config_lib.schedule_steps(config)
+    if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
+        logging.warning(
+            "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"
+            " rate is never reached. Lower --warmup_steps.",
+            config.warmup_steps,
+            steps,
+        )
+    logging.debug("Configuration\n%s", config_lib.to_json(config))
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """Where a run begins.
+
+    Attributes:
+      state: as it is trained on from here.
+      manager: of its checkpoints.
+      earlier: what earlier processes left.
+      earlier_counts: whether what they found out, on their evaluation set, is true of this run.
+      fresh: names of the variables that no checkpoint had.
+      parameters: the table of parameters, for the report.
+    """
+
+    state: TrainState
+    manager: CheckpointManager
+    earlier: Earlier
+    earlier_counts: bool
+    fresh: list[str]
+    parameters: list
+
+
+def begin(config: Config, task: Task, devices: Devices, asked: Config, command: list[str]) -> Beginning:
+    """Builds the state, restores it, and saves the settings beside it.
+
+    Args:
+      config: with all that follows from devices and data.
+      task: the task, whose data are found.
+      devices: of this process.
+      asked: the configuration that was asked for, which is saved.
+      command: the command line, saved, too.
+    """
+    state = make_state(config, task.build_model, devices.strategy)
+    parameters = summary.parameter_table(state.model.trainable_variables)
+    logging.info("Model: %s", summary.format_total(parameters))
+    logging.debug("Parameters\n%s", summary.format_parameter_table(parameters))
+    manager = CheckpointManager(
+        config.model_dir, state.variables(), config.keep_checkpoints, read_only=not devices.is_chief
+    )
+    earlier = Earlier(config.model_dir)
+    to_keep = kept_files.missing(config.model_dir, task.companions)
+    fresh = restore(config, manager, state, earlier, task)
+    changes = earlier.changes(asked) if state.step else []
+    if changes:
+        logging.info("Changed since this run was started: %s", ", ".join(changes))
+    if devices.is_chief:
+        _save_settings(asked, command)
+        kept_files.write(config.model_dir, to_keep)
+    return Beginning(state, manager, earlier, earlier.evaluates_like(config), fresh, parameters)
+
+
+def restore(
+    config: Config, manager: CheckpointManager, state: TrainState, earlier: Earlier, task: Task
+) -> list[str]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+
+    Returns:
+      The names of a head that started fresh.
+
+    Raises:
+      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
+    """
+    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
+    prefix = best is not None and manager.restore(best) or manager.restore_newest()
+    if prefix:
+        earlier.check_model(config)
+        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
+        return earlier.result.get("fresh_variables", [])
+    if config.init_checkpoint:
+        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
+        logging.info("%s", made.describe())
+        if made.fresh and is_scored(task) and not config.do_train:
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not"
+                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+            )
+        return made.fresh
+    if not config.do_train:
+        raise ConfigError(
+            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
+            " --model_dir, or give --init_checkpoint."
+        )
+    logging.info("Fresh weights from seed %d", config.seed)
+    return []
+
+
+def _save_settings(config: Config, command: list[str]) -> None:
+    """Saves what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
+    if config.do_train or not tf.io.gfile.exists(os.path.join(config.model_dir, "config.json")):
+        replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
+        replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")

@@ -1,0 +1,61 @@
+"""What the processes of a run agree on, so that all do the same: numbers, where they start, when to stop."""
+
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.io import signals
+from official.training import step as step_lib
+from official.training.interruption import Interruption
+
+T = TypeVar("T")
+
+
+class Together:
+    """The processes of a run, seen from one of them. Every method is called by all, at the same point."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, interruption: Interruption):
+        self.interruption = interruption
+        self._are_several = strategy_lib.has_peers(strategy)
+        self._num_replicas = strategy.num_replicas_in_sync
+        self._sum = step_lib.make_sum_over_replicas(strategy)
+
+    def mean(self, value: float) -> float:
+        """Returns the mean of what all processes give, in all of them the same; float32."""
+        return (
+            float(self._sum(tf.constant(value, tf.float32))) / self._num_replicas
+            if self._are_several
+            else value
+        )
+
+    def check_same_step(self, step: int, model_dir: str) -> None:
+        """Raises ConfigError where processes start from different steps, because they do not see the same
+        folder."""
+        if self._are_several and float(self._sum(tf.constant(float(step)))) != step * self._num_replicas:
+            raise ConfigError(
+                f"--model_dir={model_dir} is not the same for all workers: this one is at"
+                f" step {step}, others are not. Use a folder that all of them share."
+            )
+
+    def poll(self) -> None:
+        """Raises Interrupted, in all processes, once one of them has got a signal."""
+        received = self.mean(float(self.interruption.signal is not None)) > 0
+        if received:
+            self.interruption.signal = self.interruption.signal or signal.SIGTERM
+            raise signals.Interrupted(self.interruption.signal)
+
+    def interruptible(self, work: Callable[[], T]) -> T:
+        """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted
+        then, in all processes."""
+        made: list[T] = []
+        try:
+            with signals.raising():
+                made.append(work())
+        except signals.Interrupted as error:  # not yet: the other processes are to know first
+            self.interruption.signal = error.signal
+        self.poll()
+        return made[0]

@@ -1,0 +1,188 @@
+"""The command `bert`: its table, shipped configurations, spellings of flags, and completion."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from official.cli import aliases, completion, configs, flags, main, table
+from official.io.errors import ConfigError
+from tests.conftest import ROOT
+
+
+def typed(monkeypatch, capsys, *arguments: str):
+    """Returns exit code, stdout and stderr of a command line of `bert`."""
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bert", *arguments])
+    monkeypatch.setattr(main.signals, "watch", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    return end.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", table.COMMANDS)
+def test_every_command_has_help_that_names_it(monkeypatch, capsys, name):
+    code, out, err = typed(monkeypatch, capsys, *name.split(), "--help")
+    assert (code or 0, err) == (0, "")
+    assert f"bert {name} " in out and len(out) > 100
+
+
+@pytest.mark.parametrize(
+    "arguments,name,rest",
+    [
+        (["train", "--plan"], "train", ["--plan"]),
+        (["fill_mask"], "fill-mask", []),
+        (["data", "eval_set", "x"], "data eval-set", ["x"]),
+        (["data", "--input_files=x"], "data create", ["--input_files=x"]),
+        (["benchmark", "step", "--rounds=2"], "benchmark step", ["--rounds=2"]),
+    ],
+)
+def test_a_command_is_found(arguments, name, rest):
+    command, found = table.find(arguments)
+    assert (command.name, found) == (name, rest)
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["trian"], "bert: unknown command 'trian' (did you mean train?). It is one of train, plan, "),
+        ([], "bert: a command is missing. It is one of train, plan, "),
+        (
+            ["benchmark", "stepp"],
+            "bert: benchmark: 'stepp' is unknown (did you mean step?): give one of step, ",
+        ),
+        (["evaluate"], "bert: evaluate: give one of squad-v1, squad-v2, glue-submission."),
+        (["vocab", "--sise=3"], "bert vocab: unknown flag --sise"),
+        (
+            ["train", "--lerning_rate=3"],
+            "bert train: Unknown flag --lerning_rate (did you mean ",
+        ),
+        (["plan", "--train_batch_size=x"], "bert plan: --train_batch_size=x, expected an integer."),
+    ],
+)
+def test_wrong_command_lines_end_in_one_line(monkeypatch, capsys, arguments, message):
+    code, out, err = typed(monkeypatch, capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(message)
+
+
+def test_bert_shows_all_commands(monkeypatch, capsys):
+    code, out, _ = typed(monkeypatch, capsys, "--help")
+    assert not code and all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in completion.first_words())
+    code, out, _ = typed(monkeypatch, capsys, "data", "--help")
+    assert not code and "data inspect" in out and "Without NAME: create." in out
+
+
+def test_help_loads_neither_tensorflow_nor_other_commands():
+    code = (
+        "import sys; from official.cli import main; sys.argv = ['bert', 'inspect', '--help']\n"
+        "try: main.main()\n"
+        "except SystemExit: assert not {'tensorflow', 'matplotlib', 'official.cli.train'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Configurations
+
+
+def test_a_name_is_the_flagfile_underneath_the_flags(monkeypatch, tmp_path):
+    """From another folder, too: the model that a shipped flagfile names is found with it."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--learning_rate=0.5", "--vocab_file="]
+    by_name = flags.parse(["--config=quickstart", *given])
+    by_path = flags.parse(["--flagfile=configs/quickstart.flags", *given])
+    assert by_name == by_path and by_name.learning_rate == 0.5 and by_name.train_batch_size == 128
+    assert by_name.bert_config_file == os.path.join(ROOT, "configs", "models", "bert_quickstart.json")
+    monkeypatch.chdir(ROOT)
+    assert (
+        flags.parse(["--config=quickstart", *given]).bert_config_file == "configs/models/bert_quickstart.json"
+    )
+
+
+def test_what_lies_in_the_current_folder_goes_first(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    assert configs.find("configs/quickstart.flags") == os.path.join(ROOT, "configs/quickstart.flags")
+    (tmp_path / "configs" / "quickstart.flags").touch()
+    for path in ("configs/quickstart.flags", "configs/nowhere", "nowhere", "configs/../setup.py"):
+        assert configs.find(path) == path
+
+
+def test_an_unknown_name_is_named_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"--config=quickstat is neither .* \(did you mean quickstart\?\)"):
+        configs.locate("quickstat")
+    assert "mlperf_v100" in configs.names()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Spellings
+
+
+def test_other_spellings_become_ours(monkeypatch):
+    monkeypatch.setitem(aliases.NAMES, "micro_batch", "train_batch_size")
+    given = ["--wandb-name=a-b", "--micro-batch=3", "--nodo-train", "-h", "x-y", "--", "--a-b"]
+    assert aliases.normalized(given) == [
+        "--wandb_name=a-b",
+        "--train_batch_size=3",
+        "--nodo_train",
+        "-h",
+        "x-y",
+        "--",
+        "--a-b",
+    ]
+
+
+def test_an_alias_is_no_setting_and_stands_for_one():
+    assert not set(aliases.NAMES) & set(flags.config_lib.FIELDS)
+    assert set(aliases.NAMES.values()) <= set(flags.config_lib.FIELDS)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Completion
+
+COMPLETE = """
+source /dev/stdin <<< "$SCRIPT"
+COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+_bert 2>/dev/null
+echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.fixture(scope="module", name="script")
+def _script():
+    return completion.bash()
+
+
+@pytest.mark.parametrize(
+    "words,expected",
+    [
+        (["tr"], "train"),
+        (["data", "cre"], "create"),
+        (["benchmark", "step", "--sh"], "--shapes"),
+        (["train", "--steps_between"], "--steps_between_eval"),
+        (["train", "--config", "=", "quick"], "quickstart"),
+        (["train", "--config=quick"], "quickstart"),
+        (["plan", "--optimizer_type", "=", "ada"], "adamw"),
+        (["convert", "--precision", "=", ""], "16 32"),
+        (["data", "create", "--record_format"], "--record_format="),
+    ],
+)
+def test_bash_completes(script, words, expected):
+    done = subprocess.run(
+        ["bash", "-c", COMPLETE, "bash", "bert", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "SCRIPT": script},
+    )
+    assert expected in done.stdout.split("\n")[0]
+    assert len(done.stdout.split()) <= 3
+
+
+def test_every_shell_knows_every_flag():
+    names = [name for command in table.COMMANDS.values() for name in completion.flags_of(command)]
+    bash, fish = completion.bash(), completion.fish()
+    assert bash in completion.zsh() and len(names) > 300
+    for name in names:
+        assert name in bash and f"-l {name.removeprefix('--')}" in fish, name

@@ -1,0 +1,259 @@
+"""Masks in typed text: a tiny model that knows one sentence by heart, and what may be typed wrong."""
+
+import io
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from official import config as config_lib
+from official import inference
+from official.checkpoint import convert as convert_lib
+from official.checkpoint.manager import CheckpointManager
+from official.cli import fill_mask
+from official.config import ConfigError
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+
+SENTENCE = "the cat sees a red house near the river".split()
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(SENTENCE)), "##s", "."]
+SIZES = {**TINY, "vocab_size": len(WORDS), "num_hidden_layers": 1, "hidden_act": "relu"}
+
+
+def learn_by_heart(model: BertPretrainer) -> None:
+    """Trains on the sentence, with one word after the other masked, until each is the likeliest."""
+    ids = np.array([2, *map(WORDS.index, SENTENCE), 3])
+    positions = np.arange(1, len(ids) - 1)
+    rows = np.tile(ids, (len(positions), 1))
+    rows[np.arange(len(positions)), positions] = WORDS.index("[MASK]")
+    batch = {
+        "input_ids": rows,
+        "input_mask": np.ones_like(rows),
+        "segment_ids": np.zeros_like(rows),
+        "masked_lm_positions": positions[:, None],
+    }
+    batch = {name: tf.constant(values, tf.int32) for name, values in batch.items()}
+    labels, optimizer = tf.constant(ids[positions]), tf.keras.optimizers.legacy.Adam(0.02)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            logits = model(batch)[0][:, 0]
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        variables = [
+            variable
+            for variable in model.trainable_variables
+            if "seq_relationship" not in variable.name and "pooler" not in variable.name
+        ]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    assert any(step() < 0.05 for _ in range(200))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run that knows SENTENCE: checkpoint, config.json, vocab.txt."""
+    folder = tmp_path_factory.mktemp("run")
+    tf.keras.utils.set_random_seed(1)
+    model = BertPretrainer(config_lib.bert_config_from_dict(SIZES, "test"))
+    learn_by_heart(model)
+    CheckpointManager(
+        str(folder), {variable.name.split(":")[0]: variable for variable in model.variables}, 1
+    ).save(7)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "config.json").write_text(json.dumps({"task": "pretrain", "vocab_file": None, "model": SIZES}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(run, tmp_path_factory):
+    """{name: path} of the same model in other formats."""
+    folder = tmp_path_factory.mktemp("formats")
+    for target in ("google", "huggingface"):
+        convert_lib.convert(str(run), target, str(folder / target))
+    headed = folder / "masked_lm"  # as Hugging Face's masked-LM models: no pooler, no next-sentence head
+    shutil.copytree(folder / "huggingface", headed)
+    tensors = safetensors.numpy.load_file(headed / "model.safetensors")
+    kept = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if "pooler" not in name and "seq_relationship" not in name
+    }
+    safetensors.numpy.save_file(kept, headed / "model.safetensors")
+    return {
+        "run": run,
+        "prefix": run / "ckpt-7",
+        "google": folder / "google",
+        "huggingface": folder / "huggingface",
+        "file": folder / "huggingface" / "model.safetensors",
+        "masked_lm": headed,
+    }
+
+
+def masked(*numbers: int) -> str:
+    return " ".join("[MASK]" if number in numbers else word for number, word in enumerate(SENTENCE))
+
+
+@pytest.mark.parametrize("name", ["run", "prefix", "google", "huggingface", "file", "masked_lm"])
+def test_a_word_that_was_learned_comes_back(checkpoints, name):
+    model = inference.load(str(checkpoints[name]))
+    for number in (0, 1, 5, 8):
+        (words,) = model.fill_mask(masked(number), top_k=3)
+        assert words[0][0] == SENTENCE[number] and words[0][1] > 0.8 and len(words) == 3
+        assert [probability for _, probability in words] == sorted(
+            (probability for _, probability in words), reverse=True
+        )
+
+
+def test_each_mask_has_its_words_and_capitals_do_not_matter(run):
+    model = inference.load(str(run))
+    first, second = model.fill_mask(masked(1, 8).replace("sees", "SEES"), top_k=100)
+    assert len(first) == len(second) == len(WORDS) and sum(
+        probability for _, probability in first
+    ) == pytest.approx(1, abs=1e-5)
+    assert first[0][0] == SENTENCE[1] and second[0][0] == SENTENCE[8]
+    assert len(model.fill_mask("[MASK][MASK]")) == 2 and model.fill_mask("[MASK]")
+
+
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        ("the cat", r"no \[MASK\] in the text"),
+        ("the [mask]", r"no \[MASK\]"),
+        ("cat " * 40 + "[MASK]", "43 word pieces .* takes 32 at most. Shorten"),
+    ],
+)
+def test_a_text_that_cannot_be_used_is_refused(run, text, message):
+    with pytest.raises(ConfigError, match=message):
+        inference.load(str(run)).fill_mask(text)
+
+
+def copy_of(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+def test_a_run_without_a_vocabulary_of_its_own_takes_the_one_it_was_given(run, tmp_path):
+    folder = copy_of(run, tmp_path)
+    os.rename(folder / "vocab.txt", tmp_path / "words.txt")
+    with pytest.raises(ConfigError, match="no vocabulary beside it. Give --vocab_file=PATH"):
+        inference.load(str(folder))
+    for named in (tmp_path / "words.txt", tmp_path / "gone.txt"):
+        (folder / "config.json").write_text(
+            json.dumps({"task": "pretrain", "vocab_file": str(named), "model": SIZES})
+        )
+        if named.exists():
+            assert inference.load(str(folder)).source.vocabulary.size == len(WORDS)
+        else:
+            with pytest.raises(ConfigError, match="gone.txt is not there any more. Give --vocab_file=PATH"):
+                inference.load(str(folder))
+
+
+@pytest.mark.parametrize("more,fits", [(-2, True), (3, True), (200, False)])
+def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_path, more, fits):
+    words = WORDS[:more] if more < 0 else WORDS + [f"word{number}" for number in range(more)]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    if not fits:
+        with pytest.raises(ConfigError, match="words, the model's vocab_size is"):
+            inference.load(str(run), str(tmp_path / "vocab.txt"))
+        return
+    model = inference.load(str(run), str(tmp_path / "vocab.txt"))
+    (found,) = model.fill_mask(masked(1) + " word1", top_k=1000)
+    assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
+
+
+def test_a_cased_model_is_given_its_capitals(run, tmp_path):
+    folder = copy_of(run, tmp_path)
+    words = [word.title() if word in ("cat", "house", "river", "red", "near") else word for word in WORDS]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    with pytest.raises(ConfigError, match="is cased.*Give --do_lower_case=false"):
+        inference.load(str(folder))
+    text = (
+        masked(1)
+        .replace("red", "Red")
+        .replace("house", "House")
+        .replace("near", "Near")
+        .replace("river", "River")
+    )
+    for model in (inference.load(str(folder), do_lower_case=False), _with_setting(folder)):
+        assert model.fill_mask(text)[0][0][0] == "Cat"
+
+
+def _with_setting(folder):
+    (folder / "config.json").write_text(
+        json.dumps({"task": "pretrain", "do_lower_case": False, "model": SIZES})
+    )
+    return inference.load(str(folder))
+
+
+def test_weights_that_are_not_finite_are_refused(checkpoints, tmp_path):
+    folder = copy_of(checkpoints["huggingface"], tmp_path)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    tensors["cls.predictions.bias"][3] = np.nan
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match="NaN or infinite numbers in cls/predictions/output_bias"):
+        inference.load(str(folder)).prepare("fill_mask")
+
+
+def test_a_checkpoint_without_the_head_is_refused(checkpoints, tmp_path):
+    folder = copy_of(checkpoints["huggingface"], tmp_path)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    safetensors.numpy.save_file(
+        {name: tensor for name, tensor in tensors.items() if not name.startswith("cls.")},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(ConfigError, match="has no masked-LM head .* cannot fill masks"):
+        inference.load(str(folder)).prepare("fill_mask")
+
+
+def typed(monkeypatch, capsys, data: bytes, *flags: str):
+    """Runs the command on an input. Returns exit code, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["fill_mask.py", *flags])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+    code = fill_mask.main()
+    return code, *capsys.readouterr()
+
+
+LINES = f"{masked(1)}\n\nno mask\n".encode() + b"caf\xe9 [MASK]\n" + masked(5, 8).encode()
+
+
+def test_lines_are_answered_and_the_wrong_ones_named(run, monkeypatch, capsys):
+    code, out, err = typed(monkeypatch, capsys, LINES, f"--checkpoint={run}", "--top_k=2")
+    assert code == 2 and [line.split()[0] for line in out.splitlines()] == ["cat", "house", "river"]
+    assert all(len(line.split("  ")) == 2 for line in out.splitlines())
+    assert [line.split(": ")[1] for line in err.splitlines()] == [
+        "line 3",
+        "line 4",
+    ] and "not UTF-8 text" in err
+
+
+def test_json_has_an_object_for_each_text(run, monkeypatch, capsys):
+    code, out, _ = typed(monkeypatch, capsys, LINES, f"--checkpoint={run}", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 2 and [sorted(row) for row in found] == [
+        ["masks", "text"],
+        ["error", "text"],
+        ["error", "text"],
+        ["masks", "text"],
+    ]
+    assert [mask[0]["word"] for mask in found[3]["masks"]] == ["house", "river"] and len(
+        found[0]["masks"][0]
+    ) == 5
+
+
+@pytest.mark.parametrize(
+    "probability,text", [(0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")]
+)
+def test_small_probabilities_are_no_zeros(probability, text):
+    assert fill_mask.rounded(probability) == text
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_no_text_is_one_line(run, monkeypatch, capsys, data):
+    with pytest.raises(ConfigError, match="no text on stdin"):
+        typed(monkeypatch, capsys, data, f"--checkpoint={run}")

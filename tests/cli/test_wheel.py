@@ -1,0 +1,75 @@
+"""The wheel, installed in an empty environment, without a network and away from the repository."""
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
+def run(*command, **settings) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, env=environment, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """Returns a function that runs the command `bert` of an installed wheel in an empty folder."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, empty = folder / "source", folder / "empty"
+    for name in ("official", "tf2_bert", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    empty.mkdir()
+    built = run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+    assert built.returncode == 0, built.stderr
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    (wheel,) = folder.glob("*.whl")
+    installed = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel)
+    assert installed.returncode == 0, installed.stderr
+    # What it needs is that of this environment, found after the wheel.
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (packages / "others.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return lambda *arguments: run(python.with_name("bert"), *arguments, cwd=empty)
+
+
+def test_commands_are_shown(bert):
+    done = bert("--help")
+    assert (done.returncode, done.stderr) == (0, "") and "fill-mask" in done.stdout
+
+
+def test_a_shipped_config_and_its_relative_files_are_found(bert):
+    done = bert("train", "--config=quickstart", "--train_batch_size=64", "--plan")
+    assert done.returncode == 0, done.stderr
+    assert "64" in done.stdout
+
+
+def test_data_are_made(bert, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c .\nc b a .\n\nb b a .\na c c .\n" * 20)
+    (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a b c .".split()) + "\n")
+    done = bert(
+        "data",
+        f"--input_files={tmp_path}/text.txt",
+        f"--vocab_file={tmp_path}/vocab.txt",
+        f"--output_dir={tmp_path}/records",
+        "--max-seq-length=16",
+        "--max_predictions_per_seq=3",
+        "--num_workers=1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "records" / "manifest.json").exists()
+
+
+def test_errors_name_the_command(bert):
+    done = bert("convert", "google2nothing", "x")
+    assert done.returncode == 2 and done.stderr.startswith("bert convert: unknown action")

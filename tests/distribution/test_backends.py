@@ -1,0 +1,63 @@
+"""The back ends: each has its row and its module, and nobody else asks which one it is."""
+
+import ast
+
+import pytest
+import tensorflow as tf
+
+from official.config.backends import BACKENDS
+from official.distribution import backends
+from official.distribution import strategy as strategy_lib
+from tests.conftest import ROOT
+
+
+def test_every_back_end_is_a_row_and_a_module():
+    files = {path.stem for path in (ROOT / "official/distribution/backends").glob("*.py")}
+    assert files - {"__init__", "backend"} == set(BACKENDS)
+    for name, traits in BACKENDS.items():
+        assert traits.name == name
+        assert backends._load(name).has_peers == traits.several_processes
+
+
+def test_the_back_end_of_a_strategy(make_config):
+    strategy = strategy_lib.make_strategy(make_config(distribution_strategy="one_device"))
+    assert backends.of_strategy(strategy) is backends._load("one_device")
+    assert strategy_lib.is_chief(strategy) and not strategy_lib.has_peers(strategy)
+    with pytest.raises(TypeError, match="one_device, mirrored"):
+        backends.of_strategy(tf.distribute.get_strategy())
+
+
+@pytest.mark.parametrize(
+    "settings,replicas",
+    [
+        (dict(distribution_strategy="one_device", num_gpus=1), 1),
+        (dict(distribution_strategy="mirrored", num_gpus=0), 1),
+        (dict(distribution_strategy="mirrored", num_gpus=4), 4),
+        (dict(distribution_strategy="mirrored", num_gpus=0, num_virtual_devices=3), 3),
+        (dict(distribution_strategy="tpu", num_tpu_cores=8), 8),
+    ],
+)
+def test_replicas_that_a_run_would_have(make_config, settings, replicas):
+    assert strategy_lib.num_replicas(make_config(**settings)) == replicas
+
+
+# Files in which a back end may be called by its name.
+OF_BACK_ENDS = {ROOT / "official/config/backends.py", *(ROOT / "official/distribution/backends").glob("*.py")}
+
+
+def _asks_for_a_back_end(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        parts = [part for side in sides for part in (side, *getattr(side, "elts", ()))]
+        return any(isinstance(part, ast.Constant) and part.value in BACKENDS for part in parts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+        return ast.unparse(node.args[1]).endswith("Strategy")
+    return False
+
+
+@pytest.mark.parametrize("folder", ["official", "tf2_bert", "scripts", "checkpoints_tools"])
+def test_only_a_back_end_knows_which_one_it_is(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path not in OF_BACK_ENDS:
+            found = [node for node in ast.walk(ast.parse(path.read_text())) if _asks_for_a_back_end(node)]
+            assert not found, f"{path}: {ast.unparse(found[0])}"

@@ -1,0 +1,92 @@
+"""Small files of fine-tuning that can be learned, and configurations of runs on them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from official import config as config_lib
+from tests.conftest import TINY
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"
+    " sky sea sun hat".split()
+)
+COLOURS = ("red", "blue", "green")
+
+
+@pytest.fixture(name="vocab_file")
+def fixture_vocab_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text(
+        "\n".join([*WORDS, *(f"word{number}" for number in range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
+    )
+    return str(path)
+
+
+@pytest.fixture(name="make")
+def fixture_make(tmp_path, vocab_file):
+    """Returns a function that builds a fine-tuning configuration."""
+
+    def make(task: str, model_dir: str = "run", **settings):
+        defaults = dict(
+            task=task,
+            model={**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48},
+            model_dir=str(tmp_path / model_dir),
+            vocab_file=vocab_file,
+            max_seq_length=48,
+            train_batch_size=8,
+            eval_batch_size=8,
+            learning_rate=5e-3,
+            steps_per_loop=5,
+            distribution_strategy="one_device",
+            decay_from="warmup_end",
+            do_eval=True,
+        )
+        return config_lib.build_config([("test", {**defaults, **settings})])
+
+    return make
+
+
+def squad_json(count: int, seed: int, impossible: bool = False) -> dict:
+    """Questions about colours: "what is the box ?" is answered by the colour before the word."""
+    generator = np.random.default_rng(seed)
+    things = ["ball", "box", "sky", "sea", "sun", "hat"]
+    paragraphs = []
+    for number in range(count):
+        chosen = generator.permutation(things)[:3]
+        colours = generator.choice(COLOURS, 3)
+        context = " . ".join(f"the {colour} {thing}" for colour, thing in zip(colours, chosen))
+        absent = impossible and number % 3 == 0
+        thing, colour = (things[0], "") if absent else (chosen[0], colours[0])
+        absent = absent and things[0] not in chosen
+        if not absent and not colour:
+            thing, colour = chosen[0], colours[0]
+        answers = (
+            [] if absent else [{"text": str(colour), "answer_start": context.index(f"{colour} {thing}")}]
+        )
+        question = {"id": f"q{number}", "question": f"what is the {thing} ?", "answers": answers}
+        paragraphs.append(
+            {"context": context, "qas": [question | ({"is_impossible": absent} if impossible else {})]}
+        )
+    return {"version": "v2.0" if impossible else "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(name="squad")
+def fixture_squad(tmp_path, make):
+    """Returns a function that builds a configuration with small SQuAD files."""
+
+    def squad(impossible=False, **settings):
+        for name, seed, count in (("train", 1, 64), ("dev", 2, 20)):
+            (tmp_path / f"{name}.json").write_text(json.dumps(squad_json(count, seed, impossible)))
+        defaults = dict(
+            train_file=str(tmp_path / "train.json"),
+            predict_file=str(tmp_path / "dev.json"),
+            max_query_length=8,
+            num_train_epochs=2,
+            version_2_with_negative=impossible,
+            cache_dir=str(tmp_path / "cache"),
+        )
+        return make("squad", **{**defaults, **settings})
+
+    return squad

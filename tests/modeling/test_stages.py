@@ -1,0 +1,136 @@
+"""The model as a list of stages: it can be cut, and a stage computed again; kinds of blocks."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError, bert_config_from_dict
+from official.config.model import ACTIVATIONS, BertConfig, block_types
+from official.modeling import activations, blocks, stages
+from official.modeling.blocks import bert
+from official.modeling.fine_tuning import SequenceModel, SpanModel
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+from tests.modeling.test_modeling import features, randomised
+
+SIZES = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3})
+HEADS = {
+    "pretrainer": (BertPretrainer, ["pooler", "masked_lm", "next_sentence"]),
+    "span": (SpanModel, ["span"]),
+    "sequence": (lambda config: SequenceModel(config, 3), ["pooler", "classifier"]),
+}
+
+
+@pytest.mark.parametrize("make,heads", HEADS.values(), ids=HEADS)
+def test_the_stages_have_every_weight_that_is_trained(make, heads):
+    model = make(SIZES)
+    found = model.stages()
+    assert [stage.name for stage in found] == ["embeddings", "layer_0", "layer_1", *heads]
+    assert len(model.seeds(tf.constant([1, 2]))) == len(found)
+    names = [variable.name for stage in found for variable in stage.variables]
+    assert set(names) == {variable.name for variable in model.trainable_variables}
+    tied = heads.count("masked_lm")  # the word embeddings are in two stages
+    assert len(names) - len(set(names)) == tied
+
+
+def objective(outputs: dict, names) -> tf.Tensor:
+    return tf.add_n([tf.reduce_sum(tf.sin(outputs[name])) for name in names])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_a_model_cut_between_two_stages_is_the_whole(cut):
+    """As a pipeline runs it: only what crosses the cut, and its gradient, is known to both sides."""
+    model, batch, seed = randomised(BertPretrainer(SIZES)), features(), tf.constant([3, 4])
+    outputs = ("masked_lm_logits", "next_sentence_logits")
+    with tf.GradientTape() as tape:
+        loss = objective(stages.run(model, batch, seed), outputs)
+    expected = tape.gradient(loss, model.trainable_variables)
+
+    found, seeds = model.stages(), model.seeds(seed)
+    crossing = sorted(stages.crossing(found, cut))
+    floats = [name for name in crossing if name != "scores"]
+    with tf.GradientTape() as first:
+        carried = run_stages(found[:cut], seeds[:cut], {}, batch)
+    arrived = {name: tf.identity(carried[name]) for name in crossing}
+    with tf.GradientTape() as second:
+        second.watch([arrived[name] for name in floats])
+        given = run_stages(found[cut:], seeds[cut:], arrived, batch)
+        part = objective(given, [name for name in outputs if name in given])
+    own, back = second.gradient(
+        part, (model.trainable_variables, [arrived[name] for name in floats]), unconnected_gradients="zero"
+    )
+    others = first.gradient(
+        [carried[name] for name in floats], model.trainable_variables, back, unconnected_gradients="zero"
+    )
+    for ours, theirs, whole in zip(own, others, expected):
+        np.testing.assert_allclose(ours + theirs, whole, atol=1e-5, rtol=1e-5)
+
+
+def run_stages(part, seeds, carried: dict, batch: dict) -> dict:
+    """Runs some stages with no more than what they say they take, and returns what they gave."""
+    given = {}
+    for stage, seed in zip(part, seeds):
+        known = {name: {**carried, **given}[name] for name in stage.takes}
+        made = stage.run(stage.weights(), known, batch, seed)
+        assert set(made) == set(stage.gives)
+        given.update(made)
+    return given
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_block_can_be_computed_again_in_the_backward_pass(fused):
+    """Same dropout masks, same bits."""
+    model, batch = randomised(BertPretrainer(SIZES, fused)), features()
+    first, block = model.stages()[:2]
+    carried = first.run(first.weights(), {}, batch, None)
+
+    def run(x, scores, weights, seed):
+        return block.run(weights, {"sequence": x, "scores": scores}, batch, seed)["sequence"]
+
+    found = {}
+    for name, function in (("kept", run), ("again", tf.recompute_grad(run))):
+        with tf.GradientTape() as tape:
+            weights = block.weights()
+            tape.watch(carried["sequence"])
+            output = function(carried["sequence"], carried["scores"], weights, tf.constant([5, 6]))
+            loss = tf.reduce_sum(tf.sin(output))
+        found[name] = [output, *tape.gradient(loss, [carried["sequence"], *tf.nest.flatten(weights)])]
+    for kept, again in zip(found["kept"], found["again"]):
+        np.testing.assert_array_equal(kept, again)
+
+
+def test_a_new_file_is_a_new_kind_of_block(tmp_path, monkeypatch):
+    """The file here stands for official/modeling/blocks/doubled.py."""
+    (tmp_path / "doubled.py").write_text(
+        "from official.modeling.blocks.bert import Block, run as once\n"
+        "def run(weights, x, context, seed, config, ops):\n"
+        "    return once(weights, once(weights, x, context, seed, config, ops), context, seed, config, ops)\n"
+    )
+    monkeypatch.setattr(blocks, "__path__", [*blocks.__path__, str(tmp_path)])
+    model = randomised(BertPretrainer(BertConfig(**TINY, block_type="doubled"), shared=True))
+    plain = BertPretrainer(BertConfig(**TINY))
+    for variable, other in zip(plain.variables, model.variables):
+        variable.assign(other)
+    embeddings, *layers = plain.encoder.stages()[:-1]
+    carried = embeddings.run(embeddings.weights(), {}, features(), None)
+    for layer in [layers[0], layers[0], layers[1], layers[1]]:
+        carried |= layer.run(layer.weights(), carried, features(), None)
+    found = stages.run(model.encoder, features(), None)["sequence"]
+    np.testing.assert_allclose(found, carried["sequence"], atol=1e-5)
+
+
+def test_kinds_of_blocks_are_files():
+    assert "bert" in block_types() and blocks.find("bert") is bert
+    assert all(hasattr(blocks.find(name), part) for name in block_types() for part in ("Block", "run"))
+    with pytest.raises(ConfigError, match="block_type='brt' is unknown. Allowed: bert"):
+        bert_config_from_dict({"vocab_size": 100, "block_type": "brt"}, "model.json")
+
+
+def test_every_activation_has_its_function_and_its_slope():
+    assert set(ACTIVATIONS) == set(activations.ACTIVATIONS)
+    x = tf.constant(np.linspace(-4, 4, 80), tf.float32)  # not 0, where ReLU has no slope
+    for activation in activations.ACTIVATIONS.values():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = activation.function(x)
+        np.testing.assert_allclose(activation.slope(x), tape.gradient(y, x), atol=1e-5)

@@ -1,0 +1,123 @@
+"""The stages of a replica's step, each alone, on a model of one weight."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.optimization import replica_step
+from official.optimization.replica_step import Gradients, Shared
+
+
+class Linear:
+    """The loss of an example is w x, so that a gradient is the sum of the inputs."""
+
+    losses = ("line_loss",)
+    metrics = losses
+    local_epsilon = {"line_loss": 0.0}
+
+    def __init__(self):
+        self.seeds = []
+
+    def weights(self, batch):
+        return {"line_loss": tf.reduce_sum(batch["example_weights"])}
+
+    def loss(self, model, batch, dropout_seed):
+        self.seeds.append(dropout_seed.numpy().tolist() if tf.executing_eagerly() else dropout_seed)
+        total = tf.reduce_sum(model.trainable_variables[0] * batch["x"] * batch["example_weights"])
+        return {"line_loss": (total, self.weights(batch)["line_loss"])}
+
+
+def model() -> types.SimpleNamespace:
+    return types.SimpleNamespace(trainable_variables=[tf.Variable(2.0)])
+
+
+def batch(*inputs: float) -> dict:
+    return {"x": tf.constant(inputs), "example_weights": tf.ones([len(inputs)])}
+
+
+def shared(factor: float = 1.0, scale: float = 1.0) -> Shared:
+    return Shared({"line_loss": tf.constant(factor)}, tf.constant([7, 0, 0]), tf.constant(scale))
+
+
+LOCAL = dict(loss_normalization="local", clip_scope="micro_batch")
+
+
+def test_a_loss_is_divided_by_the_weight_of_the_step_or_of_the_micro_batch(make_config):
+    factors = replica_step.loss_factors(make_config(), Linear(), batch(1.0, 2.0, 3.0, 4.0))
+    assert factors["line_loss"].numpy() == 0.25
+    assert replica_step.loss_factors(make_config(**LOCAL), Linear(), batch(1.0))["line_loss"].numpy() == 1.0
+
+
+@pytest.mark.parametrize(
+    "settings,factor,expected",
+    [
+        ({}, 0.25, 0.25 * 4),  # of the step's mean
+        (dict(loss_normalization="local", clip_scope="none"), 1.0, 4 / 2),  # the micro batch's own mean
+        (dict(**LOCAL, clip_norm=0.5), 1.0, 0.5),
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_the_gradient_of_a_micro_batch(make_config, settings, factor, expected, scale):
+    config = make_config(**settings)
+    gradients, terms = replica_step.micro_batch_gradients(
+        config, Linear(), model(), batch(1.0, 3.0), shared(factor, scale)
+    )
+    left = 1.0 if config.clip_scope == "micro_batch" else scale  # clipping has unscaled it
+    assert gradients[0].numpy() == pytest.approx(expected * left)
+    assert terms.numpy().tolist() == [8.0, 2.0]
+
+
+def test_micro_batches_are_added_up_and_each_has_a_seed_of_its_own(make_config):
+    objective = Linear()
+    gradients, terms = replica_step.sum_micro_batches(
+        make_config(), objective, model(), 2, batch(1.0, 2.0, 3.0, 4.0), shared(0.25)
+    )
+    assert gradients[0].numpy() == 2.5 and terms.numpy().tolist() == [20.0, 4.0]
+    assert objective.seeds == [[7, 0, 0, 0], [7, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "settings,divisor",
+    [
+        ({}, 8.0),
+        (dict(loss_normalization="local", clip_scope="none"), 8.0 * 4),
+        (LOCAL, 4.0),
+    ],
+)
+def test_what_is_left_to_divide_by(make_config, settings, divisor):
+    gradients = replica_step.unscale(make_config(**settings), [tf.constant(1.0)], tf.constant(8.0), 4)
+    assert (
+        float(gradients.divisor) == divisor and gradients.tensors[0].numpy() == 1.0
+    )  # nothing is divided yet
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_replicas_are_added_up(make_config, explicit):
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
+    )
+    config = make_config(explicit_allreduce=explicit)
+
+    def replica():
+        number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+        given = Gradients([number + 1.0, tf.fill([2], number + 1.0)], 4.0)
+        return replica_step.reduce_across_replicas(config, given, number * tf.ones([2]))
+
+    gradients, sums = tf.function(lambda: strategy.run(replica), autograph=False)()
+    for value in strategy.experimental_local_results(gradients.tensors[1]):
+        assert value.numpy().tolist() == [3.0, 3.0]
+    assert strategy.experimental_local_results(sums)[1].numpy().tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("scope,factor", [("global", 0.5 / 5 / 2), ("none", 1 / 2)])
+def test_clipping_takes_the_norm_of_the_true_gradient(make_config, scope, factor):
+    gradients = Gradients([tf.constant([6.0, 0.0]), tf.constant(8.0)], tf.constant(2.0))  # 3, 4: a norm of 5
+    ours, norm = replica_step.clip(make_config(clip_scope=scope, clip_norm=0.5), gradients)
+    assert norm.numpy() == 5.0 and float(ours) == pytest.approx(factor)
+
+
+def test_a_norm_that_is_not_finite_is_not_clipped_away(make_config):
+    factor, norm = replica_step.clip(make_config(), Gradients([tf.constant(np.inf)], 1.0))
+    assert np.isinf(norm) and np.isnan(factor)

@@ -1,0 +1,68 @@
+"""The wheel in an empty environment, with the newest versions that setup.py allows."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+IMPORTS = (
+    "import official, tensorflow_text, scipy.stats, sklearn.metrics, matplotlib, safetensors, blingfire,"
+    " tf2_bert.bert_benchmark"
+)
+STEPS = """
+--config=quickstart --input_files= --eval_files= --vocab_file= --use_synthetic_data --model_dir=run
+--max_seq_length=32 --max_predictions_per_seq=5 --train_batch_size=4 --num_steps_per_epoch=2
+--num_train_epochs=1 --steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8
+--stop_threshold=
+""".split()
+
+
+def run(*command, **settings) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **settings
+    )
+
+
+def build(pip: tuple, folder: pathlib.Path) -> pathlib.Path:
+    """Builds the wheel from a copy of what it is made of, and returns its path."""
+    source = folder / "source"
+    for name in ("official", "tf2_bert", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    done = run(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (wheel,) = (folder / "wheels").glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_a_fresh_environment_works(tmp_path):
+    """Without constraints, over the newest setuptools, from an empty folder."""
+    python, empty = tmp_path / "venv" / "bin" / "python", tmp_path / "empty"
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    empty.mkdir()
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    newest = run(*pip, "install", "--upgrade", "setuptools")
+    if newest.returncode:
+        pytest.skip(f"no package index: {newest.stderr.strip().splitlines()[-1:]}")
+    bert = python.with_name("bert")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BERT_STACK")
+    }
+    for command in (
+        (*pip, "install", build(pip, tmp_path)),
+        (*pip, "check"),
+        (python, "-c", IMPORTS),
+        (bert, "--help"),
+        (bert, "plan", "--config=quickstart"),
+        (bert, "train", *STEPS),
+    ):
+        done = run(*command, cwd=empty, env=environment)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr

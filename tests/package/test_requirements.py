@@ -1,0 +1,143 @@
+"""setup.py asks for what the code imports, in versions that work, for both stacks."""
+
+import importlib.metadata
+import re
+import runpy
+import sys
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+
+from tests.conftest import ROOT
+from tests.test_architecture import imported_modules
+
+OWN = {"official", "tf2_bert", "checkpoints_tools", "train"}
+
+
+STACKS = {"tf215": ("3.10", "3.11"), "modern": ("3.12", "3.13")}  # and the Pythons that take it by themselves
+
+
+@pytest.fixture
+def settings_of(monkeypatch):
+    """Returns a function: what setup.py hands to setuptools for a stack, or without one."""
+
+    def settings(stack: str = "") -> dict:
+        found = {}
+        monkeypatch.setenv("BERT_STACK", stack)
+        monkeypatch.setattr(setuptools, "setup", found.update)
+        monkeypatch.chdir(ROOT)
+        runpy.run_path("setup.py")
+        return found
+
+    return settings
+
+
+@pytest.fixture
+def settings(settings_of) -> dict:
+    return settings_of()
+
+
+def pinned(stack: str) -> dict[str, str]:
+    """Returns {package: version} of a stack's constraints."""
+    lines = (ROOT / "constraints" / f"{stack}.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def all_requirements(settings: dict) -> list[str]:
+    """Returns those of the package, then those of its extras."""
+    extras = settings["extras_require"].values()
+    return [*settings["install_requires"], *(text for extra in extras for text in extra)]
+
+
+def requirements(settings: dict) -> dict[str, Requirement]:
+    """Returns {name: requirement} of the package and its extras."""
+    texts = reversed(all_requirements(settings))
+    return {
+        canonical(requirement.name): requirement for requirement in map(Requirement, texts)
+    }  # the package's own win
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def python_files(folders: list[str]) -> list:
+    return [
+        ROOT / "train.py",
+        *(
+            path
+            for folder in folders
+            for path in sorted((ROOT / folder).rglob("*.py"))
+            if "peer_programs" not in path.parts
+        ),
+    ]
+
+
+def test_all_that_is_imported_is_asked_for(settings):
+    asked, providers = requirements(settings), importlib.metadata.packages_distributions()
+    scripts = {path.stem for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).iterdir()}
+    missing = set()
+    for path in python_files(["official", "tf2_bert", "scripts", "checkpoints_tools"]):
+        modules = (
+            {name.split(".")[0] for name in imported_modules(path)} - OWN - scripts - sys.stdlib_module_names
+        )
+        missing |= {
+            (str(path.relative_to(ROOT)), name)
+            for name in modules
+            if not set(map(canonical, providers.get(name, [name]))) & set(asked)
+        }
+    assert not missing
+
+
+def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
+    assert {package.split(".")[0] for package in settings["packages"]} == {"official", "tf2_bert"}
+    for path in python_files(["official", "tf2_bert"])[1:]:
+        assert not {name.split(".")[0] for name in imported_modules(path)} & {
+            "scripts",
+            "installed",
+            "checkpoints_tools",
+            "train",
+        }, path
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_tested_versions_are_among_those_asked_for(settings_of, stack):
+    settings, versions = settings_of(stack), pinned(stack)
+    for requirement in map(Requirement, all_requirements(settings)):
+        version = versions[canonical(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} and {version}"
+
+
+def test_python_chooses_the_stack(settings_of):
+    markers = [Requirement(text) for text in settings_of()["install_requires"]]
+    for stack, pythons in STACKS.items():
+        for python in pythons:
+            chosen = [
+                Requirement(text.split(";")[0])
+                for text, each in zip(settings_of()["install_requires"], markers)
+                if each.marker is None or each.marker.evaluate({"python_version": python})
+            ]
+            assert chosen == [Requirement(text) for text in settings_of(stack)["install_requires"]]
+
+
+def test_a_stack_that_there_is_not(settings_of):
+    with pytest.raises(SystemExit, match="BERT_STACK=newest is not one of tf215, modern"):
+        settings_of("newest")
+
+
+def test_tf215_has_addons_and_pkg_resources_and_modern_neither(settings_of):
+    """tensorflow-hub, which tensorflow-text 2.15 needs, imports pkg_resources and does not ask for it;
+    setuptools has it up to 80."""
+    old, new = (requirements(settings_of(stack)) for stack in STACKS)
+    assert "tensorflow-addons" in old and "tensorflow-addons" not in new and "tf-keras" in new
+    assert old["setuptools"].specifier.contains("80.9.0") and not old["setuptools"].specifier.contains(
+        "81.0.0"
+    )
+
+
+def test_what_the_benchmark_driver_imports_fits_beside_tensorflow():
+    """Its report needs google.cloud.bigquery, its process information psutil, and both a protobuf that
+    TensorFlow 2.15 takes."""
+    assert {"psutil", "google-cloud-bigquery"} <= pinned("tf215").keys() & pinned("modern").keys()
+    assert pinned("tf215")["protobuf"].startswith("4.")

@@ -1,0 +1,141 @@
+"""What listens to a run hears of all of it, in order; what it hears is counted in sequences."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.distribution.batch_plan import BatchPlan
+from official.reporting.observer import Observer
+from official.tasks import TASKS
+from official.training import evaluation, feeding, listeners, runner
+from official.training.loop import Loop
+from tests.training.test_training import make_loop
+
+
+class Recorder(Observer):
+    """Notes the name and the arguments of every event."""
+
+    def __init__(self):
+        self.events = []
+
+    def __getattribute__(self, name):
+        if not (name.startswith("on_") or name == "close"):
+            return super().__getattribute__(name)
+        return lambda *arguments: self.events.append((name, *arguments))
+
+    @property
+    def names(self) -> list[str]:
+        return [event[0] for event in self.events]
+
+    def arguments(self, name: str) -> list[tuple]:
+        return [event[1:] for event in self.events if event[0] == name]
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Returns an observer that hears of every run of the test."""
+    found, original = Recorder(), listeners.of_state
+    monkeypatch.setattr(listeners, "of_state", lambda *arguments: [*original(*arguments), found])
+    return found
+
+
+SMALL = dict(model=dict(num_hidden_layers=1), steps_per_loop=5, num_steps_per_epoch=10)
+
+
+def run(config):
+    return runner.run(config, TASKS["pretrain"])
+
+
+def test_the_events_of_a_run_in_order(make_config, recorder):
+    run(make_config(**SMALL, do_eval=True, num_eval_samples=12, steps_between_eval=10))
+    of_interval = ["on_training", "on_steps", "on_interval"]
+    evaluation_events = ["on_evaluation_start", "on_evaluation_stop", "on_evaluation"]
+    expected = ["on_start", "on_training", "on_first_step", *of_interval[1:], "on_checkpoint", *of_interval]
+    expected += ["on_checkpoint", *evaluation_events, "on_end", "on_result", "close"]
+    calls_joined = [
+        name
+        for before, name in zip(["", *recorder.names], recorder.names)
+        if not name == before == "on_steps"
+    ]
+    assert calls_joined == expected
+    (start,), (end,) = recorder.arguments("on_start")[0], recorder.arguments("on_end")[0]
+    assert (start.step, start.samples, start.last_step) == (0, 0, 10)
+    assert (end.status, end.step, end.samples) == ("finished", 10, 80)
+    assert recorder.arguments("on_training") == [(0, 0, 80), (5, 40, 40)]
+    (outcome,) = recorder.arguments("on_evaluation")[0]
+    assert (outcome.step, outcome.samples, outcome.sequences) == (10, 80, 16)  # whole batches of random ones
+    assert recorder.arguments("on_result")[0][0] == "finished"
+
+
+def test_an_observer_that_fails_keeps_the_end_from_nobody(make_config, recorder, monkeypatch):
+    def fail(*_):
+        raise OSError("disk")
+
+    monkeypatch.setattr(listeners.MetricsWriter, "on_end", fail)
+    monkeypatch.setattr(listeners.TensorBoard, "close", fail)
+    with pytest.raises(Exception, match="disk"):
+        run(make_config(**SMALL))
+    assert recorder.names[-2:] == ["on_end", "close"]
+
+
+def test_an_error_ends_the_training_as_failed(make_config, recorder, monkeypatch):
+    def fail(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_config(**SMALL))
+    assert (
+        recorder.names[-2:] == ["on_end", "close"] and recorder.arguments("on_end")[0][0].status == "failed"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Rows are not sequences
+
+
+def test_counters_and_speed_are_of_sequences(make_config):
+    """Each row counts as two sequences here."""
+    config, heard = make_config(**SMALL), Recorder()
+    plan = BatchPlan(1, 1, config.train_batch_size, config.eval_batch_size, sequences_per_row=2.0)
+    loop = make_loop(config, [heard], plan)
+    iterator = loop._train_iterator()
+    values = loop._train(iterator)
+    assert loop.state.samples_done == values["samples"] == 2 * 8 * 5
+    assert heard.arguments("on_training") == [(0, 0, 2 * 8 * 10)]
+    sequences, secs = loop.outcome.loop_rates[0]
+    assert sequences == 80 and values["sequences_per_sec"] == pytest.approx(80 / secs)
+
+
+def test_the_input_pipeline_is_asked_for_rows_and_told_of_sequences():
+    asked = []
+
+    class Task:
+        def train_dataset(self, *arguments):
+            asked.append(arguments)
+            return tf.data.Dataset.range(1)
+
+    plan = BatchPlan(2, 1, 8, 8, sequences_per_row=2.5)
+    assert plan.sequences_per_step == 20
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    feeding.training_batches(Task(), plan, samples_done=60, strategy=strategy)
+    assert asked == [(8, 4, 60, 0, 1)]  # rows of all replicas, of one; sequences; this host
+
+
+def test_outputs_of_several_sequences_a_row_are_put_in_the_order_of_sequences():
+    parts = [
+        {"rows": np.array([[3, 0], [1, -1]]), "logits": np.array([[[30], [0]], [[10], [99]]])},
+        {"rows": np.array([[2, -1], [-1, -1]]), "logits": np.array([[[20], [99]], [[99], [99]]])},
+    ]
+    assert evaluation.in_order(parts)["logits"].tolist() == [[0], [10], [20], [30]]
+
+
+def test_an_evaluation_counts_sequences_by_their_weights(make_config, record_files):
+    heard = Recorder()
+    files = record_files(files=3, records=7)
+    loop = make_loop(make_config(**SMALL, input_files=files, do_eval=True, num_eval_samples=21), [heard])
+    loop.evaluate()
+    assert heard.arguments("on_evaluation")[0][0].sequences == 21
+    assert dataclasses.is_dataclass(heard.arguments("on_evaluation")[0][0])
