@@ -1,7 +1,7 @@
 """Packing by putting one length after the other, long ones first, into packs that are still open.
 
-All sequences of a length are placed at once and packs of the same lengths are one kind: the work depends on the
-number of lengths and kinds, not on the number of sequences. Source: Krell et al. 2021, arXiv 2107.02027.
+All sequences of a length are placed at once and packs of the same lengths are one kind: the work depends on
+the number of lengths and kinds, not on the number of sequences. Source: Krell et al. 2021, arXiv 2107.02027.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def shortest_pack_first(histogram: Histogram, depth: int | None = None) -> Packi
 
 
 def longest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """LPFHP: a sequence goes into the fullest open pack that it fits into; where it fits into none, a new pack
-    takes as many of its length as it can.
+    """LPFHP: a sequence goes into the fullest open pack that it fits into; where it fits into none, a new
+    pack takes as many of its length as it can.
 
     Args: as of `shortest_pack_first`.
     """
@@ -86,7 +86,9 @@ def _pack(
 
 
 def _open_new(length: int, left: int, most: int, put: Callable[[tuple[int, ...], int], None]) -> int:
-    """Opens packs of one length, with `most` sequences each where there are so many; returns the sequences placed."""
+    """Opens packs of one length, with `most` sequences each where there are so many; returns the sequences
+    placed.
+    """
     repeated = min(most, left)
     count = left // repeated
     put((length,) * repeated, count)

@@ -1,7 +1,7 @@
 """Packing by least squares: how many packs of each kind come nearest to the histogram.
 
-Kinds are all ways to fill a row with at most three lengths. Source: Krell et al. 2021, arXiv 2107.02027, sections
-on NNLSHP and its extended form.
+Kinds are all ways to fill a row with at most three lengths. Source: Krell et al. 2021, arXiv 2107.02027,
+sections on NNLSHP and its extended form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _PARTS = 3
 
 
 def nonnegative_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind of pack.
+    """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind
+    of pack.
 
     x is rounded; what is left over is packed as by LPFHP, and places too many stay empty.
 
@@ -34,8 +35,8 @@ def nonnegative_least_squares(histogram: Histogram, depth: int | None = None) ->
 
 
 def extended_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """ENNLSHP: as NNLSHP, with a variable for the empty places of each length, r >= 0: A x - r = h, weighted 1e6, and w r
-    small. No sequence is left over but for rounding.
+    """ENNLSHP: as NNLSHP, with a variable for the empty places of each length, r >= 0: A x - r = h, weighted
+    1e6, and w r small. No sequence is left over but for rounding.
 
     Args: as of `nonnegative_least_squares`.
     """
@@ -51,7 +52,9 @@ def _weights(row_length: int) -> np.ndarray:
 
 
 def _kinds(row_length: int, depth: int | None) -> np.ndarray:
-    """Returns all ways to fill a row with one to three lengths, int32 [K, 3], long ones first; 0 where there is none."""
+    """Returns all ways to fill a row with one to three lengths, int32 [K, 3], long ones first; 0 where there
+    is none.
+    """
     first, second = np.meshgrid(np.arange(row_length + 1), np.arange(row_length + 1), indexing="ij")
     third = row_length - first - second
     kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
@@ -61,10 +64,11 @@ def _kinds(row_length: int, depth: int | None) -> np.ndarray:
 def _solve(
     kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, with_empty_places: bool = False
 ) -> np.ndarray:
-    """Returns x >= 0 that minimises |w (A x - h)|, or |1e6 (A x - r - h)|^2 + |w r|^2 with x and r side by side.
+    """Returns x >= 0 that minimises |w (A x - h)|, or |1e6 (A x - r - h)|^2 + |w r|^2 with x and r side by
+    side.
 
-    The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients are
-    sums of three numbers; the Cholesky factor of the columns in use grows by a row as one comes in.
+    The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients
+    are sums of three numbers; the Cholesky factor of the columns in use grows by a row as one comes in.
     """
     lengths = len(counts)
     rows, values, target = _columns(kinds, counts, weights, with_empty_places)
@@ -159,8 +163,8 @@ class _Factor:
 
 
 def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
-    """Moves x to the least-squares solution of the columns in use, or as far as all stay positive; columns that reach
-    0 go out."""
+    """Moves x to the least-squares solution of the columns in use, or as far as all stay positive; columns
+    that reach 0 go out."""
     while True:
         wanted = factor.solution(target)
         current = x[factor.columns]
