@@ -185,7 +185,7 @@ def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
 def _rounded(histogram: Histogram, kinds: np.ndarray, x: np.ndarray, depth: int | None) -> PackingPlan:
     """Returns whole packs: places too many are taken out, sequences left over are packed among themselves."""
     numbers = np.rint(x).astype(np.int64)
-    packs = [[tuple(int(n) for n in kinds[i] if n), int(numbers[i])] for i in np.flatnonzero(numbers)]
+    packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
     places = np.zeros_like(histogram.counts)
     for lengths, count in packs:
         for length in lengths:
