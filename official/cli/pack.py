@@ -1,7 +1,7 @@
 """Packs several sequences into a row: records of any of our formats to packed records.
 
-  bert pack --input_files='records/*.tfrecord' --output_dir=packed --algorithm=lpfhp
-  bert pack --histogram=lengths.json --algorithm=nnlshp --report=plan.json
+  bert pack --input_files='records/*.tfrecord' --output_dir=packed
+  bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
 
 Each sequence is in exactly one row. The same input and flags make the same files; the same command goes on
 with what an interrupted one has left.
@@ -25,9 +25,9 @@ def make_parser() -> command_line.Parser:
     add("--histogram", help=histogram)
     algorithm = (
         "spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp: least"
-        " squares over all ways to fill a row with up to 3 lengths."
+        " squares over all ways to fill a row with up to 3 lengths; the best for 3, lpfhp for more."
     )
-    add("--algorithm", choices=ALGORITHMS, default="lpfhp", help=algorithm)
+    add("--algorithm", choices=ALGORITHMS, default="nnlshp", help=algorithm)
     add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
     add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
     add("--num_workers", type=int, help="Processes; the records do not depend on it. Unset: one per core.")
@@ -52,25 +52,25 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def plan_only(flags: argparse.Namespace) -> tuple[dict, list[int]]:
-    """Returns the numbers of a plan, and the counts of its lengths."""
+def plan_only(flags: argparse.Namespace) -> dict:
+    """Returns the numbers of a plan."""
     from official.data.packing import algorithms
 
     histogram = algorithms.read_histogram(flags.histogram)
     planned = algorithms.make_plan(histogram, flags.algorithm, flags.max_sequences_per_pack)
-    return algorithms.describe(histogram, planned), histogram.counts.tolist()
+    return algorithms.describe(histogram, planned)
 
 
-def pack(flags: argparse.Namespace) -> tuple[dict, list[int]]:
-    """Writes the packed records; returns the numbers of the plan with those of the files, and the counts."""
+def pack(flags: argparse.Namespace) -> dict:
+    """Writes the packed records; returns the numbers of the plan with those of the files."""
     from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
 
     given = {name: getattr(flags, name) for name in creation.Job.__dataclass_fields__}
-    manifest, histogram = creation.pack_records(creation.Job(**given))
+    manifest = creation.pack_records(creation.Job(**given))
     names = ("packs", "sequences", "split_packs", "efficiency", "speedup", "sequences_per_pack")
     numbers = {**manifest["plan"], **{name: manifest[name] for name in names}}
     numbers["padding_after"] = 1 - manifest["efficiency"]
-    return numbers, histogram.counts.tolist()
+    return numbers
 
 
 def describe(numbers: dict) -> str:
@@ -84,8 +84,8 @@ def describe(numbers: dict) -> str:
     return text.format(**numbers)
 
 
-def draw(numbers: dict, counts: list[int], path: str) -> None:
-    """Draws the lengths of the sequences, and how full rows are before and after."""
+def draw(numbers: dict, path: str) -> None:
+    """Draws the tokens of the sequences and of the planned rows, and the padding before and after."""
     import numpy as np
 
     from official.reporting import palette, plots
@@ -93,28 +93,29 @@ def draw(numbers: dict, counts: list[int], path: str) -> None:
     with plots.style():
         figure = plots.new_figure(8, 3.6)
         lengths, shares = figure.subplots(1, 2, width_ratios=[3, 2])
-        edges = np.linspace(0.5, len(counts) - 0.5, min(len(counts) - 1, 64) + 1)
-        places = np.arange(len(counts))
-        lengths.hist(places, edges.tolist(), weights=np.array(counts) / sum(counts), color=palette.COLORS[0])
-        plots.write_head(lengths, "Tokens of a sequence", "share of the sequences")
+        drawn = {"lengths": "a sequence", "tokens_of_rows": "a packed row"}
+        for (name, label), color in zip(drawn.items(), palette.COLORS):
+            counts = np.array(numbers[name])
+            bins = min(len(counts) - 1, 64)
+            found, edges = np.histogram(np.arange(len(counts)), bins, weights=counts / counts.sum())
+            lengths.stairs(found, edges, fill=name == "lengths", color=color, label=f"tokens of {label}")
+        plots.write_head(lengths, "Before and after", "share of the sequences, share of the rows")
         lengths.set_xlabel("tokens")
+        lengths.legend(frameon=False, loc="upper center")
         padding = [numbers["padding_before"], numbers["padding_after"]]
-        names = ["one a row", "packed"]
-        shares.bar(names, [1 - share for share in padding], color=palette.COLORS[0])
-        shares.bar(names, padding, bottom=[1 - share for share in padding], color=palette.COLORS[1])
-        for place, share in enumerate(padding):
-            shares.annotate(f"{share:.1%} padding", (place, 1), ha="center", va="bottom")
-        plots.write_head(shares, "Places of a row", "tokens and padding")
-        shares.set_ylim(0, 1.15)
+        bars = shares.bar(["one a row", "packed"], padding, color=palette.COLORS[:2])
+        shares.bar_label(bars, [f"{share:.1%}" for share in padding])
+        plots.write_head(shares, "Padding", "share of the places of a row")
+        shares.set_ylim(0, 1.1 * max(*padding, 0.01))
         figure.tight_layout()
         outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
 
 
 def main() -> None:
     flags = parse_flags()
-    numbers, counts = (plan_only if flags.histogram else pack)(flags)
+    numbers = (plan_only if flags.histogram else pack)(flags)
     print(describe(numbers))
     if flags.report:
         outputs.write_json(flags.report, {"algorithm": flags.algorithm, **numbers})
     if flags.picture:
-        draw(numbers, counts, flags.picture)
+        draw(numbers, flags.picture)

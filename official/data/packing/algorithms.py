@@ -71,7 +71,8 @@ def read_histogram(path: str) -> Histogram:
 
 
 def describe(histogram: Histogram, planned: Planned) -> dict:
-    """Returns the numbers of a plan, for reports: shares are 0 to 1."""
+    """Returns the numbers of a plan, for reports. Shares are 0 to 1; `lengths` counts the sequences with 0, 1,
+    2, .. tokens, `tokens_of_rows` the rows."""
     plan, before = planned.plan, histogram.tokens / (histogram.sequences * histogram.max_length)
     return {
         "packs": plan.rows,
@@ -86,4 +87,6 @@ def describe(histogram: Histogram, planned: Planned) -> dict:
         "padding_before": 1 - before,
         "padding_after": 1 - plan.efficiency,
         "secs": planned.secs,
+        "lengths": histogram.counts.tolist(),
+        "tokens_of_rows": plan.tokens_of_rows().tolist(),
     }

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import glob
 import os
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class Job:
 
     input_files: str
     output_dir: str
-    algorithm: str = "lpfhp"
+    algorithm: str = "nnlshp"
     max_sequences_per_pack: int = 3
     random_seed: int = 12345
     num_workers: int | None = None
@@ -52,19 +51,12 @@ class Job:
         return flags
 
 
-class Packed(NamedTuple):
-    """A job that is done: its manifest, and the histogram of the lengths."""
-
-    manifest: dict
-    histogram: Histogram
-
-
 def sequences_per_pack(algorithm: str, most: int) -> int:
     """Returns how many sequences a row of the records has room for."""
     return min(most, _MOST_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
 
 
-def pack_records(job: Job) -> Packed:
+def pack_records(job: Job) -> dict:
     """Writes the packed records and the manifest of a job, or what an interrupted call has left to do;
     nothing where all is done.
 
@@ -80,7 +72,7 @@ def pack_records(job: Job) -> Packed:
         with finished_jobs.unfinished_folder(job.output_dir, identity, job.overwrite) as folder:
             _remove_earlier(job)
             manifest = finished_jobs.write_manifest(job.output_dir, identity, _make(job, folder, paths))
-    return Packed(manifest, Histogram(np.array(manifest["lengths"], np.int64)))
+    return manifest
 
 
 def _check(job: Job) -> None:
@@ -144,14 +136,12 @@ def _make(job: Job, folder: str, paths: list[str]) -> dict:
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
     for path in {*_shards_in(job.output_dir)} - made:
         os.remove(path)  # of a job that was thrown away
-    return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned)) | {
-        "lengths": histogram.counts.tolist()
-    }
+    return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned))
 
 
 def _planned(path: str, histogram: Histogram, algorithm: str, depth: int) -> algorithms.Planned:
-    """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted: that
-    of least squares may be another one on another machine."""
+    """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
+    that of least squares may be another one on another machine."""
     done = unfinished.read_done(path)
     if done:
         packs = {tuple(lengths): count for lengths, count in done["packs"]}

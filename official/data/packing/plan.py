@@ -85,6 +85,13 @@ class PackingPlan:
         """Sequences of a row, at most."""
         return max(map(len, self.packs), default=0)
 
+    def tokens_of_rows(self) -> np.ndarray:
+        """Counts the rows by their tokens, int64 [row_length + 1]."""
+        counts = np.zeros(self.row_length + 1, np.int64)
+        for lengths, count in self.packs.items():
+            counts[sum(lengths)] += count
+        return counts
+
     def histogram(self) -> Histogram:
         """Counts the lengths of the sequences that are in the packs."""
         counts = np.zeros(self.row_length + 1, np.int64)

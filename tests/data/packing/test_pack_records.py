@@ -62,13 +62,13 @@ def plain(tmp_path) -> str:
 @pytest.mark.parametrize("kind", ["plain", "compact", "packed"])
 def test_every_sequence_is_in_exactly_one_row(tmp_path, kind):
     source, output = make_input(tmp_path / "records", kind), str(tmp_path / "out")
-    made = creation.pack_records(creation.Job(source, output, num_shards=3))
+    manifest = creation.pack_records(creation.Job(source, output, num_shards=3))
     assert sequences(output) == sequences(source)
-    manifest, summary = made.manifest, inspection.summarize(sorted(glob.glob(f"{output}/*.tfrecord")), None)
+    summary = inspection.summarize(sorted(glob.glob(f"{output}/*.tfrecord")), None)
     assert (summary.records, summary.rows) == (manifest["sequences"], manifest["packs"])
     assert summary.records == FILES * SEQUENCES and manifest["speedup"] > 1.2
     assert summary.tokens / (summary.rows * LENGTH) == pytest.approx(manifest["efficiency"])
-    assert summary.lengths.tolist() == made.histogram.counts.tolist()
+    assert summary.lengths.tolist() == manifest["plan"]["lengths"]
 
 
 def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch):
@@ -134,7 +134,7 @@ def test_split_rows_are_written_and_counted(tmp_path):
     count = np.full(30, 4)
     examples = Examples(ids, count + 2, count - 1, positions, positions, count, count > 4)
     write_records(tmp_path / "a.tfrecord", record_formats.encode(examples, "plain"))
-    made = creation.pack_records(creation.Job(str(tmp_path / "a.tfrecord"), str(tmp_path / "out"))).manifest
+    made = creation.pack_records(creation.Job(str(tmp_path / "a.tfrecord"), str(tmp_path / "out"), "lpfhp"))
     assert (made["plan"]["packs"], made["packs"], made["split_packs"], made["sequences"]) == (10, 30, 20, 30)
     assert made["speedup"] == 1 and made["plan"]["speedup"] == 3
     assert sum(sequences(str(tmp_path / "out")).values()) == 30
