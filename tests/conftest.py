@@ -1,4 +1,4 @@
-"""Shared by all tests: eight logical CPUs (they can be made once in a process), small models, records made on the spot."""
+"""Shared by all tests: eight logical CPUs (made once in a process), small models, records."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""BERT's forward pass and losses in NumPy float64, written from the paper and Google's variable names: the oracle."""
+"""BERT's forward pass and losses in NumPy float64, from the paper, with Google's names: the oracle."""
 
 import numpy as np
 from scipy import special

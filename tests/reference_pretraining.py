@@ -1,6 +1,6 @@
-"""The published rules for pairs and masks, sentence by sentence and token by token: what the vectorised ones are compared with.
+"""The published rules for pairs and masks, sentence by sentence and token by token: the oracle of ours.
 
-Source: google-research/bert, `create_pretraining_data.py`, as described by its paper and README; written anew.
+Source: google-research/bert, `create_pretraining_data.py`, as described by its paper and README.
 """
 
 import random

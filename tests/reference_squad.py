@@ -1,4 +1,5 @@
-"""The published rules of SQuAD's features and answers, one question, window and token after the other: what the fast ones are compared with.
+"""The published rules of SQuAD's features and answers, one question, window and token after the other: the
+oracle of the fast ones.
 
 Written from the description of run_squad.py. Source: https://github.com/google-research/bert/blob/master/run_squad.py
 """

@@ -2,8 +2,8 @@
 
     python torch_bert.py FOLDER BATCH.npz OUT.npz float32|float64
 
-Writes sequence and pooled output of the encoder and all hidden states; where the batch has labels also loss, logits of both
-pre-training heads, and the gradient of every parameter as `gradient/NAME`.
+Writes sequence and pooled output of the encoder and all hidden states; where the batch has labels also loss,
+logits of both pre-training heads, and the gradient of every parameter as `gradient/NAME`.
 """
 
 import sys

@@ -1,6 +1,8 @@
-"""Loads a folder with transformers' AutoModel* and AutoTokenizer, and prints what they make of it: run by test_transformers.py.
+"""Loads a folder with transformers' AutoModel* and AutoTokenizer, and prints what they make of it.
 
-python tests/transformers_program.py FOLDER CLASS < texts   (a JSON array of texts; the last line of stdout is a JSON object)
+python tests/transformers_program.py FOLDER CLASS < texts
+
+Run by test_transformers.py. `texts` is a JSON array; the last line of stdout is a JSON object.
 """
 
 import json

@@ -14,6 +14,7 @@ import itertools
 import logging as standard_logging
 import math
 import os
+import pathlib
 import shlex
 import sys
 import time
@@ -132,7 +133,7 @@ class BertPretrainingBenchmark(tf.test.Benchmark):
     def _config(self, method: str) -> Config:
         """Returns the configuration of a method. Raises ConfigError."""
         # Without its ending the path cannot be taken for a file of settings in JSON.
-        settings = flags.read_config(os.path.join(REPOSITORY, FLAGFILES[method].removesuffix(".flags")))
+        settings = flags.read_config(pathlib.PurePath(FLAGFILES[method]).stem)
         if "model_dir" in self._default_flags:
             raise ConfigError(
                 f"default_flags: model_dir={self._default_flags['model_dir']}, but a benchmark makes a folder"

@@ -19,14 +19,26 @@ _DEFINE: dict[type, Any] = {
 }
 
 
-def _optional(parser: flags.ArgumentParser) -> flags.ArgumentParser:
-    """Returns a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
-    parse = parser.parse
-    parser.parse = lambda argument: None if argument == "" else parse(argument)  # type: ignore[method-assign]
-    return parser
+class _Optional:
+    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument == "" else super().parse(argument)  # type: ignore[misc]
 
 
-_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
+class _OptionalInteger(_Optional, flags.IntegerParser):
+    pass
+
+
+class _OptionalFloat(_Optional, flags.FloatParser):
+    pass
+
+
+class _OptionalBoolean(_Optional, flags.BooleanParser):
+    pass
+
+
+_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: _OptionalInteger, float: _OptionalFloat}
 
 
 class HelpRequested(Exception):
@@ -87,10 +99,10 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_optional(_OPTIONAL[field.type]()), field.name, None, field.help, flag_values=values)
+            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
         elif field.default is None and field.type is bool:
             flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _optional(flags.BooleanParser())
+            flag.parser = _OptionalBoolean()
             flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
@@ -126,7 +138,7 @@ def _given(values: flags.FlagValues) -> dict:
 def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
     path = configs.find(name)
-    if name.endswith(".json") or os.path.exists(path):
+    if name.endswith(".json") or os.path.isfile(path):
         return config_lib.read_json(path, "config")
     values = _define()
     values([_PROGRAM, *_expanded([f"--flagfile={configs.locate(name)}"], values)])

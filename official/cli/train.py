@@ -14,15 +14,18 @@ import os
 import shlex
 import sys
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from absl import logging
 
 import official
 from official.cli import command_line, flags
-from official.config import ConfigError
+from official.config import Config, ConfigError
 from official.io import quiet, signals
 from official.io.errors import PeerError, report_error
+
+if TYPE_CHECKING:  # it loads TensorFlow
+    from official.reporting.result import TrainResult
 
 
 def start() -> NoReturn:
@@ -83,7 +86,7 @@ def _run(arguments: list[str]) -> int:
     return result.exit_code
 
 
-def _tell(result, config, command: list[str]) -> None:
+def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
     """Prints how a run ended."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
@@ -94,7 +97,7 @@ def _tell(result, config, command: list[str]) -> None:
         print(f"Go on with: {shlex.join([*interpreter, *command])}")
 
 
-def _say_what_starts(config) -> None:
+def _say_what_starts(config: Config) -> None:
     """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
     refused run stays one line."""
     if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:

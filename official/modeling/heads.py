@@ -59,7 +59,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         return MaskedLMWeights(
             self.dense.tensors(),
             self.layer_norm.tensors(),
-            tf.cast(word_embeddings_VD, self.compute_dtype),
+            layers.read(word_embeddings_VD, self.compute_dtype),
             tf.convert_to_tensor(self.output_bias),
         )
 

@@ -42,7 +42,7 @@ class Dense(tf.keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(out_size,), initializer="zeros")
 
     def tensors(self) -> Affine:
-        return Affine(tf.cast(self.kernel, self.compute_dtype), tf.cast(self.bias, self.compute_dtype))
+        return Affine(read(self.kernel, self.compute_dtype), read(self.bias, self.compute_dtype))
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -56,6 +56,11 @@ class LayerNorm(tf.keras.layers.Layer):
 
     def tensors(self) -> Norm:
         return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+
+
+def read(variable: tf.Variable, dtype: str) -> tf.Tensor:
+    """Returns a variable's value. tf.cast alone would return the variable where it has the type already."""
+    return tf.cast(tf.convert_to_tensor(variable), dtype)
 
 
 def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:

@@ -5,8 +5,6 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-
-tfa = pytest.importorskip("tensorflow_addons")
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official.checkpoint.containers import bundle, object_bundle
@@ -321,7 +319,7 @@ def save_with_optimizer(optimizer, folder) -> str:
         (lambda: tf.keras.optimizers.legacy.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.legacy.Adam(0.1, name="AdamWeightDecay"), "adam"),
-        (lambda: tfa.optimizers.LAMB(0.1), "lamb"),
+        (lambda: pytest.importorskip("tensorflow_addons").optimizers.LAMB(0.1), "lamb"),
     ],
     ids=["adam", "new adam", "adam with weight decay", "lamb"],
 )

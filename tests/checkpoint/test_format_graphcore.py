@@ -12,7 +12,7 @@ from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import Options
 from official.config import ConfigError
 
-V, H, I = 48, 8, 16
+V, H, I = 48, 8, 16  # noqa: E741
 LAYER = {
     "attention/self/query/kernel": (H, H),
     "attention/self/query/bias": (H,),

@@ -541,3 +541,11 @@ def test_evaluation_always_at_the_last_step():
         ]
     )
     assert [step for step in range(1, 76) if eval_is_due(config, step, 75)] == [40, 60, 75]
+
+
+def test_a_folder_of_the_name_of_a_configuration_hides_nothing(tmp_path, monkeypatch):
+    (tmp_path / "quickstart").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert flags.read_config("quickstart")["model_dir"] == "runs/quickstart"
+    with pytest.raises(ConfigError, match="--config=quickstar is neither a file nor one of"):
+        flags.read_config("quickstar")

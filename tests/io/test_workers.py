@@ -18,7 +18,8 @@ JOB = """
 import sys
 from official.io import workers
 from tests import worker_tasks
-workers.run_all([(worker_tasks.write_late, sys.argv[1], number) for number in range(4)], 2, 1, "Writing", "files", "official.io.workers")
+jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
+workers.run_all(jobs, 2, 1, "Writing", "files", "official.io.workers")
 """
 
 

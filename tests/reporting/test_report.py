@@ -218,7 +218,7 @@ def test_every_status_without_metrics(tmp_path, status):
             "eval_accuracy",
             "eval_loss",
             "target",
-            "majority_accuracy",
+            "baseline_score",
             "sequences_per_sec",
             "wall_secs",
             "checkpoint",

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
+from official.config import Config, ConfigError
 from official.io.writing import check_output_file
 
 # Tokens, predictions, sequences a step, compute type, optimizer, micro batches.
@@ -97,7 +97,7 @@ def reset_highest() -> None:
         file.write("5")
 
 
-def measure_steps(config, steps: int) -> list[int]:
+def measure_steps(config: Config, steps: int) -> list[int]:
     """Returns the bytes that each of some training steps takes at its peak."""
     from official.tasks import TASKS
     from official.training import step_benchmark

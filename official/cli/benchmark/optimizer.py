@@ -16,6 +16,7 @@ from typing import Any
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
+from official.config import Config
 
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
 
@@ -93,7 +94,7 @@ def norm(gradients):
     return lambda: function().numpy()
 
 
-def update(config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
+def update(config: Config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
     """Returns what updates the weights once."""
     import tensorflow as tf
 

@@ -105,7 +105,7 @@ def measure(flags: argparse.Namespace) -> dict:
     return {"cases": cases, "products": spreads}
 
 
-def case(name: str, config, timing, flops: float, steps: int, peaks: dict) -> dict:
+def case(name: str, config: Config, timing, flops: float, steps: int, peaks: dict) -> dict:
     gflops = timing.rate(flops) / 1e9
     return {
         "name": name,

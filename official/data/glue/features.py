@@ -50,7 +50,7 @@ def make_features(
     """
     tokens, lengths = zip(*(tokenizer.tokenize(texts) for texts in rows.texts))
     kept = _kept(lengths, max_seq_length)
-    totals = 1 + np.sum([count + 1 for count in kept], axis=0, dtype=np.int32)
+    totals = np.asarray(1 + np.sum([count + 1 for count in kept], axis=0, dtype=np.int32))
     starts = ragged.offsets(totals)[:-1]
     ids = np.full(totals.sum(), vocabulary.id_of("[SEP]"), tokens[0].dtype)
     ids[starts] = vocabulary.id_of("[CLS]")

@@ -302,4 +302,4 @@ def _null_logits(
     least = order[first]
     result = np.zeros((questions, 2))
     result[numbers] = np.stack([starts[least], ends[least]], axis=1)
-    return list(map(tuple, result.tolist()))
+    return [(start, end) for start, end in result.tolist()]

@@ -22,7 +22,10 @@ from tests.conftest import TEST_DATA
 REAL = TEST_DATA / "glue"
 SPLITS = ("train", "dev", "test")
 
-_MNLI_START = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 sentence2"
+_MNLI_START = (
+    "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse"
+    " sentence1_parse sentence2_parse sentence1 sentence2"
+)
 _MRPC = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
 _STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
 _QNLI, _PAIRS = "index question sentence", "index sentence1 sentence2"
@@ -252,7 +255,10 @@ def test_a_description_shows_the_first_problems_only(rte):
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_an_unknown_label_names_file_line_and_what_is_allowed(rte, tmp_path, split):
-    message = f"{tmp_path}/RTE/{split}.tsv:4: label 'entailed' (did you mean entailment?) is not one of rte's: entailment, not_entailment."
+    message = (
+        f"{tmp_path}/RTE/{split}.tsv:4: label 'entailed' (did you mean entailment?) is not one of rte's:"
+        " entailment, not_entailment."
+    )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         rte("0\ta\tb\tentailment", "bad", "2\ta\tb\tentailed", split=split)
 
@@ -274,11 +280,13 @@ def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
     [
         (
             "",
-            "dev.tsv:1: the header has no column sentence1 and no column sentence2 and no column label. Received: nothing.",
+            "dev.tsv:1: the header has no column sentence1 and no column sentence2"
+            " and no column label. Received: nothing.",
         ),
         (
             "0\ta\tb\tentailment\n",
-            "no column label. Received: 0, a, b, entailment. The dev file of rte has sentence1, sentence2, label among its ",
+            "no column label. Received: 0, a, b, entailment. The dev file of rte has"
+            " sentence1, sentence2, label among its ",
         ),
         ("index,sentence1,sentence2,label\n", "Received: index,sentence1,sentence2,label."),
         ("index\tsentence1\tsentence2\n", "the header has no column label."),
@@ -295,8 +303,8 @@ def test_a_file_of_another_kind_is_an_error(tmp_path, content, message):
 def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
     with pytest.raises(
         ConfigError,
-        match="--data_dir=.* has no train file of mrpc: MRPC/train.tsv or MRPC/msr_paraphrase_train.txt is expected "
-        "there.* --tasks=mrpc fetches it",
+        match="--data_dir=.* has no train file of mrpc: MRPC/train.tsv or MRPC/msr_paraphrase_train.txt is"
+        " expected there.* --tasks=mrpc fetches it",
     ):
         tsv_files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
 

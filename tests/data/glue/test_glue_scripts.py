@@ -77,8 +77,8 @@ def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(
     (runs[0] / "CoLA.tsv").write_text(text[: text.rindex("1062")])
     with pytest.raises(
         ConfigError,
-        match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
-        "WNLI.tsv is missing.$",
+        match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected"
+        " 1,063; WNLI.tsv is missing.$",
     ):
         call(make_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
     lines = capsys.readouterr().out.splitlines()

@@ -284,7 +284,8 @@ def killed(*arguments, **named):
 setattr(target, name, killed)
 creation._TASK_BYTES = 5000  # a task for each file
 rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
-creation.create_pretraining_data(creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1))
+job = creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1)
+creation.create_pretraining_data(job)
 """
 
 

@@ -285,9 +285,7 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     batches = list(record_batches.evaluation_dataset(files, schema, 8, num_sequences=21).as_numpy_iterator())
     assert [batch["example_weights"].sum() for batch in batches] == [8, 8, 5]
     assert all(batch["input_ids"].shape == (8, 16) for batch in batches)
-    expected = ids(
-        [batch for batch in record_batches.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()]
-    )[:21]
+    expected = ids(list(record_batches.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator()))[:21]
     assert ids(batches)[:21] == expected
     assert not batches[-1]["masked_lm_weights"][5:].any()
 

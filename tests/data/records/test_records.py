@@ -1,4 +1,4 @@
-"""The formats of records: bytes that protobuf would write, round trips, foreign and corrupt records, sizes."""
+"""The formats of records: bytes protobuf would write, round trips, foreign and corrupt records, sizes."""
 
 import numpy as np
 import pytest

@@ -49,11 +49,10 @@ def predict_at(found, threshold):
     }
 
 
-def make(
-    *asked,
-    for_training=False,
-    rules=features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6),
-):
+SHORT = features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6)
+
+
+def make(*asked, for_training=False, rules=SHORT):
     """Returns data and features of (context, question) pairs."""
     contexts = list(dict.fromkeys(context for context, _ in asked))
     asked = sorted(asked, key=lambda pair: contexts.index(pair[0]))
@@ -146,13 +145,9 @@ def assert_as_plain(data, made, logits, rules):
             {"is_max_context": may_start[row].tolist(), "is_context": may_end[row].tolist()} for row in rows
         ]
 
-        def text_of(window, first, last):
-            offset = context_of[rows[window]]  # pylint: disable=cell-var-from-loop
-            return data.contexts[
-                question.context
-            ][  # pylint: disable=cell-var-from-loop
-                made.piece_begins[offset + first] : made.piece_ends[offset + last]
-            ]
+        def text_of(window, first, last, rows=rows, context=data.contexts[question.context]):
+            offset = context_of[rows[window]]
+            return context[made.piece_begins[offset + first] : made.piece_ends[offset + last]]
 
         expected = reference_squad.n_best(
             windows,
@@ -389,7 +384,8 @@ def test_logits_must_be_finite_and_of_the_features():
     logits = random_logits(made, 10)
     with pytest.raises(
         ConfigError,
-        match=r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30 columns",
+        match=r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30"
+        r" columns",
     ):
         answers.answer_questions(logits[0][1:], logits[1], made, data, RULES)
     with pytest.raises(ConfigError, match="end logits have the shape"):

@@ -468,7 +468,10 @@ def download(tmp_path):
     return run_with
 
 
-FETCH = 'while [[ $# -gt 1 ]]; do [[ "$1" == --output ]] && output="$2"; shift; done; echo "$1" >>"$output.urls"; echo whole >>"$output"'
+FETCH = (
+    'while [[ $# -gt 1 ]]; do [[ "$1" == --output ]] && output="$2"; shift; done;'
+    ' echo "$1" >>"$output.urls"; echo whole >>"$output"'
+)
 
 
 def test_files_are_downloaded_once(download, tmp_path):

@@ -184,7 +184,8 @@ def test_impossible_questions_need_version_2(squad_file):
     path = squad_file(document(("The cat sat.", ("Who?", "cat", 4), impossible), version="v2.0"))
     with pytest.raises(
         ConfigError,
-        match=r"--train_file=.*: 1 of 2 questions are marked impossible to answer \(q1.*--version_2_with_negative",
+        match=r"--train_file=.*: 1 of 2 questions are marked impossible to answer \(q1.*"
+        r"--version_2_with_negative",
     ):
         squad_files.read_squad(path, **READ)
     data = squad_files.read_squad(path, **READ | {"version_2_with_negative": True})

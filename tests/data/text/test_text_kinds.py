@@ -49,7 +49,8 @@ NOT_TEXT = {
     "utf-32": (TEXT.encode("utf-32"), "is UTF-32 text"),
     "latin-1": (
         TEXT.encode("latin-1"),
-        r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*iconv -f WINDOWS-1252",
+        r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*"
+        r"iconv -f WINDOWS-1252",
     ),
 }
 

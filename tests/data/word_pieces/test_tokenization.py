@@ -78,7 +78,11 @@ CASED = Vocabulary(tuple(dict.fromkeys((*WORDS, *CAPITALS))), "", do_lower_case=
 # what follows, surrogates.
 NASTY = (
     "\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f"
-    " \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028\u2029\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212aŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000가각がパㄱค้กำहिन्दीПйЖё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
+    " \x7f\x80\x85\x9f\xa0\xad\u0378\u061c\u1680\u180e\u2000\u2003\u200b\u200d\u200e\u2028"
+    "\u2029\u202f\u205f\u2060\u3000\ufe0f\ufeff\ufffd\uffff\U000e0001\U000e0100\u0300\u0301"
+    "\u0307\u0345\u0327\u093f\u20dd\u3099\ud800\udc00ABCZabczß\u0130I\u0131ΣσςΑαÀàÅ\u212b\u212a"
+    "ŉǰΐῼÅÉéøØĿ$^+|~<>=`'\"#[]-_–—“”„¿§¶·。、「」中國豈\U0002f800𠀀\u3400\u4dc0\ua000가각がパㄱค้กำहिन्दीПйЖ"
+    "ё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
 )
 
 

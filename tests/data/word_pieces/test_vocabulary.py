@@ -105,7 +105,9 @@ BUILD = """
 import hashlib, random
 from official.data.word_pieces import vocabulary_building
 letters = random.Random(0)
-text = [" ".join("".join(letters.choices("abcdefghij", k=letters.randint(1, 9))) for _ in range(12)) for _ in range(300)]
+def word():
+    return "".join(letters.choices("abcdefghij", k=letters.randint(1, 9)))
+text = [" ".join(word() for _ in range(12)) for _ in range(300)]
 print(hashlib.sha256("\\n".join(vocabulary_building.build_vocabulary(text, 500).words).encode()).hexdigest())
 """
 
