@@ -71,8 +71,8 @@ def read_histogram(path: str) -> Histogram:
 
 
 def describe(histogram: Histogram, planned: Planned) -> dict:
-    """Returns the numbers of a plan, for reports. Shares are 0 to 1; `lengths` counts the sequences with 0, 1,
-    2, .. tokens, `tokens_of_rows` the rows."""
+    """Returns the numbers of a plan, for reports. Shares are 0 to 1; `lengths` counts the sequences that have
+    0, 1, 2, .. tokens, `tokens_of_rows` the rows."""
     plan, before = planned.plan, histogram.tokens / (histogram.sequences * histogram.max_length)
     return {
         "packs": plan.rows,

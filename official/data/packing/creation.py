@@ -124,13 +124,13 @@ def _make(job: Job, folder: str, paths: list[str]) -> dict:
         [(rounds.count_file, folder, source) for source in sources],
         doing="Counting",
     )
-    counts = sum(rounds.read_counts(folder, source.number) for source in sources)
-    histogram = Histogram(np.asarray(counts))
+    counts = np.stack([rounds.read_counts(folder, source.number) for source in sources])
+    histogram, before = Histogram(counts.sum(axis=0)), np.cumsum(counts, axis=0) - counts
     depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
     shards = _num_shards(job, planned.plan.rows, histogram.sequences)
     deal = rounds.Deal(folder, job.output_dir, planned.plan, shards, job.random_seed, depth)
-    run([(rounds.spill_file, deal, source) for source in sources], doing="Dealing")
+    run([(rounds.spill_file, deal, source, before[source.number]) for source in sources], doing="Dealing")
     tasks = [(rounds.write_shard, deal, shard, sources[0], total / shards) for shard in range(shards)]
     run(tasks, doing="Writing")
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}

@@ -61,7 +61,8 @@ def extended_least_squares(histogram: Histogram, depth: int | None = None) -> Pa
 
 def _places(kinds: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Returns A x: the places for sequences of 1, 2, .. tokens in x packs of each kind."""
-    return sum(np.bincount(lengths, x, minlength=int(kinds.max()) + 1) for lengths in kinds.T)[1:]
+    depth = kinds.shape[1]
+    return np.bincount(kinds.ravel(), np.repeat(x, depth), minlength=int(kinds.max()) + 1)[1:]
 
 
 def _weights(row_length: int) -> np.ndarray:

@@ -113,8 +113,14 @@ class Deal:
         return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
-def spill_file(deal: Deal, source: Source) -> None:
-    """Writes the sequences of a file into blocks, by shard."""
+def spill_file(deal: Deal, source: Source, before: np.ndarray) -> None:
+    """Writes the sequences of a file into blocks, by shard.
+
+    Args:
+      deal: of the job.
+      source: the file.
+      before: int64 [L + 1], how many sequences of each length the files before it have.
+    """
     path = os.path.join(deal.folder, f"spilled-{source.number:05d}.json")
     if unfinished.read_done(path):
         workers.report(source.num_bytes, 0)
@@ -122,9 +128,7 @@ def spill_file(deal: Deal, source: Source) -> None:
     for stale in glob.glob(os.path.join(glob.escape(deal.folder), f"block-{source.number:05d}-*")):
         os.remove(stale)
     dealer = deal.dealer()
-    seen = np.zeros(source.max_seq_length + 1, np.int64)
-    for number in range(source.number):
-        seen += read_counts(deal.folder, number)
+    seen = before.copy()
     last = seen + read_counts(deal.folder, source.number)
     for block, some in enumerate(_blocks(_examples(source))):
         lengths = np.concatenate([examples.lengths for examples in some])

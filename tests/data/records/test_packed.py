@@ -7,7 +7,7 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
-from official.data.records import record_counts, record_files, record_formats
+from official.data.records import record_batches, record_counts, record_files, record_formats
 from official.data.records.formats import packed, packed_rows
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
@@ -214,6 +214,24 @@ def test_wrong_rows_are_refused_by_file_and_number(name, tmp_path):
         with pytest.raises(ConfigError, match=r"a\.tfrecord, record 2: ") as error:
             inspection.summarize([path], None)
         assert problem in str(error.value) or name == "a strange label"
+
+
+def test_batches_of_packed_files_are_those_of_plain_ones(tmp_path):
+    examples, features = short_examples(), features_of()
+    order = MEMBERS[MEMBERS >= 0]
+    plain = record_formats.encode(examples, "plain")
+    files = {
+        "packed": write_records(tmp_path / "packed", packed.encode_rows(examples, MEMBERS)),
+        "plain": write_records(tmp_path / "plain", [plain[number] for number in order]),
+    }
+    found = {
+        kind: list(record_batches.evaluation_dataset([path], features, 4, 6).as_numpy_iterator())
+        for kind, path in files.items()
+    }
+    assert len(found["packed"]) == len(found["plain"]) == 2
+    for one, other in zip(*found.values()):
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name], name)
 
 
 def test_files_are_counted_by_their_examples(tmp_path):
