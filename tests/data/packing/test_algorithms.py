@@ -13,6 +13,7 @@ from official.data.packing import algorithms
 from official.data.packing.plan import Histogram, PackingPlan
 from tests.conftest import ROOT
 
+# Of the 16 million sequences of Wikipedia and the 88,641 of SQuAD 1.1 in Graphcore's examples.
 HISTOGRAMS = ROOT / "tests" / "data" / "packing" / "histograms"
 
 
