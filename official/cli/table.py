@@ -38,6 +38,7 @@ _ROWS = (
     Command("data inspect", "official.cli.data.inspect", "check records and show what they hold"),
     Command("data eval-set", "official.cli.data.eval_set", "MLPerf's evaluation set: evenly spaced records"),
     Command("data glue", "official.cli.data.glue", "download GLUE"),
+    Command("pack", "official.cli.pack", "pack several sequences of records into a row, or plan it"),
     Command("inspect", "official.cli.inspect", "show the tensors of a checkpoint of any format"),
     Command("convert", "official.cli.convert", "convert checkpoints between formats"),
     Command("evaluate squad-v1", "official.cli.evaluate.squad_v1", "score answers to SQuAD 1.1"),

@@ -80,11 +80,23 @@ def describe(summary, shares: dict, vocabulary) -> str:
             ),
             f"predicted   {summary.predictions / summary.records:.2f} an example, "
             + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
+            *_describe_packing(summary),
             "random next {random_next:.2%}".format(**shares),
             "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
             " other masks)".format(**shares),
         ]
     )
+
+
+def _describe_packing(summary) -> list[str]:
+    """Returns a line about packed rows, for records that are some."""
+    if summary.record_format != "packed":
+        return []
+    used = summary.tokens / (summary.rows * summary.max_seq_length)
+    return [
+        f"packed      {summary.rows:,} rows of {summary.records / summary.rows:.3f} examples, {used:.2%} of"
+        " their places used"
+    ]
 
 
 def draw(lengths: dict, path: str, longest: int) -> None:
@@ -116,7 +128,7 @@ def draw(lengths: dict, path: str, longest: int) -> None:
 
 def report_of(summary: Any, shares: dict) -> dict:
     """Returns the numbers of some records, for --report."""
-    names = ("files", "records", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
+    names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
     numbers = {name: getattr(summary, name) for name in names}
     return {**numbers, "shares": shares, "lengths": summary.lengths.tolist()}
 

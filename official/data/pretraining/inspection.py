@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +25,7 @@ class Summary:
     max_predictions_per_seq: int
     files: int = 0
     records: int = 0  # examples, in whatever way they are written
+    rows: int = 0  # records of the files: a packed row or a block of examples is one
     bytes: int = 0
     predictions: int = 0
     masked: int = 0  # of the predictions: [MASK] stands in their place
@@ -79,20 +80,36 @@ def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     Raises:
       ConfigError: naming file, number and fault of the first record that departs from the schema.
     """
-    kind, features = _describe(paths[0], vocabulary)
+    kind, features = describe_first(paths[0], vocabulary)
     length, predictions = features["input_ids"].length, features["masked_lm_ids"].length
     summary = Summary(kind, length, predictions, files=len(paths), lengths=np.zeros(length + 1, np.int64))
     weights = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
     for path in paths:
         summary.bytes += files.sizes([path])[0]
-        first = 1
-        for batch in record_files.read_batches(path, kind):
-            _count(summary, _parse(path, first, batch, features, kind), vocabulary, weights)
-            first += len(batch)
+        for count, values in read_checked(path, kind, features):
+            summary.rows += count
+            _count(summary, values, vocabulary, weights)
     return summary
 
 
-def _describe(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
+def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields the records of a file, some at a time: how many they are, and {name: [N, length]} of their N
+    examples.
+
+    Args:
+      path: TFRecord file.
+      kind, features: as `describe_first` returns them.
+
+    Raises:
+      ConfigError: as `summarize` does.
+    """
+    first = 1
+    for batch in record_files.read_batches(path, kind):
+        yield len(batch), _parse(path, first, batch, features, kind)
+        first += len(batch)
+
+
+def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""
     record = next((batch[0] for batch in record_files.read_batches(path, "plain", limit=1)), None)
@@ -211,7 +228,7 @@ def _count(
 def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str]:
     """Yields the first examples of a file as text; a predicted token is {token>what stands in its place},
     {token} where it is kept."""
-    kind, features = _describe(path, vocabulary)
+    kind, features = describe_first(path, vocabulary)
     for number, record in enumerate(
         itertools.chain.from_iterable(record_files.read_batches(path, kind, limit=count)), 1
     ):

@@ -1,9 +1,10 @@
-"""Records of pre-training data in three formats, each a module of `official.data.records.formats` with the
+"""Records of pre-training data in four formats, each a module of `official.data.records.formats` with the
 same functions.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
   remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
+  packed   tf.train.Examples of several examples each, as Graphcore's for PyTorch; `bert pack` makes them
 
 All are read into the same features, those of `schema.pretraining_schema`.
 """
@@ -14,13 +15,13 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, plain, remask
+from official.data.records.formats import compact, packed, plain, remask
 from official.data.records.schema import Feature, read_example
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
-FORMATS = {"plain": plain, "compact": compact, "remask": remask}
+FORMATS = {"plain": plain, "compact": compact, "remask": remask, "packed": packed}
 
 
 def lower_case_of(path: str) -> bool | None:
@@ -78,6 +79,8 @@ def detect_format(record: bytes) -> str | None:
         return None
     if compact.SHAPE in features:
         return "compact"
+    if packed.IDS in features:
+        return "packed"
     return "remask" if "mask_padding_index" in features else "plain"
 
 

@@ -16,6 +16,7 @@ import itertools
 import operator
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
@@ -36,16 +37,26 @@ def encode(examples: Examples) -> list[bytes]:
     ):
         raise ValueError(f"ids of {VOCABULARY_LIMIT} and more do not fit into 16 bits")
     length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    words = np.concatenate(
-        [_heads(examples), examples.positions, examples.labels, examples.input_ids],
-        axis=1,
-        dtype="<u2",
-        casting="unsafe",
-    )
+    words_NW = words(examples, "<u2")
     counts = _HEAD + 2 * predictions + examples.lengths
-    data = words[np.arange(words.shape[1]) < counts[:, None]].tobytes()
+    data = words_NW[np.arange(words_NW.shape[1]) < counts[:, None]].tobytes()
     ends = np.cumsum(2 * counts).tolist()
     return _blocks((length, predictions), [data[start:end] for start, end in zip([0, *ends], ends)])
+
+
+def words(examples: Examples, dtype: npt.DTypeLike) -> np.ndarray:
+    """Returns what `parse_rows` takes, [N, `width`]."""
+    return np.concatenate(
+        [_heads(examples), examples.positions, examples.labels, examples.input_ids],
+        axis=1,
+        dtype=dtype,
+        casting="unsafe",
+    )
+
+
+def width(length: int, predictions: int) -> int:
+    """Returns how many words an example takes before its padding is cut."""
+    return _HEAD + 2 * predictions + length
 
 
 def _heads(examples: Examples) -> np.ndarray:

@@ -1,0 +1,205 @@
+"""Records of any of our formats -> packed records and a manifest.
+
+Three rounds of independent tasks, each in as many processes as asked for (`rounds`): the lengths in each
+file are counted; from their histogram the plan is made; the sequences of each file are written to the work
+folder, by the shard that they go to; each shard is written from its part of all of these. Memory holds a
+block or a shard per process, and never the data. The records depend on the input and the flags, not on the
+processes; what is done is not done again when the job is started once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import glob
+import os
+
+import numpy as np
+
+from official.data.packing import algorithms, rounds
+from official.data.packing.plan import Histogram, PackingPlan
+from official.data.pretraining import inspection
+from official.data.records import record_files
+from official.io import files, finished_jobs, json_files, unfinished, workers
+from official.io.errors import ConfigError
+
+_VERSION = 1  # of what the same flags make of the same records
+_SHARD_SEQUENCES = 1 << 16  # about 90 MB of 512 tokens at half length
+_FEWEST_SHARDS_UNASKED = 8
+_BYTES_PER_WORKER = 64 << 20
+_MOST_BY_LEAST_SQUARES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be packed; the fields are the flags of the same names."""
+
+    input_files: str
+    output_dir: str
+    algorithm: str = "nnlshp"
+    max_sequences_per_pack: int = 3
+    random_seed: int = 12345
+    num_workers: int | None = None
+    num_shards: int | None = None
+    overwrite: bool = False
+
+    def flags(self) -> dict:
+        """Returns the flags on which the records depend."""
+        flags = dataclasses.asdict(self)
+        for name in ("output_dir", "num_workers", "overwrite"):
+            del flags[name]
+        return flags
+
+
+def sequences_per_pack(algorithm: str, most: int) -> int:
+    """Returns how many sequences a row of the records has room for."""
+    return min(most, _MOST_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
+
+
+def pack_records(job: Job) -> dict:
+    """Writes the packed records and the manifest of a job, or what an interrupted call has left to do;
+    nothing where all is done.
+
+    Raises:
+      ConfigError: for records that are wrong, by file and number, or an output folder that is in use already
+        or cannot be written to.
+    """
+    _check(job)
+    paths = record_files.find_files(job.input_files, "input_files")
+    identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
+    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    if not manifest:
+        with finished_jobs.unfinished_folder(job.output_dir, identity, job.overwrite) as folder:
+            _remove_earlier(job)
+            manifest = finished_jobs.write_manifest(job.output_dir, identity, _make(job, folder, paths))
+    return manifest
+
+
+def _check(job: Job) -> None:
+    for name in ("num_workers", "num_shards", "max_sequences_per_pack"):
+        value = getattr(job, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
+    if job.random_seed < 0:
+        raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
+    if files.is_remote(job.output_dir):
+        raise ConfigError(
+            f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files."
+        )
+
+
+def _versions(paths: list[str]) -> dict[str, str]:
+    versions = {}
+    for path in paths:
+        with files.naming(path):
+            versions[path] = "{} bytes, {}".format(*files.version(path))
+    return versions
+
+
+def _remove_earlier(job: Job) -> None:
+    """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
+    manifest = os.path.join(job.output_dir, finished_jobs.MANIFEST)
+    if os.path.exists(manifest):
+        for path in [*_shards_in(job.output_dir), manifest]:
+            os.remove(path)
+
+
+def _shards_in(folder: str) -> list[str]:
+    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
+
+
+def _make(job: Job, folder: str, paths: list[str]) -> dict:
+    """Runs the rounds and returns the manifest."""
+    for path in glob.glob(os.path.join(glob.escape(job.output_dir), "*.tmp-*")):
+        os.remove(path)
+    sources, total = _sources(paths), sum(files.sizes(paths))
+    run = functools.partial(
+        workers.run_all,
+        num_workers=_num_workers(job, total),
+        total_bytes=total,
+        items="sequences",
+        preload=__name__,
+    )
+    run(
+        [(rounds.count_file, folder, source) for source in sources],
+        doing="Counting",
+    )
+    counts = np.stack([rounds.read_counts(folder, source.number) for source in sources])
+    histogram, before = Histogram(counts.sum(axis=0)), np.cumsum(counts, axis=0) - counts
+    depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
+    planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
+    shards = _num_shards(job, planned.plan.rows, histogram.sequences)
+    deal = rounds.Deal(folder, job.output_dir, planned.plan, shards, job.random_seed, depth)
+    run([(rounds.spill_file, deal, source, before[source.number]) for source in sources], doing="Dealing")
+    tasks = [(rounds.write_shard, deal, shard, sources[0], total / shards) for shard in range(shards)]
+    run(tasks, doing="Writing")
+    made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
+    for path in {*_shards_in(job.output_dir)} - made:
+        os.remove(path)  # of a job that was thrown away
+    return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned))
+
+
+def _planned(path: str, histogram: Histogram, algorithm: str, depth: int) -> algorithms.Planned:
+    """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
+    that of least squares may be another one on another machine."""
+    done = unfinished.read_done(path)
+    if done:
+        packs = {tuple(lengths): count for lengths, count in done["packs"]}
+        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"])
+    planned = algorithms.make_plan(histogram, algorithm, depth)
+    unfinished.write_done(path, {"packs": list(planned.plan.packs.items()), "secs": planned.secs})
+    return planned
+
+
+def _sources(paths: list[str]) -> list[rounds.Source]:
+    kind, features = inspection.describe_first(paths[0], None)
+    length, most = features["input_ids"].length, features["masked_lm_ids"].length
+    return [
+        rounds.Source(number, path, size, kind, length, most)
+        for number, (path, size) in enumerate(zip(paths, files.sizes(paths)))
+    ]
+
+
+def _num_workers(job: Job, num_bytes: int) -> int:
+    return job.num_workers or min(len(os.sched_getaffinity(0)), 1 + num_bytes // _BYTES_PER_WORKER)
+
+
+def _num_shards(job: Job, rows: int, sequences: int) -> int:
+    if job.num_shards and job.num_shards > rows:
+        raise ConfigError(
+            f"--num_shards={job.num_shards} is more than the {rows} rows of the plan. Allowed: 1 to {rows}."
+        )
+    return job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, -(-sequences // _SHARD_SEQUENCES)), rows)
+
+
+def _manifest(job: Job, deal: rounds.Deal, source: rounds.Source, numbers: dict) -> dict:
+    """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
+    of slots for predicted tokens count in them, not in `plan`."""
+    shards = [
+        unfinished.read_what_is_done(rounds.shard_path(deal.folder, number))
+        for number in range(deal.num_shards)
+    ]
+    packs = sum(shard["packs"] for shard in shards)
+    names = [deal.file(number) for number in range(deal.num_shards)]
+    return {
+        "flags": _flags_of(source.path) | job.flags() | {"num_shards": deal.num_shards},
+        "packs": packs,
+        "sequences": sum(shard["sequences"] for shard in shards),
+        "split_packs": sum(shard["split"] for shard in shards),
+        "efficiency": numbers["tokens"] / (packs * source.max_seq_length),
+        "speedup": numbers["sequences"] / packs,
+        "max_seq_length": source.max_seq_length,
+        "max_predictions_per_seq": source.max_predictions_per_seq,
+        "sequences_per_pack": deal.sequences_per_pack,
+        "plan": numbers,
+        "files": {name: shard["packs"] for name, shard in zip(names, shards)},
+        "file_bytes": {name: shard["bytes"] for name, shard in zip(names, shards)},
+    }
+
+
+def _flags_of(path: str) -> dict:
+    """Returns what the manifest beside the records says of their words."""
+    manifest = os.path.join(os.path.dirname(path), finished_jobs.MANIFEST)
+    told = json_files.read_json_or_empty(manifest).get("flags")
+    told = told if isinstance(told, dict) else {}
+    return {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}

@@ -1,0 +1,110 @@
+"""What a packing algorithm finds: kinds of packs and how many there are of each. No files, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from official.io.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """How many sequences have each length.
+
+    Attributes:
+      counts: int64 [M + 1]; `counts[n]` sequences have n tokens. `counts[0]` is 0.
+    """
+
+    counts: np.ndarray
+
+    @classmethod
+    def of_lengths(cls, lengths: Iterable[int], max_length: int) -> Histogram:
+        """Counts lengths, each from 1 to `max_length`. Raises ConfigError for another one."""
+        lengths = np.fromiter(lengths, np.int64)
+        if len(lengths) and not 1 <= lengths.min() <= lengths.max() <= max_length:
+            wrong = next(int(n) for n in lengths if not 1 <= n <= max_length)
+            raise ConfigError(
+                f"A sequence has {wrong} tokens, a row has 1 to {max_length}. Raise --max_seq_length."
+            )
+        return cls(np.bincount(lengths, minlength=max_length + 1))
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a row, at most."""
+        return len(self.counts) - 1
+
+    @property
+    def sequences(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def tokens(self) -> int:
+        return int(self.counts @ np.arange(len(self.counts)))
+
+
+@dataclasses.dataclass(frozen=True)
+class PackingPlan:
+    """Kinds of packs.
+
+    Attributes:
+      row_length: tokens of a row.
+      packs: {lengths of the sequences in a row, long ones first: number of such rows}.
+    """
+
+    row_length: int
+    packs: dict[tuple[int, ...], int]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.packs.values())
+
+    @property
+    def sequences(self) -> int:
+        return sum(len(lengths) * count for lengths, count in self.packs.items())
+
+    @property
+    def tokens(self) -> int:
+        return sum(sum(lengths) * count for lengths, count in self.packs.items())
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the rows' places that hold a token, 0 to 1."""
+        return self.tokens / (self.rows * self.row_length) if self.rows else 1.0
+
+    @property
+    def speedup(self) -> float:
+        """Sequences per row: by so much fewer rows are computed than without packing."""
+        return self.sequences / self.rows if self.rows else 1.0
+
+    @property
+    def depth(self) -> int:
+        """Sequences of a row, at most."""
+        return max(map(len, self.packs), default=0)
+
+    def tokens_of_rows(self) -> np.ndarray:
+        """Counts the rows by their tokens, int64 [row_length + 1]."""
+        counts = np.zeros(self.row_length + 1, np.int64)
+        for lengths, count in self.packs.items():
+            counts[sum(lengths)] += count
+        return counts
+
+    def histogram(self) -> Histogram:
+        """Counts the lengths of the sequences that are in the packs."""
+        counts = np.zeros(self.row_length + 1, np.int64)
+        for lengths, count in self.packs.items():
+            for length in lengths:
+                counts[length] += count
+        return Histogram(counts)
+
+
+def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> PackingPlan:
+    """Joins packs of the same lengths, in whatever order these stand."""
+    joined: Counter[tuple[int, ...]] = Counter()
+    for lengths, count in packs:
+        if lengths and count:
+            joined[tuple(sorted(lengths, reverse=True))] += count
+    return PackingPlan(row_length, dict(sorted(joined.items(), reverse=True)))

@@ -1,0 +1,108 @@
+"""Packing plans: as few rows as published, every sequence once, no row over its length or depth."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official.config import ConfigError
+from official.data.packing import algorithms
+from official.data.packing.plan import Histogram, PackingPlan
+from tests.conftest import ROOT
+
+# Of the 16 million sequences of Wikipedia and the 88,641 of SQuAD 1.1 in Graphcore's examples.
+HISTOGRAMS = ROOT / "tests" / "data" / "packing" / "histograms"
+
+
+def read(name: str) -> Histogram:
+    return algorithms.read_histogram(str(HISTOGRAMS / f"{name}.json"))
+
+
+def check(plan: PackingPlan, histogram: Histogram, depth: int) -> None:
+    """Checks that every sequence is in exactly one row, and no row is over its length or depth."""
+    np.testing.assert_array_equal(plan.histogram().counts, histogram.counts)
+    for lengths, count in plan.packs.items():
+        assert count > 0 and 0 < sum(lengths) <= histogram.max_length and 0 < len(lengths) <= depth
+        assert list(lengths) == sorted(lengths, reverse=True)
+    assert (plan.sequences, plan.tokens) == (histogram.sequences, histogram.tokens)
+
+
+@pytest.mark.parametrize(
+    "name, algorithm, depth, rows, efficiency",
+    [
+        ("wikipedia_512", "spfhp", 12, 8_166_708, 0.99604),
+        ("wikipedia_512", "lpfhp", 12, 8_149_619, 0.99813),
+        ("wikipedia_512", "nnlshp", 3, 8_154_800, 0.9975),
+        ("wikipedia_512", "ennlshp", 3, 8_154_800, 0.9975),
+        ("squad_v1.1_384", "lpfhp", 3, 40_631, 0.977),
+    ],
+)
+def test_as_few_rows_as_published(name, algorithm, depth, rows, efficiency):
+    histogram = read(name)
+    plan = algorithms.make_plan(histogram, algorithm, depth).plan
+    check(plan, histogram, depth)
+    assert plan.rows <= rows and round(plan.efficiency, 5) >= efficiency
+    assert plan.speedup == pytest.approx(histogram.sequences / plan.rows)
+
+
+@st.composite
+def histograms(draw) -> Histogram:
+    length = draw(st.integers(1, 24))
+    counts = draw(st.lists(st.integers(0, 50) | st.integers(0, 10**9), min_size=length, max_size=length))
+    return Histogram(np.array([0, *counts], np.int64))
+
+
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+@settings(max_examples=60, deadline=None)
+@given(histogram=histograms(), depth=st.integers(1, 13))
+def test_every_sequence_once_and_no_row_over_length_or_depth(algorithm, histogram, depth):
+    if not histogram.sequences:
+        with pytest.raises(ConfigError, match="no sequences"):
+            algorithms.make_plan(histogram, algorithm, depth)
+        return
+    plan = algorithms.make_plan(histogram, algorithm, depth).plan
+    check(plan, histogram, min(depth, 3) if "nnls" in algorithm else depth)
+
+
+@functools.cache
+def fewest_rows(left: tuple[int, ...], length: int, depth: int) -> int:
+    """Tries every row that the longest sequence can be in."""
+    if not left:
+        return 0
+    longest, others = left[0], left[1:]
+    found = [1 + fewest_rows(others, length, depth)]
+    for size in range(1, depth):
+        for chosen in set(itertools.combinations(range(len(others)), size)):
+            if longest + sum(others[i] for i in chosen) <= length:
+                rest = tuple(n for i, n in enumerate(others) if i not in chosen)
+                found.append(1 + fewest_rows(rest, length, depth))
+    return min(found)
+
+
+@pytest.mark.parametrize("algorithm, over", [("spfhp", 3), ("lpfhp", 1), ("nnlshp", 2), ("ennlshp", 2)])
+def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over):
+    """SPFHP, as published, puts a length into a row once: five of one token take five rows, not two."""
+    length, depth, best = 7, 3, 0
+    sets = [
+        some
+        for count in (1, 3, 5)
+        for some in itertools.combinations_with_replacement((6, 5, 4, 3, 2, 1), count)
+    ]
+    for lengths in sets:
+        histogram = Histogram.of_lengths(lengths, length)
+        plan = algorithms.make_plan(histogram, algorithm, depth).plan
+        check(plan, histogram, depth)
+        fewest = fewest_rows(lengths, length, depth)
+        assert fewest <= plan.rows <= fewest + over, (lengths, plan.packs)
+        best += plan.rows == fewest
+    assert best > 0.6 * len(sets)
+
+
+def test_lengths_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match="A sequence has 9 tokens, a row has 1 to 8"):
+        Histogram.of_lengths([3, 9], 8)
+    with pytest.raises(ConfigError, match="--max_sequences_per_pack=0 is out of range"):
+        algorithms.make_plan(Histogram.of_lengths([3], 8), "lpfhp", 0)

@@ -1,0 +1,253 @@
+"""Packing of records: every sequence once, the same files however it is done, what is refused."""
+
+import collections
+import glob
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.cli import pack as command
+from official.config import ConfigError
+from official.data.packing import creation, rounds, spills
+from official.data.packing.dealing import Dealer, permuted
+from official.data.packing.first_fit import longest_pack_first
+from official.data.packing.plan import Histogram
+from official.data.pretraining import inspection
+from official.data.pretraining.examples import Examples
+from official.data.records import record_formats
+from tests.conftest import write_records
+from tests.data.records.test_packed import row_of
+from tests.data.records.test_records import LENGTH, MOST, make_examples
+
+FILES, SEQUENCES = 3, 150
+
+
+def make_input(folder, kind: str) -> str:
+    """Writes files of examples, of which two are the same one, and returns the folder."""
+    os.makedirs(folder, exist_ok=True)
+    for number in range(FILES):
+        examples = make_examples(SEQUENCES, seed=number % 2, shortest=6, most=MOST)
+        write_records(f"{folder}/{number}.tfrecord", record_formats.encode(examples, kind))
+    return str(folder)
+
+
+def sequences(folder: str) -> collections.Counter:
+    """Counts the examples in a folder, whatever their format."""
+    found: collections.Counter = collections.Counter()
+    for path in sorted(glob.glob(f"{folder}/*.tfrecord")):
+        kind, features = inspection.describe_first(path, None)
+        for _, values in inspection.read_checked(path, kind, features):
+            rows = [values[name].astype(np.int64) for name in sorted(values)]
+            found.update(row.tobytes() for row in np.concatenate(rows, axis=1))
+    return found
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    found = {}
+    for path in glob.glob(f"{folder}/*.tfrecord"):
+        with open(path, "rb") as file:
+            found[os.path.basename(path)] = file.read()
+    return found
+
+
+@pytest.fixture
+def plain(tmp_path) -> str:
+    return make_input(tmp_path / "plain", "plain")
+
+
+@pytest.mark.parametrize("kind", ["plain", "compact", "packed"])
+def test_every_sequence_is_in_exactly_one_row(tmp_path, kind):
+    source, output = make_input(tmp_path / "records", kind), str(tmp_path / "out")
+    manifest = creation.pack_records(creation.Job(source, output, num_shards=3))
+    assert sequences(output) == sequences(source)
+    summary = inspection.summarize(sorted(glob.glob(f"{output}/*.tfrecord")), None)
+    assert (summary.records, summary.rows) == (manifest["sequences"], manifest["packs"])
+    assert summary.records == FILES * SEQUENCES and manifest["speedup"] > 1.2
+    assert summary.tokens / (summary.rows * LENGTH) == pytest.approx(manifest["efficiency"])
+    assert summary.lengths.tolist() == manifest["plan"]["lengths"]
+
+
+def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch):
+    creation.pack_records(creation.Job(plain, str(tmp_path / "a"), num_workers=1))
+    creation.pack_records(creation.Job(plain, str(tmp_path / "b"), num_workers=2))
+    monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 1)
+    monkeypatch.setattr(rounds, "_ENCODED_ROWS", 7)
+    creation.pack_records(creation.Job(plain, str(tmp_path / "c"), num_workers=1))
+    first = contents(str(tmp_path / "a"))
+    assert len(first) == 8 and contents(str(tmp_path / "b")) == contents(str(tmp_path / "c")) == first
+    creation.pack_records(creation.Job(plain, str(tmp_path / "d"), random_seed=1))
+    assert contents(str(tmp_path / "d")) != first
+
+
+@pytest.mark.parametrize("name", ["count_file", "spill_file", "write_shard"])
+def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
+    whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
+    creation.pack_records(creation.Job(plain, whole))
+    task, calls = getattr(rounds, name), []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        task(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            creation.pack_records(creation.Job(plain, output, num_workers=1))
+    with pytest.raises(ConfigError, match=r"unfinished job with another random_seed\."):
+        creation.pack_records(creation.Job(plain, output, random_seed=2))
+    read = collections.Counter()
+    monkeypatch.setattr(rounds.inspection, "read_checked", counted(read, rounds.inspection.read_checked))
+    creation.pack_records(creation.Job(plain, output, num_workers=1))
+    assert contents(output) == contents(whole) and not os.path.exists(f"{output}/.unfinished")
+    assert sum(read.values()) == {"count_file": 4, "spill_file": 1, "write_shard": 0}[name]
+    creation.pack_records(creation.Job(plain, output))  # all is done: nothing is read
+    assert sum(read.values()) == {"count_file": 4, "spill_file": 1, "write_shard": 0}[name]
+
+
+def counted(read: collections.Counter, function):
+    def call(path, *arguments):
+        read[path] += 1
+        return function(path, *arguments)
+
+    return call
+
+
+def test_rows_with_too_many_predicted_tokens_are_split():
+    members = np.array([[0, 1, 2], [3, 4, -1]])
+    predictions = np.array([4, 4, 4, 1, 1, 0])
+    assert rounds._split(members, predictions, 12).tolist() == members.tolist()
+    assert rounds._split(members, predictions, 6).tolist() == [
+        [0, -1, -1], [3, 4, -1], [2, -1, -1], [1, -1, -1],
+    ]  # fmt: skip
+
+
+def test_split_rows_are_written_and_counted(tmp_path):
+    """Six tokens with four predicted ones each: three fit into 24 tokens, not into 4 + 3 - 1 slots."""
+    ids = np.where(np.arange(LENGTH) < 6, np.arange(1, 31)[:, None], 0)
+    positions = np.tile(np.arange(1, 5), (30, 1))
+    count = np.full(30, 4)
+    examples = Examples(ids, count + 2, count - 1, positions, positions, count, count > 4)
+    write_records(tmp_path / "a.tfrecord", record_formats.encode(examples, "plain"))
+    made = creation.pack_records(creation.Job(str(tmp_path / "a.tfrecord"), str(tmp_path / "out"), "lpfhp"))
+    assert (made["plan"]["packs"], made["packs"], made["split_packs"], made["sequences"]) == (10, 30, 20, 30)
+    assert made["speedup"] == 1 and made["plan"]["speedup"] == 3
+    assert sum(sequences(str(tmp_path / "out")).values()) == 30
+
+
+def test_a_permutation_has_every_number_once():
+    for size in (1, 2, 3, 5, 64, 1000):
+        found = permuted(np.arange(size), size, 7)
+        assert sorted(found.tolist()) == list(range(size))
+    assert permuted(np.arange(1000), 1000, 8).tolist() != found.tolist()
+
+
+def test_shards_have_all_rows_and_places():
+    histogram = Histogram.of_lengths(np.random.default_rng(0).integers(1, 33, 500), 32)
+    plan = longest_pack_first(histogram, 4)
+    dealer = Dealer(plan, 7, seed=3)
+    shards = [dealer.rows(shard) for shard in range(7)]
+    assert sum(map(len, shards)) == plan.rows and max(map(len, shards)) - min(map(len, shards)) <= 1
+    for length in range(1, 33):
+        found = dealer.places(length, np.arange(histogram.counts[length]))
+        wanted = [(shard, n) for shard, rows in enumerate(shards) for n in range((rows == length).sum())]
+        assert sorted(zip(*(part.tolist() for part in found))) == wanted
+
+
+def test_a_shard_reads_only_its_part(tmp_path):
+    examples = make_examples(20)
+    shards, places = np.arange(20) % 3, np.arange(20)
+    spills.write_block(str(tmp_path / "block-0"), [examples], shards, places, 3)
+    found = spills.read_shard(str(tmp_path), 1)
+    assert found.places.tolist() == [1, 4, 7, 10, 13, 16, 19]
+    read = found.examples(np.array([6, 0]), LENGTH, MOST).features()
+    for name, values in examples.features().items():
+        np.testing.assert_array_equal(read[name], values[[19, 1]], name)
+
+
+def test_wrong_input_is_named(tmp_path, plain):
+    bad = make_examples(3, length=16, shortest=6)
+    write_records(f"{plain}/9.tfrecord", record_formats.encode(bad, "plain"))
+    with pytest.raises(ConfigError, match=r"9\.tfrecord, record 1: it is plain, 16 tokens"):
+        creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
+    record = record_formats.encode(make_examples(1), "plain")[0]
+    damaged = tf.train.Example.FromString(record)
+    damaged.features.feature["input_mask"].int64_list.value[0] = 0
+    write_records(f"{plain}/9.tfrecord", [record, damaged.SerializeToString()])
+    with pytest.raises(ConfigError, match=r"9\.tfrecord, record 2: input_mask is not ones and then zeros"):
+        creation.pack_records(creation.Job(plain, str(tmp_path / "out2")))
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"num_shards": 10**6}, "--num_shards=1000000 is more than the"),
+        ({"max_sequences_per_pack": 0}, "--max_sequences_per_pack=0"),
+        ({"algorithm": "lpfph"}, "--algorithm=lpfph is unknown.*lpfhp"),
+        ({"random_seed": -1}, "--random_seed=-1"),
+    ],
+)
+def test_wrong_flags_are_refused(tmp_path, plain, change, problem):
+    with pytest.raises(ConfigError, match=problem):
+        creation.pack_records(creation.Job(plain, str(tmp_path / "out"), **change))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def run(monkeypatch, *flags: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bert pack", *flags])
+    command.main()
+
+
+def test_the_command_packs_reports_and_draws(tmp_path, plain, monkeypatch, capsys):
+    report, picture = str(tmp_path / "r.json"), str(tmp_path / "p.png")
+    flags = f"--input_files={plain} --output_dir={tmp_path}/out --algorithm=spfhp --max_sequences_per_pack=2"
+    run(monkeypatch, *flags.split(), f"--report={report}", f"--picture={picture}")
+    with open(report, encoding="utf-8") as file:
+        numbers = json.load(file)
+    assert numbers["sequences"] == FILES * SEQUENCES and numbers["algorithm"] == "spfhp"
+    assert numbers["speedup"] == pytest.approx(numbers["sequences"] / numbers["packs"])
+    assert 0 < numbers["efficiency"] <= 1 and numbers["secs"] >= 0
+    assert f"hold {FILES * SEQUENCES} sequences" in capsys.readouterr().out
+    with open(picture, "rb") as file:
+        assert file.read(4) == b"\x89PNG"
+    record = next(tf.data.TFRecordDataset(glob.glob(f"{tmp_path}/out/*.tfrecord")[0]).as_numpy_iterator())
+    assert len(row_of(record)["packed_next_sentence_mask"]) == 2
+
+
+def test_a_histogram_is_only_planned(tmp_path, monkeypatch):
+    path, report = tmp_path / "h.json", tmp_path / "r.json"
+    path.write_text('{"max_sequence_length": 4, "counts_by_length_from_1": [0, 3, 2, 1]}')
+    run(monkeypatch, f"--histogram={path}", f"--report={report}")
+    numbers = json.loads(report.read_text())
+    assert (numbers["packs"], numbers["sequences"]) == (5, 6)
+    assert numbers["efficiency"] == pytest.approx(16 / 20) and numbers["speedup"] == pytest.approx(6 / 5)
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        ('{"max_sequence_length": 2, "counts_by_length_from_1": [1]}', "has 1 counts"),
+        ('{"max_sequence_length": 2, "counts_by_length_from_1": [1, -1]}', "of length 2 is -1"),
+        ('{"max_sequence_length": 2, "counts_by_length_from_1": [0, 0]}', "no sequences to pack"),
+        ('{"max_sequence_length": 2}', 'has no "counts_by_length_from_1"'),
+    ],
+)
+def test_wrong_histograms_are_refused(tmp_path, monkeypatch, content, problem):
+    path = tmp_path / "h.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=problem):
+        run(monkeypatch, f"--histogram={path}")
+
+
+@pytest.mark.parametrize("flags", [[], ["--input_files=a"], ["--histogram=a", "--output_dir=b"]])
+def test_flags_that_say_nothing_or_too_much(monkeypatch, flags):
+    with pytest.raises(ConfigError, match="--histogram"):
+        run(monkeypatch, *flags)
