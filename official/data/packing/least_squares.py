@@ -50,7 +50,7 @@ def extended_least_squares(histogram: Histogram, depth: int | None = None) -> Pa
     counts = histogram.counts[1:].astype(np.float64)
     weights = _weights(histogram.max_length)
     solution = _solve(kinds, counts, weights)
-    too_few = np.zeros(len(counts), bool)
+    too_few: np.ndarray = np.zeros(len(counts), bool)
     for _ in range(_MOST_TURNS):
         earlier, too_few = too_few, _places(kinds, solution) < counts
         if np.array_equal(earlier, too_few):
