@@ -74,6 +74,14 @@ DATA = [
         ("num_samples",),
     ),
     Command(
+        "pack_pretraining_data",
+        "scripts/pack_pretraining_data.py",
+        ("--input_files=records/*.tfrecord", "--output_dir=made", "--max_sequences_per_pack=3"),
+        ("records",),
+        (Target("records/part-0000*", "records", {"reads_values": False}), *of_bytes("records/part-0000*")),
+        ("max_sequences_per_pack", "num_workers", "num_shards"),
+    ),
+    Command(
         "build_corpus", "scripts/build_corpus.py", ("--output_dir=made",), (), (), ("eval_share",), runs=False
     ),
 ]
