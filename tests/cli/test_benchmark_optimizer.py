@@ -1,24 +1,17 @@
 """The optimizer benchmark: its arithmetic, its whole way on a small model, its flags; never a time."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from official.cli.benchmark import optimizer as benchmark_optimizer
 from official.reporting import measurement
-from tests.conftest import ROOT, TINY
+from tests import programs
+from tests.conftest import TINY
 
 
 def benchmark(*arguments):
-    return subprocess.run(
-        [sys.executable, "scripts/benchmark_optimizer.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("scripts/benchmark_optimizer.py", *arguments)
 
 
 def test_rows():

@@ -3,14 +3,13 @@
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from official.cli.benchmark import peers as benchmark_peers
 from official.config import ConfigError
-from tests.conftest import ROOT, TINY
+from tests import programs
+from tests.conftest import TINY
 
 WORKER = """
 from official.cli.benchmark.peer_programs import worker
@@ -101,13 +100,7 @@ def test_requirements_are_pinned():
 
 
 def benchmark(*arguments):
-    return subprocess.run(
-        [sys.executable, "scripts/benchmark_peers.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("scripts/benchmark_peers.py", *arguments)
 
 
 @pytest.mark.slow

@@ -2,14 +2,13 @@
 
 import io
 import json
-import subprocess
-import sys
 
 import matplotlib.image
 import pytest
 
 from official.reporting import measurement
-from tests.conftest import ROOT, TINY
+from tests import programs
+from tests.conftest import TINY
 
 
 def test_median_and_spread():
@@ -40,13 +39,7 @@ def test_chart():
 
 
 def benchmark(*arguments):
-    return subprocess.run(
-        [sys.executable, "scripts/benchmark_step.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("scripts/benchmark_step.py", *arguments)
 
 
 @pytest.mark.slow

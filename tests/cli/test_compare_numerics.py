@@ -1,13 +1,12 @@
 """Comparing types and operations over seeds: the verdict, and the whole way on a small model."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from official.cli.benchmark import numerics as compare_numerics
-from tests.conftest import ROOT, TINY
+from tests import programs
+from tests.conftest import TINY
 
 
 def curves(*losses):
@@ -33,13 +32,7 @@ def test_verdict():
 
 
 def compare(*arguments):
-    return subprocess.run(
-        [sys.executable, "scripts/compare_numerics.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("scripts/compare_numerics.py", *arguments)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the benchmarks of a model's step share: the model, and the shapes of its batches."""
+"""What the benchmarks of a model's step share: the model, the shapes of its batches, the GPUs."""
 
 import argparse
 
@@ -10,6 +10,12 @@ from official.io.errors import ConfigError
 def add_model_flag(parser: argparse.ArgumentParser, name: str = "base", text: str = "Model.") -> None:
     """Adds --bert_config_file."""
     parser.add_argument("--bert_config_file", default=f"configs/models/bert_{name}.json", help=text)
+
+
+def add_gpus_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --num_gpus."""
+    text = "0 for the CPU, 1 for a GPU; unset: a GPU where there is one."
+    parser.add_argument("--num_gpus", type=int, default=None, help=text)
 
 
 def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:

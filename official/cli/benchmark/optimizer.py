@@ -24,12 +24,7 @@ BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at le
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     inputs.add_model_flag(parser, text="Model whose weights are updated.")
-    parser.add_argument(
-        "--num_gpus",
-        type=int,
-        default=None,
-        help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
-    )
+    inputs.add_gpus_flag(parser)
     parser.add_argument("--rounds", type=int, default=9, help="How many times every case is timed.")
     outputs.add_flags(parser)
     return parser

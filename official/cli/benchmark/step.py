@@ -36,12 +36,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
     )
-    parser.add_argument(
-        "--num_gpus",
-        type=int,
-        default=None,
-        help="0 for the CPU, 1 for a GPU; unset: a GPU where there is one.",
-    )
+    inputs.add_gpus_flag(parser)
     parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
     parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
     outputs.add_flags(parser)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import os
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from official.data.packing import algorithms, rounds
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
-from official.data.records import record_files
+from official.data.records import record_files, shard_folder
 from official.io import files, finished_jobs, json_files, unfinished, workers
 from official.io.errors import ConfigError
 
@@ -70,22 +69,14 @@ def pack_records(job: Job) -> dict:
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
         with finished_jobs.unfinished_folder(job.output_dir, identity, job.overwrite) as folder:
-            _remove_earlier(job)
+            shard_folder.remove_earlier(job.output_dir)
             manifest = finished_jobs.write_manifest(job.output_dir, identity, _make(job, folder, paths))
     return manifest
 
 
 def _check(job: Job) -> None:
-    for name in ("num_workers", "num_shards", "max_sequences_per_pack"):
-        value = getattr(job, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
-    if job.random_seed < 0:
-        raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
-    if files.is_remote(job.output_dir):
-        raise ConfigError(
-            f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files."
-        )
+    counts = {name: getattr(job, name) for name in ("num_workers", "num_shards", "max_sequences_per_pack")}
+    shard_folder.check_flags(job.output_dir, job.random_seed, counts)
 
 
 def _versions(paths: list[str]) -> dict[str, str]:
@@ -96,26 +87,13 @@ def _versions(paths: list[str]) -> dict[str, str]:
     return versions
 
 
-def _remove_earlier(job: Job) -> None:
-    """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
-    manifest = os.path.join(job.output_dir, finished_jobs.MANIFEST)
-    if os.path.exists(manifest):
-        for path in [*_shards_in(job.output_dir), manifest]:
-            os.remove(path)
-
-
-def _shards_in(folder: str) -> list[str]:
-    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
-
-
 def _make(job: Job, folder: str, paths: list[str]) -> dict:
     """Runs the rounds and returns the manifest."""
-    for path in glob.glob(os.path.join(glob.escape(job.output_dir), "*.tmp-*")):
-        os.remove(path)
+    shard_folder.remove_temporary(job.output_dir)
     sources, total = _sources(paths), sum(files.sizes(paths))
     run = functools.partial(
         workers.run_all,
-        num_workers=_num_workers(job, total),
+        num_workers=job.num_workers or shard_folder.num_workers(total, _BYTES_PER_WORKER),
         total_bytes=total,
         items="sequences",
         preload=__name__,
@@ -134,8 +112,7 @@ def _make(job: Job, folder: str, paths: list[str]) -> dict:
     tasks = [(rounds.write_shard, deal, shard, sources[0], total / shards) for shard in range(shards)]
     run(tasks, doing="Writing")
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
-    for path in {*_shards_in(job.output_dir)} - made:
-        os.remove(path)  # of a job that was thrown away
+    shard_folder.remove_all_but(job.output_dir, made)
     return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned))
 
 
@@ -158,10 +135,6 @@ def _sources(paths: list[str]) -> list[rounds.Source]:
         rounds.Source(number, path, size, kind, length, most)
         for number, (path, size) in enumerate(zip(paths, files.sizes(paths)))
     ]
-
-
-def _num_workers(job: Job, num_bytes: int) -> int:
-    return job.num_workers or min(len(os.sched_getaffinity(0)), 1 + num_bytes // _BYTES_PER_WORKER)
 
 
 def _num_shards(job: Job, rows: int, sequences: int) -> int:

@@ -14,7 +14,6 @@ started once more.
 import collections
 import dataclasses
 import functools
-import glob
 import itertools
 import os
 
@@ -23,7 +22,7 @@ import numpy as np
 from official.config import ConfigError
 from official.data.pretraining import shard_round, text_round
 from official.data.pretraining.job import Job, Layout
-from official.data.records import record_formats
+from official.data.records import record_formats, shard_folder
 from official.data.text import read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, finished_jobs, unfinished, workers
@@ -57,7 +56,7 @@ def create_pretraining_data(job: Job) -> dict:
     with finished_jobs.unfinished_folder(
         job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
     ) as folder:
-        _remove_earlier(job)
+        shard_folder.remove_earlier(job.output_dir)
         manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
@@ -81,11 +80,13 @@ def _make(
     job: Job, folder: str, tasks: list[list[text_files.Split]], words: Vocabulary, num_bytes: int
 ) -> dict:
     """Runs both rounds and returns the manifest."""
-    for path in glob.glob(os.path.join(glob.escape(job.output_dir), "*.tmp-*")):
-        os.remove(path)
+    shard_folder.remove_temporary(job.output_dir)
     shard_round.planned_pool.cache_clear()  # an earlier job may have had the same flags, and other text
     run = functools.partial(
-        workers.run_all, num_workers=_num_workers(job, num_bytes), total_bytes=num_bytes, preload=__name__
+        workers.run_all,
+        num_workers=job.num_workers or shard_folder.num_workers(num_bytes, _BYTES_PER_WORKER),
+        total_bytes=num_bytes,
+        preload=__name__,
     )
     sha256 = words.sha256
     text_tasks = [(text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks)]
@@ -99,8 +100,7 @@ def _make(
     run(shard_tasks, doing="Writing", items="examples")
     shards = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in numbers]
     made = {os.path.join(job.output_dir, layout.file(number)) for number in numbers}
-    for path in {*_shards_in(job.output_dir)} - made:
-        os.remove(path)  # of a job that was thrown away
+    shard_folder.remove_all_but(job.output_dir, made)
     return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
 
 
@@ -110,35 +110,11 @@ def _make(
 
 def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
-    for name in ("num_workers", "num_shards"):
-        value = getattr(job, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
-    if job.random_seed < 0:
-        raise ConfigError(f"--random_seed={job.random_seed} is out of range. Allowed: 0 or more.")
-    if files.is_remote(job.output_dir):
-        raise ConfigError(
-            f"--output_dir={job.output_dir} is not a folder of this machine. Write to one and copy the files."
-        )
+    counts = {name: getattr(job, name) for name in ("num_workers", "num_shards")}
+    shard_folder.check_flags(job.output_dir, job.random_seed, counts)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     record_formats.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
-
-
-def _remove_earlier(job: Job) -> None:
-    """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
-    manifest = os.path.join(job.output_dir, finished_jobs.MANIFEST)
-    if os.path.exists(manifest):
-        for path in [*_shards_in(job.output_dir), manifest]:
-            os.remove(path)
-
-
-def _shards_in(folder: str) -> list[str]:
-    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
-
-
-def _num_workers(job: Job, num_bytes: int) -> int:
-    return job.num_workers or min(len(os.sched_getaffinity(0)), 1 + num_bytes // _BYTES_PER_WORKER)
 
 
 def _plan_layout(job: Job, text: collections.Counter) -> Layout:
