@@ -16,11 +16,12 @@ from official.config.settings import (
     mlperf,
     model,
     optimization,
+    packing,
     plan,
 )
 
 # In the order of --help and config.json.
-_FILES = (job, model, data, fine_tuning, batch, optimization, devices, mlperf, plan, messages)
+_FILES = (job, model, data, packing, fine_tuning, batch, optimization, devices, mlperf, plan, messages)
 SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
@@ -30,6 +31,7 @@ class Config(
     job.Job,
     model.Model,
     data.Data,
+    packing.Packing,
     fine_tuning.FineTuning,
     batch.Batch,
     optimization.Optimization,

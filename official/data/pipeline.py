@@ -5,6 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
+MOST_STREAMS = 32  # that training files are dealt out to
 CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 
 
@@ -17,12 +18,17 @@ class TrainingOrder:
       sequences_done: that all hosts together have trained on before.
       host: number of this host.
       num_hosts: how many there are.
+      rows_done: rows that all hosts together have trained on before; unset: as many as sequences.
+      stream_sequences: of the sequences done, those of each stream of packed rows, up to MOST_STREAMS; empty:
+        as many of each.
     """
 
     seed: int
     sequences_done: int = 0
     host: int = 0
     num_hosts: int = 1
+    rows_done: int | None = None
+    stream_sequences: tuple[int, ...] = ()
 
 
 def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -1,5 +1,7 @@
 """The batch and step arithmetic of a run, done once. No TensorFlow."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from official.config import Config, ConfigError, nearest_multiples, train_steps
@@ -10,20 +12,28 @@ class BatchPlan:
     """Sizes in rows of the input pipeline. train_batch_size = num_replicas x num_accumulation_steps x
     micro_batch_size.
 
-    A row is one sequence, unless sequences are packed. What counts for people and for resuming is
-    `sequences_per_step`.
+    A row is one sequence, unless sequences are packed. What counts for people is `sequences_per_step`.
     """
 
     num_replicas: int
     num_accumulation_steps: int
     train_batch_size: int
     eval_batch_size: int
-    sequences_per_row: float = 1.0
+    sequences_per_row: float | None = None  # of packed rows, an expectation; None: one
+
+    def with_rows_of(self, sequences: float | None) -> BatchPlan:
+        """Returns the plan with rows that are expected to hold so many sequences; None: one, not packed."""
+        return dataclasses.replace(self, sequences_per_row=sequences)
+
+    @property
+    def is_packed(self) -> bool:
+        """Tells whether rows hold several sequences: steps then count those of their batches."""
+        return self.sequences_per_row is not None
 
     @property
     def sequences_per_step(self) -> int:
-        """Returns the sequences that a step of all replicas trains on."""
-        return round(self.train_batch_size * self.sequences_per_row)
+        """Returns the sequences that a step of all replicas trains on; of packed rows, on average."""
+        return round(self.train_batch_size * (self.sequences_per_row or 1.0))
 
     @property
     def replica_batch_size(self) -> int:
@@ -42,10 +52,11 @@ class BatchPlan:
 
     def describe(self) -> str:
         """Returns the product as one line for the log."""
+        rows = f"rows, about {self.sequences_per_step} sequences" if self.is_packed else "sequences"
         return (
             f"train_batch_size {self.train_batch_size} = {self.num_replicas}"
             f" replica{'s' * (self.num_replicas > 1)} x {self.num_accumulation_steps} micro"
-            f" batch{'es' * (self.num_accumulation_steps > 1)} x {self.micro_batch_size} sequences"
+            f" batch{'es' * (self.num_accumulation_steps > 1)} x {self.micro_batch_size} {rows}"
         )
 
 

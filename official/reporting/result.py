@@ -65,6 +65,8 @@ class TrainResult:
       examples: groups of sequences with what the model makes of them; see
         `official.training.task.Task.examples`.
       predictions: files that were written.
+      sequences_per_row: of packed rows, those that this process has trained on.
+      packing_efficiency: the share of their places that hold a token, 0 to 1.
       learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
         straight lines.
     """
@@ -96,6 +98,8 @@ class TrainResult:
     tables: dict = dataclasses.field(default_factory=dict)
     examples: list[dict] = dataclasses.field(default_factory=list)
     predictions: list[str] = dataclasses.field(default_factory=list)
+    sequences_per_row: float | None = None
+    packing_efficiency: float | None = None
     learning_rates: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

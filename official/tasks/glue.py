@@ -76,20 +76,20 @@ class GlueTask:
                 )
         return [rows.path for rows in self._rows.values()]
 
+    sequences_per_row: float | None = None
+
     @property
     def train_samples(self) -> int | None:
         return len(self._rows["train"]) if "train" in self._rows else None
 
-    def train_dataset(
-        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
-    ) -> tf.data.Dataset:
+    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
         config = self._config
         if config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         return token_rows.training_dataset(
             self._token_rows("train"),
             token_rows.BatchShape(global_batch, replica_batch, config.max_seq_length, self._bucketed),
-            TrainingOrder(config.seed, samples_done, host, num_hosts),
+            order,
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:

@@ -28,6 +28,7 @@ class PretrainingTask:
     metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
     target_metric = "mlm_accuracy"
     is_scored = False
+    sequences_per_row: float | None = None
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
     local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
@@ -74,20 +75,20 @@ class PretrainingTask:
         return BertPretrainer(self._config.model, **encoder_options(self._config))
 
     def train_dataset(
-        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
+        self, global_batch: int, replica_batch: int, order: pipeline.TrainingOrder
     ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         streams = record_batches.num_streams(len(self._train_files), global_batch)
         name = (
-            f"record_counts-{host}.json" if host else "record_counts.json"
+            f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return record_batches.training_dataset(
             self._train_files,
             self._schema,
             replica_batch,
-            pipeline.TrainingOrder(self._config.seed, samples_done, host, num_hosts),
+            order,
             streams,
             counts_path,
         )

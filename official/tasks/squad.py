@@ -107,13 +107,13 @@ class SquadTask:
         )
         return _Split(data, features)
 
+    sequences_per_row: float | None = None
+
     @property
     def train_samples(self) -> int | None:
         return len(self._train.features) if self._train else None
 
-    def train_dataset(
-        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
-    ) -> tf.data.Dataset:
+    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         features = known(self._train).features
@@ -123,7 +123,7 @@ class SquadTask:
         return token_rows.training_dataset(
             rows,
             token_rows.BatchShape(global_batch, replica_batch, self._config.max_seq_length, self._bucketed),
-            TrainingOrder(self._config.seed, samples_done, host, num_hosts),
+            order,
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:

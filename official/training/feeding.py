@@ -1,11 +1,13 @@
 """What the devices are fed: batches of files and of random records, each host its own share."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
 from official.training.task import Task
@@ -15,19 +17,16 @@ T = TypeVar("T")
 
 
 def training_batches(
-    task: Task, plan: BatchPlan, samples_done: int, strategy: tf.distribute.Strategy
+    task: Task, plan: BatchPlan, order: TrainingOrder, strategy: tf.distribute.Strategy
 ) -> Iterator:
-    """Returns endless batches of the training set, from behind the first `samples_done` sequences on. Every
-    host reads its own part, in batches of one replica."""
+    """Returns endless batches of the training set in an order. Every host reads its own part, in batches of
+    one replica."""
 
     def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return task.train_dataset(
-            plan.train_batch_size,
-            plan.replica_batch_size,
-            samples_done,
-            context.input_pipeline_id,
-            context.num_input_pipelines,
+        own = dataclasses.replace(
+            order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
         )
+        return task.train_dataset(plan.train_batch_size, plan.replica_batch_size, own)
 
     return iter(strategy_lib.distribute(host_dataset, strategy))
 

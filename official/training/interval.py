@@ -2,7 +2,6 @@
 how long a call may be."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -27,17 +26,20 @@ class Interval:
     Attributes:
       first_step: the updates done before it.
       totals: what the training loop has summed up in it, see `step.no_totals`.
-      steps, secs: of them, those that this process has done, and how long they took.
+      steps, sequences, secs: of them, those that this process has done, what they trained on, and how long
+        they took.
     """
 
     first_step: int
     totals: dict[str, tf.Tensor]
     steps: int = 0
+    sequences: int = 0
     secs: float = 0.0
 
-    def add(self, totals: dict[str, tf.Tensor], steps: int, secs: float) -> None:
+    def add(self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float) -> None:
         """Notes what a call has returned, which has gone on from `totals`."""
         self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
+        self.sequences += sequences
 
     def numbers(self) -> dict[str, np.ndarray]:
         """Returns the totals as NumPy has them."""
@@ -49,7 +51,7 @@ class Interval:
         step = int(self.totals["bad_step"])
         return step if step >= 0 else None
 
-    def values(self, task: Task, state: TrainState, sequences_per_step: int) -> dict:
+    def values(self, task: Task, state: TrainState) -> dict:
         """Returns the line of the metrics as far as the interval is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
         return {
@@ -58,7 +60,7 @@ class Interval:
             "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
             "loss_scale": float(state.loss_scale.scale.numpy()) if state.loss_scale else 1.0,
             "skipped_steps": skipped,
-            "sequences_per_sec": self.steps * sequences_per_step / self.secs,
+            "sequences_per_sec": self.sequences / self.secs,
         }
 
     def non_finite(self, task: Task, values: dict) -> NonFiniteError:
@@ -79,24 +81,17 @@ class Interval:
                 f"with loss_scale {scale:g}"
             )
 
-    def to_json(self) -> str:
-        """Returns what a later process goes on from, to the last bit."""
-        return (
-            json.dumps(
-                {
-                    "first_step": self.first_step,
-                    **{name: value.tolist() for name, value in self.numbers().items()},
-                }
-            )
-            + "\n"
-        )
+    def to_saved(self) -> dict:
+        """Returns what a later process goes on from, to the last bit, ready for JSON."""
+        totals = {name: value.tolist() for name, value in self.numbers().items()}
+        return {"first_step": self.first_step, **totals}
 
 
 def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:
     """Returns the interval that a run goes on with.
 
     Args:
-      saved: what `to_json` wrote with the checkpoint of `step`; empty where an interval ended there.
+      saved: what `to_saved` returned with the checkpoint of `step`; empty where an interval ended there.
       step: updates done.
       nothing: see `step.no_totals`; totals of another form are those of another task, and begin anew.
     """

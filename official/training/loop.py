@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from absl import logging
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config
+from official.data.pipeline import TrainingOrder
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io import signals
@@ -20,6 +22,7 @@ from official.optimization.state import TrainState, restored
 from official.reporting.observer import Evaluation, Observer
 from official.training import evaluation, feeding
 from official.training import interval as interval_lib
+from official.training import place as place_lib
 from official.training import step as step_lib
 from official.training.feeding import reading
 from official.training.interruption import Interruption
@@ -62,7 +65,10 @@ class Loop:
         self.weights_are_finite = step_lib.make_finite_check(state)
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else state.step
         saved = self.manager.companion(state.step)
-        self.interval = interval_lib.from_saved(saved, state.step, step_lib.no_totals(self.task))
+        self.nothing = step_lib.no_totals(self.task, self.plan)
+        self.interval = interval_lib.from_saved(saved, state.step, self.nothing)
+        rows = state.step * self.plan.train_batch_size
+        self.place = place_lib.from_saved(saved, state.samples_done, rows)
 
     def run(self) -> None:
         """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
@@ -97,7 +103,9 @@ class Loop:
                 self._save()
 
     def _train_iterator(self) -> Iterator:
-        return feeding.training_batches(self.task, self.plan, self.state.samples_done, self.strategy)
+        order = TrainingOrder(self.config.seed, self.state.samples_done)
+        order = self.place.order(order) if self.plan.is_packed else order
+        return feeding.training_batches(self.task, self.plan, order, self.strategy)
 
     def _save(self) -> None:
         """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
@@ -106,15 +114,16 @@ class Loop:
         self.check_folder()
         for observer in self.observers:
             observer.on_checkpoint(self.state.step)
-        open_interval = self.interval.first_step < self.state.step
-        self.manager.save(self.state.step, self.interval.to_json() if open_interval else None)
+        kept = self.interval.to_saved() if self.interval.first_step < self.state.step else {}
+        kept |= self.place.to_saved() if self.plan.is_packed else {}
+        self.manager.save(self.state.step, json.dumps(kept) + "\n" if kept else None)
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable
         bit-equal."""
         with restored(list(self.state.variables().values())):
             batches = feeding.synthetic_batches(self.task, self.plan.replica_batch_size, self.strategy)
-            self.train_loop(batches, tf.constant(1), step_lib.no_totals(self.task))
+            self.train_loop(batches, tf.constant(1), self.nothing)
         if self.config.do_eval:
             batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
             self.eval_step(strategy_lib.next_batch(batches, self.strategy))
@@ -142,7 +151,7 @@ class Loop:
         self._tell_interval(values)
         self.interval.check_skipped(self.state)
         self._count_open_interval()
-        self.interval = interval_lib.Interval(self.state.step, step_lib.no_totals(self.task))
+        self.interval = interval_lib.Interval(self.state.step, self.nothing)
         return values
 
     def _call_devices(self, iterator: Iterator, left: int) -> dict:
@@ -150,6 +159,7 @@ class Loop:
         NonFiniteError."""
         self.check_folder()
         first, steps, started = self.pace.is_unknown, self.pace.steps(left), time.monotonic()
+        samples = self.state.samples_done
         # The first one compiles, for minutes perhaps, and nothing is trained yet.
         with signals.expendable() if first else contextlib.nullcontext():
             totals = reading(
@@ -158,11 +168,12 @@ class Loop:
             totals["sums"].numpy()  # waits
         secs = time.monotonic() - started
         self.pace.note(steps, self.together.mean(secs))
-        self.interval.add(totals, steps, secs)
-        values = {
-            "samples": self.state.samples_done,
-            **self.interval.values(self.task, self.state, self.plan.sequences_per_step),
-        }
+        if self.plan.is_packed:
+            new = (totals["counts"] - self.interval.totals["counts"]).numpy()
+            self.place.add(steps * self.plan.train_batch_size, new[:-1])
+            self.outcome.packing.add(steps * self.plan.train_batch_size, new)
+        self.interval.add(totals, steps, self.state.samples_done - samples, secs)
+        values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
         if self.interval.bad_step is not None:
             self._tell_interval(values)
             raise self.interval.non_finite(self.task, values)
@@ -187,8 +198,7 @@ class Loop:
 
     def _count_open_interval(self) -> None:
         if self.interval.steps:
-            sequences = self.interval.steps * self.plan.sequences_per_step
-            self.outcome.loop_rates.append((sequences, self.interval.secs))
+            self.outcome.loop_rates.append((self.interval.sequences, self.interval.secs))
         self.outcome.skipped_steps += int(self.interval.totals["skipped"])
 
     # --------------------------------------------------------------------------------------------------------

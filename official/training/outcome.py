@@ -10,6 +10,33 @@ from official.training.task import Task
 
 
 @dataclasses.dataclass
+class PackingCounts:
+    """What the rows of a run's packed batches hold.
+
+    Attributes:
+      rows, sequences: trained on.
+      tokens: of them, without padding; to seven digits.
+    """
+
+    rows: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+    def add(self, rows: int, counts: np.ndarray) -> None:
+        """Adds rows, and int [N + 1]: sequences of N streams, and tokens."""
+        self.rows, self.tokens = self.rows + rows, self.tokens + int(counts[-1])
+        self.sequences += int(counts[:-1].sum())
+
+    def shares(self, row_length: int) -> dict[str, float]:
+        """Returns `sequences_per_row` and `packing_efficiency`, the share of the rows' places that hold a
+        token; empty where nothing was packed."""
+        if not self.rows:
+            return {}
+        efficiency = self.tokens / (self.rows * row_length)
+        return {"sequences_per_row": self.sequences / self.rows, "packing_efficiency": efficiency}
+
+
+@dataclasses.dataclass
 class Outcome:
     """What the loop has found out so far.
 
@@ -22,6 +49,7 @@ class Outcome:
       first_step_secs: seconds from the start of this process to the end of its first step.
       step_secs: seconds of one step, by the last call of the devices after the first.
       interrupted: a signal has left something undone.
+      packing: of the training in this process.
     """
 
     eval_metrics: dict = dataclasses.field(default_factory=dict)
@@ -32,6 +60,7 @@ class Outcome:
     first_step_secs: float | None = None
     step_secs: float | None = None
     interrupted: bool = False
+    packing: PackingCounts = dataclasses.field(default_factory=PackingCounts)
 
     def sequences_per_sec(self) -> float | None:
         """Returns the training throughput, without the first interval, which holds the compilation, where

@@ -60,6 +60,7 @@ def run(
     task = make_task(own)
     data_files = task.find_data()
     own = config_lib.with_data(own, task.train_samples)
+    devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
     starting.check_init_checkpoint(own)
     with (
         _writing(own, devices) as check_folder,
@@ -215,6 +216,7 @@ def _make_result(
     """Returns the result of this process's part of the run."""
     config, outcome, steps = loop.config, loop.outcome, loop.manager.steps()
     prediction, score = baseline or (None, None)
+    packing = outcome.packing.shares(config.max_seq_length)
     return TrainResult(
         status=end.status,
         reason=end.reason,
@@ -237,6 +239,8 @@ def _make_result(
         tables=findings.tables,
         examples=findings.examples,
         predictions=findings.files,
+        sequences_per_row=packing.get("sequences_per_row"),
+        packing_efficiency=packing.get("packing_efficiency"),
     )
 
 

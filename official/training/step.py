@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import Config
+from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
@@ -25,16 +26,18 @@ _graph = functools.partial(
 Totals = dict[str, tf.Tensor]
 
 
-def no_totals(task: Task) -> Totals:
+def no_totals(task: Task, plan: BatchPlan) -> Totals:
     """Returns what a training loop starts from: `sums` [2 x metrics] over all steps, `norm` the sum of
     gradient norms, `skipped` the number of updates that loss scaling skipped, `bad_step` the first step with
-    a non-finite loss (or, without loss scaling, gradient), else -1."""
-    return {
+    a non-finite loss (or, without loss scaling, gradient), else -1. Of packed rows also `counts`, int64
+    [MOST_STREAMS + 1]: the sequences of each stream of the data, and the tokens."""
+    totals = {
         "sums": tf.zeros([2 * len(task.metrics)]),
         "norm": tf.constant(0.0),
         "skipped": tf.constant(0),
         "bad_step": tf.constant(-1, tf.int64),
     }
+    return totals | ({"counts": tf.zeros([MOST_STREAMS + 1], tf.int64)} if plan.is_packed else {})
 
 
 def make_train_loop(
@@ -50,17 +53,42 @@ def make_train_loop(
         run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
     else:
         run_step = _plain_step(gradients, state, strategy)
+    count = _make_counting(strategy)
 
     @_graph()
     def train_loop(iterator, num_steps, totals):
         def one_more(index, totals):
-            sums, norm, skipped = run_step(strategy_lib.next_batch(iterator, strategy))
-            state.samples.assign_add(plan.sequences_per_step)
-            return index + 1, _added(totals, sums, norm, skipped, state.optimizer.iterations)
+            batch = strategy_lib.next_batch(iterator, strategy)
+            sums, norm, skipped = run_step(batch)
+            added = _added(totals, sums, norm, skipped, state.optimizer.iterations)
+            if plan.is_packed:
+                counts = count(batch)
+                state.samples.assign_add(tf.reduce_sum(counts[:-1]))
+                added["counts"] = totals["counts"] + counts
+            else:
+                state.samples.assign_add(plan.sequences_per_step)
+            return index + 1, added
 
         return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
     return train_loop
+
+
+def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
+    """Returns (batch of packed rows) -> int64 [MOST_STREAMS + 1] over all replicas: the sequences of each
+    stream, and the tokens. A batch without `streams` is of the first one."""
+
+    def replica_counts(batch):
+        sequences_B = tf.reduce_sum(batch["example_weights"], axis=1)
+        streams_B = batch.get("streams", tf.zeros(tf.shape(sequences_B), tf.int32))
+        tokens = tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32))
+        by_stream = tf.reduce_sum(tf.one_hot(streams_B, MOST_STREAMS) * sequences_B[:, None], axis=0)
+        return gradients_lib.reduce_sum(tf.concat([by_stream, [tokens]], axis=0))
+
+    def count(batch):  # whole numbers far below 2^24, exact in float32
+        return tf.cast(_first(strategy, strategy.run(replica_counts, args=(batch,))), tf.int64)
+
+    return count
 
 
 def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:

@@ -61,11 +61,11 @@ def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -
     returns their mean loss."""
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
-    plan = make_batch_plan(config, strategy.num_replicas_in_sync)
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     state = make_state(config, task.build_model, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
     iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
-    count, nothing = tf.constant(steps), step_lib.no_totals(task)
+    count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
     return lambda: step_lib.mean_metrics(
         task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]
     )["loss"]

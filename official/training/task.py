@@ -5,6 +5,7 @@ from typing import Protocol, TypeGuard
 import numpy as np
 import tensorflow as tf
 
+from official.data.pipeline import TrainingOrder
 from official.optimization.replica_step import Batch, Objective, Terms
 
 Outputs = dict[str, np.ndarray]  # {output: [sequences of the set, ...]}
@@ -47,16 +48,17 @@ class Task(Objective, Protocol):
           ConfigError: where a file is missing or of the wrong kind.
         """
 
-    def train_dataset(
-        self, global_batch: int, replica_batch: int, samples_done: int, host: int, num_hosts: int
-    ) -> tf.data.Dataset:
-        """Returns endless batches, one a replica, of this host's share of the training set.
+    @property
+    def sequences_per_row(self) -> float | None:
+        """Returns how many sequences a packed row is expected to hold, once `find_data` has found the data;
+        None where every row is a sequence."""
+
+    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
+        """Returns endless batches, one a replica, of a host's share of the training set.
 
         Args:
           global_batch, replica_batch: rows of the batch of a step, of all replicas and of one.
-          samples_done: sequences that all hosts together have trained on before; the dataset goes on behind
-            them.
-          host, num_hosts: this host's number and how many there are.
+          order: whose share, and behind what it goes on.
         """
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -71,7 +73,8 @@ class Task(Objective, Protocol):
 
         `example_weights` of the batch is 1 for every sequence and 0 for filling. The batch of a task with
         outputs has `rows`, the number of each sequence in the set, -1 for filling. Rows that hold several
-        sequences have both as [B, S], and outputs [B, S, ...].
+        sequences have both as [B, S], and outputs [B, S, ...]; in training, too, their `example_weights` say
+        how many sequences a step is, and `streams` [B], where they have it, from which streams of the data.
         """
 
     def examples(self, outputs: Outputs) -> list[dict]:

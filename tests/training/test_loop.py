@@ -295,7 +295,7 @@ def test_totals_survive_a_file_to_the_last_bit():
         "norm": tf.constant(1 / 3),
         "skipped": tf.constant(2),
     }
-    saved = json.loads(interval.Interval(5, totals).to_json())
+    saved = json.loads(json.dumps(interval.Interval(5, totals).to_saved()))
     again = interval.from_saved(saved, 9, nothing)
     assert again.first_step == 5
     for name, value in totals.items():

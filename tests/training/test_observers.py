@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan
 from official.reporting.observer import Observer
 from official.tasks import TASKS
@@ -96,19 +97,6 @@ def test_an_error_ends_the_training_as_failed(make_config, recorder, monkeypatch
 # Rows are not sequences
 
 
-def test_counters_and_speed_are_of_sequences(make_config):
-    """Each row counts as two sequences here."""
-    config, heard = make_config(**SMALL), Recorder()
-    plan = BatchPlan(1, 1, config.train_batch_size, config.eval_batch_size, sequences_per_row=2.0)
-    loop = make_loop(config, [heard], plan)
-    iterator = loop._train_iterator()
-    values = loop._train(iterator)
-    assert loop.state.samples_done == values["samples"] == 2 * 8 * 5
-    assert heard.arguments("on_training") == [(0, 0, 2 * 8 * 10)]
-    sequences, secs = loop.outcome.loop_rates[0]
-    assert sequences == 80 and values["sequences_per_sec"] == pytest.approx(80 / secs)
-
-
 def test_the_input_pipeline_is_asked_for_rows_and_told_of_sequences():
     asked = []
 
@@ -120,8 +108,8 @@ def test_the_input_pipeline_is_asked_for_rows_and_told_of_sequences():
     plan = BatchPlan(2, 1, 8, 8, sequences_per_row=2.5)
     assert plan.sequences_per_step == 20
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    feeding.training_batches(Task(), plan, samples_done=60, strategy=strategy)
-    assert asked == [(8, 4, 60, 0, 1)]  # rows of all replicas, of one; sequences; this host
+    feeding.training_batches(Task(), plan, TrainingOrder(3, 60, rows_done=24), strategy)
+    assert asked == [(8, 4, TrainingOrder(3, 60, host=0, num_hosts=1, rows_done=24))]  # rows of all replicas
 
 
 def test_outputs_of_several_sequences_a_row_are_put_in_the_order_of_sequences():

@@ -19,6 +19,7 @@ from tensorflow.python.framework import (
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import ConfigError
+from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.optimization import gradients as gradients_lib
@@ -29,7 +30,6 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import earlier as earlier_lib
 from official.training import own_folder, runner, starting
-from official.training import step as step_lib
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from tests.conftest import ROOT
@@ -52,7 +52,7 @@ def make_loop(config, observers=(), plan=None) -> Loop:
 
 
 def run_steps(loop, iterator, steps: int) -> dict:
-    return loop.train_loop(iterator, tf.constant(steps), step_lib.no_totals(loop.task))
+    return loop.train_loop(iterator, tf.constant(steps), loop.nothing)
 
 
 def train(config, steps=5) -> dict[str, np.ndarray]:
@@ -191,7 +191,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         clip_norm=0.5,
     )
     loop = make_loop(config)
-    batch = next(iter(loop.task.train_dataset(8, 8, 0, 0, 1)))
+    batch = next(iter(loop.task.train_dataset(8, 8, TrainingOrder(config.seed))))
     factor = 0.5 if scale_loss else 1.0
     expected = None
     for gradients in local_gradients(loop, batch, 4):
@@ -701,7 +701,7 @@ def test_the_first_step_apart_changes_no_total(make_config, deterministic):
     totals = []
     for parts in ((3,), (1, 2)):
         loop = make_loop(make_config(**deterministic))
-        iterator, total = loop._train_iterator(), step_lib.no_totals(loop.task)
+        iterator, total = loop._train_iterator(), loop.nothing
         for steps in parts:
             total = loop.train_loop(iterator, tf.constant(steps), total)
         totals.append({name: value.numpy() for name, value in total.items()})

@@ -1,0 +1,57 @@
+"""Sequences laid end to end in rows, in TensorFlow.
+
+Shapes: B rows, L tokens of a row, P sequences of a row at most.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Layout(NamedTuple):
+    """Which token of which sequence stands where in rows.
+
+    Attributes:
+      slots_BL: int32 [B, L], the number in its row, from 0, of the sequence that a token belongs to; P or
+        more for padding.
+      places_BL: int32 [B, L], the number of the token in its sequence, from 0; 0 for padding.
+      is_token_BL: bool [B, L], false for padding.
+      starts_BP: int32 [B, P], where in its row a sequence begins; 0 where there is none.
+    """
+
+    slots_BL: tf.Tensor
+    places_BL: tf.Tensor
+    is_token_BL: tf.Tensor
+    starts_BP: tf.Tensor
+
+    def features(self) -> dict[str, tf.Tensor]:
+        """Returns what the model reads of a layout: `input_mask`, `sequence_ids`, `position_ids` [B, L] and
+        `cls_positions` [B, P], int32."""
+        is_token_BL = tf.cast(self.is_token_BL, tf.int32)
+        return {
+            "input_mask": is_token_BL,
+            "sequence_ids": (self.slots_BL + 1) * is_token_BL,
+            "position_ids": self.places_BL,
+            "cls_positions": self.starts_BP,
+        }
+
+
+def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
+    """Lays sequences end to end.
+
+    Args:
+      lengths_BP: int32, of the sequences of each row in their order, 0 behind the last one; they add up to
+        `length` at most.
+      length: of the rows, L.
+    """
+    ends_BP = tf.cumsum(lengths_BP, axis=1)
+    starts_BP = tf.where(lengths_BP > 0, ends_BP - lengths_BP, 0)
+    columns_BL = tf.tile(tf.range(length)[None], [tf.shape(lengths_BP)[0], 1])
+    slots_BL = tf.searchsorted(ends_BP, columns_BL, side="right")
+    is_token_BL = columns_BL < ends_BP[:, -1:]
+    slots_BL = tf.where(is_token_BL, slots_BL, lengths_BP.shape[1])
+    last = lengths_BP.shape[1] - 1
+    starts_BL = tf.gather(starts_BP, tf.minimum(slots_BL, last), batch_dims=1)
+    return Layout(slots_BL, tf.where(is_token_BL, columns_BL - starts_BL, 0), is_token_BL, starts_BP)
