@@ -44,7 +44,11 @@ def from_saved(saved: dict, samples: int, rows: int) -> Place:
         sequences twice and leaves others out.
     """
     found, streams = saved.get("rows_done"), saved.get("stream_sequences")
-    if type(found) is int and isinstance(streams, list) and len(streams) == MOST_STREAMS:
-        if all(type(count) is int and count >= 0 for count in streams) and sum(streams) == samples:
-            return Place(found, np.array(streams, np.int64))
+    if not (type(found) is int and isinstance(streams, list) and len(streams) == MOST_STREAMS):
+        found, streams = rows, []
+    is_whole = all(type(count) is int and count >= 0 for count in streams) and sum(streams) == samples
+    return Place(found, np.array(streams, np.int64)) if streams and is_whole else _evenly(rows)
+
+
+def _evenly(rows: int) -> Place:
     return Place(rows, np.zeros(MOST_STREAMS, np.int64))
