@@ -54,6 +54,13 @@ def test_a_shipped_config_and_its_relative_files_are_found(bert):
     assert "64" in done.stdout
 
 
+def test_recipes_in_folders_are_shipped(bert):
+    done = bert("train", "--config=packed/nothing")
+    assert done.returncode == 2
+    for name in ("quickstart", "packed/pretrain_base_128_phase1", "packed/mlperf_large_512_pod16"):
+        assert name in done.stderr
+
+
 def test_data_are_made(bert, tmp_path):
     (tmp_path / "text.txt").write_text("a b c .\nc b a .\n\nb b a .\na c c .\n" * 20)
     (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a b c .".split()) + "\n")

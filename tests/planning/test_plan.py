@@ -99,7 +99,7 @@ def test_published_tpu_recipe(tmp_path):
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[] if path.stem in SMALL else pytest.mark.slow) for path in FLAGFILES],
-    ids=lambda path: path.stem,
+    ids=lambda path: str(path.relative_to(ROOT / "configs").with_suffix("")),
 )
 def test_every_flagfile_plans(path, tmp_path):
     steps = (
