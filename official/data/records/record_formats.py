@@ -1,30 +1,41 @@
-"""Records of pre-training data in four formats, each a module of `official.data.records.formats` with the
-same functions.
+"""Records of pre-training data in formats that are modules of `official.data.records.formats` with the same
+functions.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
   remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
   packed   tf.train.Examples of several examples each, as Graphcore's for PyTorch; `bert pack` makes them
+  habana   tf.train.Examples of several examples each, as Habana's for TensorFlow
+  popart_static, popart_plain, popart_packed, popart_in_place  Graphcore's binaries for PopART, without frames
 
 All are read into the same features, those of `schema.pretraining_schema`.
 """
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, packed, packed_whole, plain, remask
+from official.data.records.formats import compact, habana, packed, packed_whole, plain, popart, remask
 from official.data.records.schema import Feature, read_example
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
-FORMATS = {"plain": plain, "compact": compact, "remask": remask, "packed": packed}
+FORMATS: dict[str, Any] = {
+    "plain": plain,
+    "compact": compact,
+    "remask": remask,
+    "packed": packed,
+    "habana": habana.EXAMPLES,
+    **popart.EXAMPLES,
+}
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
-AS_ROWS = {"packed": "packed_whole"}
-_READERS = {**FORMATS, "packed_whole": packed_whole}
+_ROWS: dict[str, Any] = {"packed": packed_whole, "habana": habana.ROWS, **popart.ROWS}
+AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
+_READERS = {**FORMATS, **{AS_ROWS[name]: reader for name, reader in _ROWS.items()}}
 
 
 def lower_case_of(path: str) -> bool | None:
@@ -84,6 +95,8 @@ def detect_format(record: bytes) -> str | None:
         return "compact"
     if packed.IDS in features:
         return "packed"
+    if habana.MARK in features:
+        return "habana"
     return "remask" if "mask_padding_index" in features else "plain"
 
 

@@ -64,7 +64,7 @@ def _read(serialized_B: tf.Tensor, shape: Shape) -> Row:
     found = _parse(serialized_B, FIELDS)
     sizes = [size for size, names in zip(shape, GROUPS) for _ in names]
     is_good = [
-        tf.reduce_all(found[name].row_lengths() == tf.cast(size, tf.int64))
+        tf.reduce_all(tf.cast(found[name].row_lengths(), tf.int32) == size)
         for name, size in zip(FIELDS, sizes)
     ]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_good), ["not all rows are packed"])]):
@@ -143,5 +143,6 @@ def average_sequences(files: list[str]) -> float | None:
 
 def _told(path: str) -> float | None:
     number = json_files.read_json_or_empty(path).get("avg_seq_per_sample")
-    is_one = isinstance(number, (int, float)) and not isinstance(number, bool) and 1 <= number < float("inf")
-    return float(number) if is_one else None
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return None
+    return float(number) if 1 <= number < float("inf") else None

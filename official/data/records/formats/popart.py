@@ -103,15 +103,19 @@ def _plain_shapes(words_W: np.ndarray, lengths_S: np.ndarray) -> Iterator[Shape]
         yield Shape(int(length), int(slots), 1)
 
 
-def _row_shapes(words_W: np.ndarray, lengths_S: np.ndarray, fields: int) -> Iterator[Shape]:
-    """Yields the likely shapes of rows with `fields` fields of K values, the last one the number of the
-    sequence, and as many of P."""
+def _row_shapes(words_W: np.ndarray, lengths_S: np.ndarray, is_in_place: bool) -> Iterator[Shape]:
+    """Yields the likely shapes of rows: the first slot is the first sequence's, and the [CLS] that has a
+    label at one end of the labels is a first token at that end of the row."""
+    fields = 3 if is_in_place else 2  # of K values, the last one the number of the sequence, and of P
     for depth in range(1, _MOST_SEQUENCES + 1):
         slots_S, rest_S = np.divmod(len(words_W) - 4 * lengths_S - fields * depth, fields)
         fits = (rest_S == 0) & (slots_S >= depth) & (slots_S <= lengths_S)
         own_S, slots_S = lengths_S[fits], slots_S[fits]
-        first_number_S = words_W[4 * own_S + (fields - 1) * slots_S]
-        fits = (first_number_S == 1) & (words_W[own_S] == 1)
+        fits = words_W[4 * own_S + (fields - 1) * slots_S] == 1
+        head_S = own_S if is_in_place else 2 * own_S - 1
+        fits &= (words_W[head_S] > 0) & (words_W[own_S] == 1)
+        fits &= (words_W[head_S + own_S] == 0) & (words_W[head_S + 2 * own_S] == 0)
+        fits &= words_W[-depth if is_in_place else -1] == 1
         for length, slots in zip(own_S[fits], slots_S[fits]):
             yield Shape(int(length), int(slots), depth)
 
@@ -124,13 +128,13 @@ _BINARIES = {
     "popart_packed": _Binary(
         popart_rows.packed_sizes,
         _packed_shape,
-        functools.partial(_row_shapes, fields=2),
+        functools.partial(_row_shapes, is_in_place=False),
         popart_rows.read_packed,
     ),
     "popart_in_place": _Binary(
         popart_rows.in_place_sizes,
         _in_place_shape,
-        functools.partial(_row_shapes, fields=3),
+        functools.partial(_row_shapes, is_in_place=True),
         popart_rows.read_in_place,
     ),
 }
@@ -146,10 +150,20 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
     words_W = np.frombuffer(record, "<i4") if len(record) % _WORD_BYTES == 0 else np.zeros(0, np.int32)
     if not len(words_W) or words_W.min() < 0 or words_W.max() >= EXAMPLES[name].VOCABULARY_LIMIT:
         return
-    layout, find = EXAMPLES[name].layout, _BINARIES[name].find
-    for shape in find(words_W, np.arange(_SHORTEST, len(words_W) // 3)):
-        if layout.describe(record, shape, shape.slots - shape.depth - layout.spare[0]) is None:
+    for shape in _BINARIES[name].find(words_W, np.arange(_SHORTEST, len(words_W) // 3)):
+        if describe(record, name, shape) is None:
             yield shape
+
+
+def describe(record: bytes, name: str, shape: Shape) -> str | None:
+    """Says what is wrong with a record of a layout and a shape; None where nothing is."""
+    layout = EXAMPLES[name].layout
+    return layout.describe(record, shape, layout.sizes(shape)[1])
+
+
+def is_name(record_format: str) -> bool:
+    """Tells whether a format is one of these, however it is read."""
+    return record_format.startswith("popart_")
 
 
 def record_bytes(name: str, length: int, most: int, depth: int) -> int:

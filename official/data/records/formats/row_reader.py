@@ -40,6 +40,10 @@ class Layout:
     may_skip: bool = False
     rows_per_record: int = 3  # as published; rows may hold more
 
+    def sizes(self, shape: Shape) -> tuple[int, int]:
+        """Returns L and the likeliest M of rows of a shape."""
+        return shape.length, shape.slots - shape.depth - self.spare[0]
+
     def row(self, record: bytes, shape: Shape) -> Row:
         """Returns the one row of a record. Raises ValueError where it is not of this shape."""
         try:
@@ -99,7 +103,7 @@ class AsExamples:
     def split(self, record: bytes) -> list[bytes]:
         """Returns a plain record for each example. Raises ValueError for a record that is wrong."""
         shape = self.layout.shape_of(record, None, None)
-        most = shape.slots - shape.depth - self.layout.spare[0]
+        _, most = self.layout.sizes(shape)
         problem = self.layout.describe(record, shape, most)
         if problem:
             raise ValueError(problem)
@@ -112,10 +116,9 @@ class AsExamples:
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:
         try:
-            length, slots, depth = self.layout.shape_of(record, None, None)
+            return self.layout.sizes(self.layout.shape_of(record, None, None))
         except ValueError:
             return 0, 0
-        return length, slots - depth - self.layout.spare[0]
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
         length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
@@ -125,13 +128,18 @@ class AsExamples:
             return str(error)
         found = [shape.slots - shape.depth - spare for spare in self.layout.spare]
         if shape.length != length or most not in found:
-            return (
-                f"it is a row of {shape.length} tokens with up to {found[0]} predicted ones an example,"
-                f" expected {length} and {most}"
-            )
-        return self.layout.describe(record, shape, most) or _describe_values(
-            self.layout.row(record, shape), schema
-        )
+            return _describe_sizes((shape.length, found[0]), (length, most))
+        problem = self.layout.describe(record, shape, most)
+        if problem and self.sizes_of(record) not in ((0, 0), (length, most)):
+            return _describe_sizes(self.sizes_of(record), (length, most))
+        return problem or _describe_values(self.layout.row(record, shape), schema)
+
+
+def _describe_sizes(found: tuple[int, int], expected: tuple[int, int]) -> str:
+    return (
+        f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example, expected"
+        f" {expected[0]} and {expected[1]}"
+    )
 
 
 def _examples(columns: compact.Columns) -> Examples:
@@ -166,26 +174,6 @@ class AsRows:
         row = sequences_in_rows.checked(row, None, self.layout.may_skip)
         row = {name: tf.ensure_shape(row[name], [None, schema[name].length]) for name in schema}
         return in_range(row, schema)
-
-    def sizes_of(self, record: bytes) -> tuple[int, int]:
-        return AsExamples(self.layout).sizes_of(record)
-
-    def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
-        expected = _shape_of(schema)
-        try:
-            found = self.layout.shape_of(
-                record, expected.length, expected.slots - expected.depth - self.layout.spare[0]
-            )
-        except ValueError as error:
-            return str(error)
-        if found != expected:
-            return (
-                "it is a row of {} tokens with {} slots for predicted ones and up to {} examples,"
-                " expected {}, {} and {}".format(*found, *expected)
-            )
-        return self.layout.describe(record, found, None) or _describe_values(
-            self.layout.row(record, found), schema
-        )
 
 
 def _shape_of(schema: dict[str, Feature]) -> Shape:

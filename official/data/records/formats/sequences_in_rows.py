@@ -121,7 +121,7 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
         "segment_ids of an example are not zeros and then ones": _wrong_segments(row, members),
         "masked_lm_weights are not ones, twos, .. and zeros": ordered_BK[:, 1:] < ordered_BK[:, :-1],
         f"an example has more than {most} predicted tokens": counts_BP
-        > (INTEGER_LIMIT if most is None else most),
+        > (INTEGER_LIMIT - 1 if most is None else most),
         "masked_lm_positions leave their example": (slots_BK > 0)
         & _are_elsewhere(row, row["masked_lm_positions"], slots_BK),
         "next_sentence_labels are not 0 or 1": (labels_BP < 0) | (labels_BP > 1),
