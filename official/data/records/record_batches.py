@@ -97,11 +97,15 @@ def training_dataset(
 
 
 def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
-    """Returns how many sequences a packed row holds on average, by some of each of some files.
+    """Returns how many sequences a packed row holds on average: as is said beside the files, or by some of
+    each of some files.
 
     Args: as of `training_dataset`.
     """
     record_format = _reader(files, schema)
+    told = None if packer else record_formats.average_sequences(files, record_format)
+    if told:
+        return told
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
     count = -(-_SAMPLED_SEQUENCES // len(chosen))
     size = record_formats.records_of(count, record_format)

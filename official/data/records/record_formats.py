@@ -106,6 +106,12 @@ def row_sizes(record: bytes, record_format: str) -> tuple[int, int]:
     return _READERS[AS_ROWS[record_format]].row_sizes(record)
 
 
+def average_sequences(files: list[str], record_format: str) -> float | None:
+    """Returns how many examples a packed record of some files holds on average, where something beside the
+    files says so; `record_format` is a name by which rows are read."""
+    return habana.average_sequences(files) if record_format == AS_ROWS["habana"] else None
+
+
 def rows_per_record(record_format: str) -> int:
     """Returns how many rows a record holds at most."""
     return _READERS[record_format].ROWS_PER_RECORD

@@ -354,6 +354,8 @@ def test_habanas_metadata_tell_the_sequences_of_a_row(tmp_path):
     assert habana.average_sequences(files) is None
     (tmp_path / "packed_metadata.json").write_text(json.dumps({"avg_seq_per_sample": 1.97}))
     assert habana.average_sequences(files) == 1.97
+    schema = schema_lib.packed_schema(LENGTH, *record_files.row_sizes(files))
+    assert record_batches.sequences_per_row(files, schema, None) == 1.97
     for wrong in ({}, {"avg_seq_per_sample": "many"}, {"avg_seq_per_sample": 0.5}, []):
         (tmp_path / "packed_metadata.json").write_text(json.dumps(wrong))
         assert habana.average_sequences(files) is None
