@@ -134,8 +134,8 @@ def table(measured: dict) -> str:
             f"{row['name']:<16}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
         )
     lines.append(
-        f"{measured['sequences_per_row']:.3f} sequences a row, efficiency"
-        f" {measured['packing_efficiency']:.4f}; the lengths allow {measured['bound']:.3f} times the sequences/s"
+        f"{measured['sequences_per_row']:.3f} sequences a row, {measured['packing_efficiency']:.2%} of its"
+        f" places taken; the lengths allow {measured['bound']:.3f} times the sequences/s"
     )
     for dtype, gain in measured["gains"].items():
         share = gain["share_of_bound"]
