@@ -6,21 +6,26 @@ from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
+_SEQUENCES_PER_PACK = 12  # as published for Wikipedia; more hardly fill rows any better
 
 
-def with_steps(config: Config, train_samples: int | None = None) -> Config:
+def with_steps(
+    config: Config, train_samples: int | None = None, sequences_per_row: float | None = None
+) -> Config:
     """Returns the configuration with the steps of an epoch, of the warm-up and between evaluations filled in,
     where they are unset and can be known.
 
     Args:
       config: the configuration so far.
       train_samples: sequences of the training set, where it has been read and once through it is an epoch.
+      sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
     if config.num_steps_per_epoch is None and not fine_tuning:
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
     if config.num_steps_per_epoch is None and train_samples:
-        config = replaced(config, num_steps_per_epoch=-(-train_samples // config.train_batch_size))
+        rows = round(train_samples / (sequences_per_row or 1.0))
+        config = replaced(config, num_steps_per_epoch=-(-rows // config.train_batch_size))
     if config.warmup_steps is None and config.num_steps_per_epoch is not None:
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:
@@ -52,6 +57,11 @@ def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
     loops = round(train_steps(config) / 10 / config.steps_per_loop)
     return config.checkpoint_every_steps or config.steps_per_loop * max(1, loops)
+
+
+def pack_depth(config: Config) -> int:
+    """Returns how many sequences a row that this run packs may hold, at most."""
+    return config.max_sequences_per_pack or _SEQUENCES_PER_PACK
 
 
 def initial_loss_scale(config: Config) -> float | None:
