@@ -17,7 +17,7 @@ from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
-_SYNTHETIC_ROWS = 1000
+_SYNTHETIC_SEQUENCES = 1000
 
 
 class GlueTask:
@@ -114,10 +114,10 @@ class GlueTask:
         config = self._config
         labels = (
             np.random.default_rng(config.seed)
-            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_ROWS)
+            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_SEQUENCES)
             .astype(self._no_labels(0).dtype)
         )
-        return token_rows.synthetic_dataset({"labels": labels}, _SYNTHETIC_ROWS, batch_size, config)
+        return token_rows.synthetic_dataset({"labels": labels}, batch_size, config)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

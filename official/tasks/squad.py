@@ -20,7 +20,7 @@ from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
-_SYNTHETIC_ROWS = 1000
+_SYNTHETIC_SEQUENCES = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
 Outputs = dict[str, np.ndarray]
@@ -135,10 +135,10 @@ class SquadTask:
         config = self._config
         length = token_rows.synthetic_length(config)
         positions = (
-            np.random.default_rng(config.seed).integers(0, length, (2, _SYNTHETIC_ROWS)).astype(np.int32)
+            np.random.default_rng(config.seed).integers(0, length, (2, _SYNTHETIC_SEQUENCES)).astype(np.int32)
         )
         columns = {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
-        return token_rows.synthetic_dataset(columns, _SYNTHETIC_ROWS, batch_size, config)
+        return token_rows.synthetic_dataset(columns, batch_size, config)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

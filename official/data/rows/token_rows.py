@@ -86,7 +86,7 @@ def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | N
     if not config.pack:
         return None
     if lengths_N is None:
-        return float(min(config.max_seq_length // synthetic_length(config), pack_depth(config)))
+        return float(_synthetic_sequences_per_row(config))
     return packed_order.make_plan(lengths_N, config.max_seq_length, pack_depth(config)).speedup
 
 
@@ -271,18 +271,30 @@ def synthetic_length(config: Config) -> int:
     return max(1, config.max_seq_length // sequences)
 
 
-def synthetic_dataset(
-    columns: dict[str, np.ndarray], count: int, batch_size: int, config: Config
-) -> tf.data.Dataset:
-    """Returns endless batches of `count` sequences of `synthetic_length` random words, in two segments, with
-    columns of `count` values."""
+def _synthetic_sequences_per_row(config: Config) -> int:
+    if not config.pack:
+        return 1
+    return min(config.max_seq_length // synthetic_length(config), pack_depth(config))
+
+
+def synthetic_dataset(columns: dict[str, np.ndarray], batch_size: int, config: Config) -> tf.data.Dataset:
+    """Returns endless batches of full rows: sequences of `synthetic_length` random words, in two segments.
+
+    Args:
+      columns: {name: [N] array} of N sequences; the last ones that fill no row are left out.
+      batch_size: rows.
+      config: of the run.
+    """
     length, vocab_size = synthetic_length(config), config.model.vocab_size
+    count = len(next(iter(columns.values())))
+    count -= count % _synthetic_sequences_per_row(config)
     ids = (
         np.random.default_rng(config.seed)
         .integers(min(5, vocab_size - 1), vocab_size, count * length)
         .astype(np.int32)
     )
-    rows = TokenRows(ids, np.full(count, length, np.int32), np.full(count, length // 2, np.int32), columns)
+    lengths = np.full(count, length, np.int32)
+    rows = TokenRows(ids, lengths, lengths // 2, {name: values[:count] for name, values in columns.items()})
     return training_dataset(
         rows, shape_of(config, batch_size, batch_size), pipeline.TrainingOrder(config.seed)
     )
