@@ -7,7 +7,6 @@ from official.config.table import Config, replaced
 
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
-_SEQUENCES_PER_PACK = 12  # as published for Wikipedia; more hardly fill rows any better
 
 
 def with_steps(
@@ -63,11 +62,6 @@ def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
     loops = round(train_steps(config) / 10 / config.steps_per_loop)
     return config.checkpoint_every_steps or config.steps_per_loop * max(1, loops)
-
-
-def pack_depth(config: Config) -> int:
-    """Returns how many sequences a row that this run packs may hold, at most."""
-    return config.max_sequences_per_pack or _SEQUENCES_PER_PACK
 
 
 def initial_loss_scale(config: Config) -> float | None:

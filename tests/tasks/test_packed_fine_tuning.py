@@ -259,7 +259,7 @@ def test_packed_runs_in_other_ways(squad, settings, tmp_path):
     assert first_losses(tmp_path / "other") == pytest.approx(first_losses(tmp_path / "usual"), rel=2e-2)
 
 
-@pytest.mark.parametrize("average,expected", [(None, 1), (3.0, 3), (40.0, 12)])
+@pytest.mark.parametrize("average,expected", [(None, 2), (3.0, 3), (12.0, 12)])
 def test_synthetic_rows_are_packed(make, average, expected):
     for task, settings in (("squad", {}), ("glue", dict(glue_task="stsb"))):
         config = make(
@@ -293,7 +293,7 @@ def test_synthetic_rows_are_packed(make, average, expected):
     [
         (dict(pack=True, length_buckets="always"), "Drop --pack, or --length_buckets"),
         (dict(max_sequences_per_pack=3), "max_sequences_per_pack=3 needs --pack"),
-        (dict(average_sequences_per_pack=2.0), "average_sequences_per_pack=2.0 needs --pack"),
+        (dict(average_sequences_per_pack=2.0), "average_sequences_per_pack=2 needs --pack"),
     ],
 )
 def test_settings_that_do_not_fit(squad, settings, message):

@@ -15,11 +15,6 @@ def check_batches(config: Config) -> None:
             f"num_runs={config.num_runs} does not go with --distribution_strategy={backend.name}."
             " Start one run a seed."
         )
-    if config.length_buckets == "always" and config.pack:
-        raise ConfigError(
-            "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
-            " sequence. Drop --pack, or --length_buckets."
-        )
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
             f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"

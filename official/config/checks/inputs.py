@@ -17,18 +17,11 @@ def check_task(config: Config) -> None:
                 f"{name}={config[name]} needs --task={' or --task='.join(field.tasks)}, received"
                 f" --task={config.task}."
             )
-    _check_pack(config)
     if config.num_runs > 1 and not config.do_train:
         raise ConfigError(
             f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set"
             " --do_train."
         )
-
-
-def _check_pack(config: Config) -> None:
-    for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
-        if config.task != "pretrain" and config[name] and not config.pack:
-            raise ConfigError(f"{name}={config[name]} needs --pack. Add --pack, or drop --{name}.")
 
 
 def check_files(config: Config) -> None:

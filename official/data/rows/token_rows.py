@@ -21,6 +21,7 @@ from official.data.rows import packed_order, ragged
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
+_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 _LONGEST = 1 << 20  # tokens; above any row
 _OF_TOKENS = {"input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids"}  # [B, L]
 
@@ -76,14 +77,14 @@ def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
-    """Returns how many sequences --pack puts into a row, on average; None where it is not asked for.
+    """Returns how many sequences --pack puts into a row of training, on average; None where it is not asked
+    for.
 
     Args:
-      lengths_N: of the training set; None where there is none, or where it is not known yet: as many as in
-        synthetic data.
+      lengths_N: of the training set; None where it is not read: as many as in synthetic data.
       config: of the run.
     """
-    if not config.pack:
+    if not (config.pack and config.do_train):
         return None
     if lengths_N is None:
         return float(_synthetic_sequences_per_row(config))
@@ -267,7 +268,7 @@ def synthetic_length(config: Config) -> int:
     """Returns the tokens of a synthetic sequence: a row, or, packed, its share of it."""
     if not config.pack:
         return config.max_seq_length
-    sequences = min(round(config.average_sequences_per_pack or 1), pack_depth(config))
+    sequences = min(round(config.average_sequences_per_pack or _SYNTHETIC_PER_ROW), pack_depth(config))
     return max(1, config.max_seq_length // sequences)
 
 
