@@ -25,8 +25,8 @@ def group(
       lengths_N: tokens of the sequences, 1 to `row_length`.
       predictions_N: their predicted tokens, up to `slots`.
       row_length: tokens of a row.
-      slots: predicted tokens of a row, at most. A row that would have more gives its last sequences rows of
-        their own.
+      slots: predicted tokens of a row, at most. The last sequences of rows that would have more are packed
+        again, among themselves.
       depth: sequences of a row, P, at most.
 
     Returns:
@@ -37,14 +37,11 @@ def group(
     row_N, slot_N = np.nonzero(lengths_RP)
     by_length = np.argsort(lengths_RP[row_N, slot_N], kind="stable")
     members_RP[row_N[by_length], slot_N[by_length]] = np.argsort(lengths_N, kind="stable")
-    return _within(members_RP, predictions_N, slots)
-
-
-def _within(members_RP: np.ndarray, predictions_N: np.ndarray, slots: int) -> np.ndarray:
-    """Returns the rows with those sequences apart whose predicted tokens do not fit."""
     predictions_RP = np.where(members_RP >= 0, predictions_N[members_RP], 0)
     is_left_RP = np.cumsum(predictions_RP, axis=1) > slots
     left_N = members_RP[is_left_RP & (members_RP >= 0)]
-    rows_NP = np.full((len(left_N), members_RP.shape[1]), -1, np.int32)
-    rows_NP[:, 0] = left_N
-    return np.concatenate([np.where(is_left_RP, -1, members_RP), rows_NP])
+    if not len(left_N):
+        return members_RP
+    again_RP = group(lengths_N[left_N], predictions_N[left_N], row_length, slots, depth)
+    again_RP = np.where(again_RP >= 0, left_N[again_RP], -1).astype(np.int32)
+    return np.concatenate([np.where(is_left_RP, -1, members_RP), again_RP])

@@ -85,6 +85,16 @@ def _is_in_order(features: dict[str, tf.Tensor]) -> tf.Tensor:
             tf.reduce_all(is_there_BP[:, 0]),
             tf.reduce_all(tf.cast(is_there_BP, tf.float32) == features["example_weights"]),
             tf.reduce_all(slots_BK == expected_BK),
+            _are_segments_whole(features["segment_ids"], numbers_BL, heads_BL),
             tf.reduce_all((owners_BK == slots_BK) | (slots_BK == 0)),
         ]
     )
+
+
+def _are_segments_whole(segments_BL: tf.Tensor, sequences_BL: tf.Tensor, heads_BL: tf.Tensor) -> tf.Tensor:
+    """Tells whether the second segment of each example is behind its first one, and [CLS] and padding are in
+    the first."""
+    first_BL = heads_BL | (sequences_BL == 0)
+    goes_on = (sequences_BL[:, 1:] == sequences_BL[:, :-1]) & ~heads_BL[:, 1:]
+    falls = (segments_BL[:, 1:] < segments_BL[:, :-1]) & goes_on
+    return ~tf.reduce_any(falls) & ~tf.reduce_any(first_BL & (segments_BL != 0))
