@@ -17,8 +17,8 @@ class BertEncoder(tf.keras.layers.Layer):
     """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
 
     What its stages carry: `sequence` [B, L, D] in the compute dtype, `seen` (which tokens see each other,
-    see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S sequences
-    a row begin (see `heads.pool`).
+    see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S
+    sequences a row begin (see `heads.pool`).
     """
 
     def __init__(

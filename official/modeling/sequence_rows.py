@@ -122,8 +122,10 @@ def take_apart(vectors: tf.Tensor, moves: Moves) -> list[tf.Tensor]:
 
 
 def put_together(parts: list[tf.Tensor], moves: Moves) -> tf.Tensor:
-    """Returns the vectors of the packed rows, zero for padding, of those of each width. What stands behind the
-    end of a sequence has no gradient."""
+    """Returns the vectors of the packed rows, zero for padding, of those of each width.
+
+    What stands behind the end of a sequence has no gradient.
+    """
 
     @tf.custom_gradient
     def move(*parts):
