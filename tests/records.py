@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from official.data.pretraining.examples import Examples
 from official.data.records.schema import Feature
 
 
@@ -19,3 +20,24 @@ def serialize_example(values: dict[str, np.ndarray], schema: dict[str, Feature])
         else:
             target.float_list.value.extend(array.tolist())
     return example.SerializeToString(deterministic=True)
+
+
+def short_examples(
+    count: int, seed: int = 0, length: int = 16, most: int = 3, shortest: int = 5, longest: int = 10
+) -> Examples:
+    """Returns examples of `shortest` to `longest` tokens in rows of `length`, no two the same, with one or
+    two predicted tokens in `most` slots, which are less than `shortest` - 1."""
+    rng = np.random.default_rng(seed)
+    lengths, predictions = rng.integers(shortest, longest + 1, count), rng.integers(1, 3, count)
+    is_used = np.arange(most) < predictions[:, None]
+    ids = np.where(np.arange(length) < lengths[:, None], rng.integers(5, 50, (count, length)), 0)
+    places = rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most]
+    return Examples(
+        ids.astype(np.uint16),
+        lengths,
+        lengths // 2,
+        np.where(is_used, np.sort(places, axis=1), 0),
+        np.where(is_used, rng.integers(5, 50, (count, most)), 0),
+        predictions,
+        rng.random(count) < 0.5,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
+_PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
@@ -36,6 +37,11 @@ def _warmup_steps(config: Config) -> float:
         if config.task == "pretrain"
         else _FINE_TUNING_WARMUP * schedule_steps(config)
     )
+
+
+def pack_depth(config: Config) -> int:
+    """Returns the most sequences of a row that is packed here."""
+    return config.max_sequences_per_pack or _PACK_DEPTH
 
 
 def schedule_steps(config: Config) -> int:

@@ -16,7 +16,7 @@ def with_eval_rule(config: Config) -> Config:
     """
     if config.eval_rule is None:
         return config
-    values = _RULES[config.eval_rule](config.train_batch_size)
+    values = _RULES[config.eval_rule](_sequences_per_step(config))
     values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
     wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
     if wrong:
@@ -26,12 +26,24 @@ def with_eval_rule(config: Config) -> Config:
             else ""
         )
         raise ConfigError(
-            f"eval_rule={config.eval_rule} with train_batch_size={config.train_batch_size} means"
+            f"eval_rule={config.eval_rule} with {_sequences_per_step(config)} sequences a step means"
             f" {', '.join(f'{name}={_text(values[name])}' for name in wrong)}; received"
             f" {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop"
             " --eval_rule."
         )
     return replaced(config, **values)
+
+
+def _sequences_per_step(config: Config) -> int:
+    """Returns the sequences of a step. Raises ConfigError where rows are packed and nothing says how many
+    they hold."""
+    average = config.average_sequences_per_pack
+    if config.pack_on_the_fly and not average:
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} counts sequences, and with --pack_on_the_fly a row holds several."
+            " Give --average_sequences_per_pack, such as 2 for Wikipedia in rows of 512 tokens."
+        )
+    return round(config.train_batch_size * (average or 1.0))
 
 
 def _steps_per_loop(given: int, every: int) -> int:

@@ -34,8 +34,45 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     }
     typed = {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
     typed["example_weights"] = np.ones(count, np.float32)
+    return endless(typed, batch_size)
+
+
+def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dict[str, np.ndarray]:
+    """Returns rows without padding of `average` random sequences each, {name: [1000, length]} of
+    `schema.packed_schema`; every slot for predicted tokens is taken."""
+    generator = np.random.default_rng(seed)
+    length, slots, depth = (schema[name].length for name in ("input_ids", "masked_lm_ids", "cls_positions"))
+    shape, column_L = (_SAMPLES, length), np.arange(length)
+    counts_B = np.clip(np.floor(average + generator.random(_SAMPLES)), 1, min(depth, length // 2)).astype(int)
+    is_there_BP = np.arange(depth) < counts_B[:, None]
+    cuts_BP = generator.permuted(np.tile(column_L[1:], (_SAMPLES, 1)), axis=1)[:, : depth - 1]
+    starts_BP = np.full((_SAMPLES, depth), length)
+    starts_BP[:, 0], starts_BP[:, 1 : 1 + cuts_BP.shape[1]] = 0, cuts_BP
+    starts_BP = np.sort(np.where(is_there_BP, starts_BP, length), axis=1)
+    sequences_BL = (column_L >= starts_BP[..., None]).sum(axis=1)
+    positions_BL = column_L - np.take_along_axis(starts_BP, sequences_BL - 1, axis=1)
+    places_BK = np.sort(generator.integers(0, length, (_SAMPLES, slots)), axis=1)
+    values = {
+        "input_ids": _draw_tokens(generator, vocab_size, shape),
+        "input_mask": np.ones(shape),
+        "segment_ids": positions_BL % 2,
+        "sequence_ids": sequences_BL,
+        "position_ids": positions_BL,
+        "masked_lm_positions": places_BK,
+        "masked_lm_ids": _draw_tokens(generator, vocab_size, (_SAMPLES, slots)),
+        "masked_lm_weights": np.ones((_SAMPLES, slots)),
+        "masked_lm_sequences": np.take_along_axis(sequences_BL, places_BK, axis=1),
+        "cls_positions": np.where(is_there_BP, starts_BP, 0),
+        "next_sentence_labels": generator.integers(0, 2, (_SAMPLES, depth)) * is_there_BP,
+        "example_weights": is_there_BP,
+    }
+    return {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
+
+
+def endless(rows: dict[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
+    """Returns batches of the rows, again and again."""
     return pipeline.fixed(
-        tf.data.Dataset.from_tensor_slices(typed)
+        tf.data.Dataset.from_tensor_slices(rows)
         .repeat()
         .batch(batch_size, drop_remainder=True)
         .prefetch(pipeline.CALLS)

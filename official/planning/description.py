@@ -25,22 +25,31 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
     ]
 
 
+def _is_packed(plan: dict) -> bool:
+    return plan["sequences_per_row"] != 1
+
+
 def _batch_lines(plan: dict) -> list[tuple[str, str]]:
-    return [
-        ("micro batch", f"{plan['micro_batch_size']:,} sequences"),
-        (
-            "of a replica",
-            (
-                f"{plan['replica_batch_size']:,} sequences = {plan['num_accumulation_steps']:,} x"
-                f" {plan['micro_batch_size']:,}"
-            ),
-        ),
+    unit = "rows" if _is_packed(plan) else "sequences"
+    micro, replica = plan["micro_batch_size"], plan["replica_batch_size"]
+    lines = [
+        ("micro batch", f"{micro:,} {unit}"),
+        ("of a replica", f"{replica:,} {unit} = {plan['num_accumulation_steps']:,} x {micro:,}"),
         (
             "global",
-            (
-                f"{plan['global_batch_size']:,} sequences = {plan['num_replicas']:,} replicas x"
-                f" {plan['replica_batch_size']:,}"
-            ),
+            f"{plan['global_batch_size']:,} {unit} = {plan['num_replicas']:,} replicas x {replica:,}",
+        ),
+    ]
+    return lines + (_packing_lines(plan) if _is_packed(plan) else [])
+
+
+def _packing_lines(plan: dict) -> list[tuple[str, str]]:
+    average, speedup = plan["sequences_per_row"], plan["packing_speedup"]
+    return [
+        ("packed", f"about {plan['sequences_per_step']:,} sequences a step, {average:.4g} a row"),
+        (
+            "speed-up",
+            f"{speedup:.4g} over one sequence a row: {1 - 1 / speedup:.1%} of the rows are saved",
         ),
     ]
 
@@ -53,28 +62,22 @@ def _step_lines(plan: dict) -> list[tuple[str, str]]:
         if steps
         else "none"
     )
-    lines = [
-        (
-            "updates",
-            (
-                f"{plan['train_steps']:,} in loops of {plan['steps_per_loop']:,};"
-                f" {plan['train_records_read']:,} records"
-            ),
-        ),
-        ("evaluations", evaluations),
-    ]
+    updates = f"{plan['train_steps']:,} in loops of {plan['steps_per_loop']:,}"
+    lines = [("updates", f"{updates}; {_trained_on(plan)}"), ("evaluations", evaluations)]
     if steps:
-        lines.append(
-            (
-                "first at",
-                (
-                    f"{plan['eval_samples_seen'][str(steps[0])]:,} sequences; each of"
-                    f" {plan['eval_records_read']:,} records"
-                ),
-            )
-        )
+        first, read = plan["eval_samples_seen"][str(steps[0])], plan["eval_records_read"]
+        unit = "sequences" if _is_packed(plan) else "records"
+        lines.append(("first at", f"{first:,} sequences; each of {read:,} {unit}"))
     rates = [f"{rate:.4g} at {int(step):,}" for step, rate in plan["learning_rates"].items()]
     return lines + [("learning rate", ", ".join(rates))]
+
+
+def _trained_on(plan: dict) -> str:
+    records = plan["train_records_read"]
+    if not _is_packed(plan):
+        return f"{records:,} records"
+    how = "packed before" if records == plan["train_rows"] else "packed while they are read"
+    return f"about {plan['train_sequences']:,} sequences in {plan['train_rows']:,} rows, {how}"
 
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:

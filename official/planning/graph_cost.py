@@ -30,6 +30,10 @@ class PlannedTask(replica_step.Objective, Protocol):
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
         """Returns random records in the shape of those that are trained on."""
 
+    @property
+    def sequences_per_row(self) -> float | None:
+        """Returns how many sequences a packed row is expected to hold; None where every row is a sequence."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:

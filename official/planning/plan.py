@@ -42,7 +42,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       make_task: config -> task.
 
     Returns:
-      Sizes in rows, steps and bytes; {step: value} has the step as text. `bytes` are of one replica, and
+      Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
+      packed; what is counted in sequences says so. `bytes` are of one replica, and
       their sum is the most that lives at once: parameters, gradients and slots exactly, activations from the
       graph (see `graph_cost`). Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
@@ -58,8 +59,10 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     # The longest batches there can be, in operations whose cost is read.
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
     batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
+    task = make_task(_with_packed_rows(config))
+    batches = batches.with_rows_of(task.sequences_per_row)
     with _precision(config):
-        cost = graph_cost.step_cost(config, make_task(config), batches)
+        cost = graph_cost.step_cost(config, task, batches)
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -78,13 +81,26 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     return plan
 
 
+def _with_packed_rows(config: Config) -> Config:
+    """Returns a configuration whose task makes packed rows where the settings speak of them: of records that
+    are packed already nothing else is known before they are read."""
+    told = config.max_sequences_per_pack or config.average_sequences_per_pack
+    is_packed = config.task == "pretrain" and told and not config.use_synthetic_data
+    return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
+
+
 def _batch_sizes(batches: batch_plan.BatchPlan) -> dict:
+    sequences_per_row = batches.sequences_per_row or 1.0
     return {
         "num_replicas": batches.num_replicas,
         "num_accumulation_steps": batches.num_accumulation_steps,
         "micro_batch_size": batches.micro_batch_size,
         "replica_batch_size": batches.replica_batch_size,
         "global_batch_size": batches.train_batch_size,
+        "sequences_per_step": batches.sequences_per_step,
+        "sequences_per_row": sequences_per_row,
+        # Rows of one sequence each that a packed row stands for: what a step costs does not change.
+        "packing_speedup": sequences_per_row,
     }
 
 
@@ -115,10 +131,14 @@ def _bytes(cost: graph_cost.Cost) -> dict:
 
 
 def _records(config: Config, batches: batch_plan.BatchPlan) -> dict:
-    evaluates = config.do_eval and config.task == "pretrain"
+    evaluates, steps = config.do_eval and config.task == "pretrain", config_lib.train_steps(config)
+    packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
         "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),
-        "train_records_read": config_lib.train_steps(config) * batches.train_batch_size,
+        "train_rows": steps * batches.train_batch_size,
+        "train_sequences": steps * batches.sequences_per_step,
+        "train_records_read": steps
+        * (batches.sequences_per_step if packs_here else batches.train_batch_size),
         "eval_records_read": config.num_eval_samples if evaluates else 0,
     }
 

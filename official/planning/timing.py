@@ -18,7 +18,7 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
     )
     step_secs = matmul_secs + (all_reduce_secs or 0.0)
     # A forward pass is a third of a step: the backward pass has two products for each of the forward pass.
-    eval_secs = evaluations * plan["eval_records_read"] * matmul_secs / plan["global_batch_size"] / 3
+    eval_secs = evaluations * plan["eval_records_read"] * matmul_secs / plan["sequences_per_step"] / 3
     train_secs = plan["train_steps"] * step_secs
     return {
         "tflops": tflops,
@@ -29,5 +29,5 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
         "train_secs": train_secs,
         "eval_secs": eval_secs,
         "total_secs": train_secs + eval_secs,
-        "sequences_per_sec": plan["global_batch_size"] / step_secs,
+        "sequences_per_sec": plan["sequences_per_step"] / step_secs,
     }

@@ -1,15 +1,19 @@
 """Masked-LM and next-sentence pre-training."""
 
+import dataclasses
+import functools
 import os
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import vocabulary_files
@@ -19,6 +23,26 @@ from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
+_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
+
+
+@dataclasses.dataclass(frozen=True)
+class _Split:
+    """Files of training or evaluation, and how their sequences become rows.
+
+    Attributes:
+      files: of one format.
+      schema: features of what is read: of a sequence, or of a row that is packed in the files.
+      packer: packs sequences into rows.
+    """
+
+    files: list[str]
+    schema: dict[str, schema_lib.Feature]
+    packer: Packer | None
+
+    @property
+    def row_schema(self) -> dict[str, schema_lib.Feature]:
+        return self.packer.schema if self.packer else self.schema
 
 
 class PretrainingTask:
@@ -28,7 +52,6 @@ class PretrainingTask:
     metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
     target_metric = "mlm_accuracy"
     is_scored = False
-    sequences_per_row: float | None = None
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
     local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
@@ -38,16 +61,15 @@ class PretrainingTask:
         self._schema = schema_lib.pretraining_schema(
             config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
         )
-        self._train_files: list[str] = []
-        self._eval_files: list[str] = []
+        self._train = self._eval = self._split([], "")  # as synthetic data are
         self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
         if self._config.do_train:
-            self._train_files = self._files("input_files")
+            self._train = self._find("input_files")
         if self._config.do_eval:
-            self._eval_files = self._files("eval_files" if self._config.eval_files else "input_files")
-        files = sorted({*self._train_files, *self._eval_files})
+            self._eval = self._find("eval_files" if self._config.eval_files else "input_files")
+        files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
         return files
@@ -64,12 +86,46 @@ class PretrainingTask:
             vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )
 
-    def _files(self, flag: str) -> list[str]:
+    def _find(self, flag: str) -> _Split:
         if self._config.use_synthetic_data:
-            return []
+            return self._split([], flag)
         files = record_files.find_files(self._config[flag], flag)
         record_files.check_first_record(files, self._schema, flag)
-        return files
+        return self._split(files, flag)
+
+    def _split(self, files: list[str], flag: str) -> _Split:
+        config = self._config
+        if config.pack_on_the_fly:
+            return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
+        sizes = record_files.row_sizes(files)
+        if sizes is None:
+            self._check_not_told_of_packs(files, flag)
+            return _Split(files, self._schema, None)
+        slots, depth = sizes
+        if config.max_sequences_per_pack not in (None, depth):
+            raise ConfigError(
+                f"max_sequences_per_pack={config.max_sequences_per_pack}, but rows of --{flag} hold up to"
+                f" {depth} sequences. Drop --max_sequences_per_pack, or give --pack_on_the_fly to pack anew."
+            )
+        vocab_size = config.model.vocab_size
+        return _Split(files, schema_lib.packed_schema(config.max_seq_length, slots, depth, vocab_size), None)
+
+    def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
+        for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
+            if files and self._config[name]:
+                raise ConfigError(
+                    f"{name}={self._config[name]:g}, but the records of --{flag} hold one sequence each. Drop"
+                    f" --{name}, or give --pack_on_the_fly."
+                )
+
+    @functools.cached_property
+    def sequences_per_row(self) -> float | None:
+        split, told = self._train, self._config.average_sequences_per_pack
+        if not (self._config.do_train and schema_lib.is_packed(split.row_schema)):
+            return None
+        if told or not split.files:
+            return told or min(_SYNTHETIC_PER_ROW, split.row_schema["cls_positions"].length)
+        return record_batches.sequences_per_row(split.files, split.schema, split.packer)
 
     def build_model(self) -> BertPretrainer:
         return BertPretrainer(self._config.model, **encoder_options(self._config))
@@ -79,35 +135,46 @@ class PretrainingTask:
     ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
-        streams = record_batches.num_streams(len(self._train_files), global_batch)
+        files = self._train.files
+        streams = record_batches.num_streams(len(files), global_batch)
         name = (
             f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
         return record_batches.training_dataset(
-            self._train_files,
-            self._schema,
+            files,
+            self._train.schema,
             replica_batch,
             order,
             streams,
             counts_path,
+            self._train.packer,
         )
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
+        split, count = self._eval, self._config.num_eval_samples
+        return record_batches.evaluation_dataset(split.files, split.schema, batch_size, count, split.packer)
+
+    def example_dataset(self, batch_size: int) -> tf.data.Dataset:
         return record_batches.evaluation_dataset(
-            self._eval_files, self._schema, batch_size, self._config.num_eval_samples
+            self._eval.files, self._schema, batch_size, self._config.num_eval_samples
         )
 
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return synthetic.synthetic_dataset(
-            self._schema, self._config.model.vocab_size, batch_size, self._config.seed
-        )
+        config, schema = self._config, self._train.row_schema
+        if not schema_lib.is_packed(schema):
+            return synthetic.synthetic_dataset(schema, config.model.vocab_size, batch_size, config.seed)
+        average = config.average_sequences_per_pack or _SYNTHETIC_PER_ROW
+        rows = synthetic.packed_rows(schema, config.model.vocab_size, average, config.seed)
+        if self._train.packer:
+            rows["streams"] = np.zeros(len(rows["input_ids"]), np.int32)
+        return synthetic.endless(rows, batch_size)
 
     def explain_read_error(self) -> str | None:
         splits = {
-            tuple(files): files for files in (self._train_files, self._eval_files) if files
+            tuple(split.files): split.files for split in (self._train, self._eval) if split.files
         }  # each may have a format of its own
         return next(
             filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
@@ -116,19 +183,42 @@ class PretrainingTask:
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {
-            "mlm_loss": tf.reduce_sum(batch["masked_lm_weights"]),
+            "mlm_loss": tf.reduce_sum(self._masked_weights(batch)),
             "nsp_loss": tf.reduce_sum(batch["example_weights"]),
         }
 
+    def _masked_weights(self, batch) -> tf.Tensor:
+        """Returns the weight of each predicted token in the loss, float32 [B, K]: 1, or with
+        --loss_averaging_basis=persequence 1 / predicted tokens of its sequence."""
+        weights_BK = batch["masked_lm_weights"]
+        if self._config.loss_averaging_basis == "pertoken":
+            return weights_BK
+        if "masked_lm_sequences" not in batch:
+            return tf.math.divide_no_nan(weights_BK, tf.reduce_sum(weights_BK, axis=1, keepdims=True))
+        is_own_BKP = tf.one_hot(batch["masked_lm_sequences"] - 1, batch["example_weights"].shape[1])
+        counts_BP = tf.linalg.matvec(is_own_BKP, weights_BK, transpose_a=True)
+        return tf.math.divide_no_nan(weights_BK, tf.linalg.matvec(is_own_BKP, counts_BP))
+
     def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         logits_BPV, logits_B2 = model(batch, dropout_seed=dropout_seed)
-        weights = self.weights(batch)
-        masked = (logits_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"])
-        relation = (logits_B2, batch["next_sentence_labels"][:, 0], batch["example_weights"])
+        weights, fused, masked_weights_BK = (
+            self.weights(batch),
+            self._config.fused_ops,
+            self._masked_weights(batch),
+        )
+        tokens, labels = (logits_BPV, batch["masked_lm_ids"]), batch["next_sentence_labels"]
+        relation = (
+            logits_B2,
+            labels if logits_B2.shape.rank == 3 else labels[:, 0],
+            batch["example_weights"],
+        )
         return {
-            "mlm_loss": (losses.cross_entropy(*masked, fused=self._config.fused_ops), weights["mlm_loss"]),
+            "mlm_loss": (losses.cross_entropy(*tokens, masked_weights_BK, fused=fused), weights["mlm_loss"]),
             "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
-            "mlm_accuracy": (losses.correct(*masked), weights["mlm_loss"]),
+            "mlm_accuracy": (
+                losses.correct(*tokens, batch["masked_lm_weights"]),
+                tf.reduce_sum(batch["masked_lm_weights"]),
+            ),
             "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
         }
 
@@ -137,9 +227,9 @@ class PretrainingTask:
 
     def data_digest(self) -> dict:
         return {
-            name: io_files.digest(files)
-            for name, files in (("train", self._train_files), ("eval", self._eval_files))
-            if files
+            name: io_files.digest(split.files)
+            for name, split in (("train", self._train), ("eval", self._eval))
+            if split.files
         }
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:

@@ -72,7 +72,7 @@ def _few_outputs(loop: Loop, task: ExampleTask) -> Outputs:
     def work() -> Outputs:
         look = step_lib.make_example_step(task, loop.state, loop.strategy)
         rows = min(_EXAMPLES, loop.plan.replica_eval_batch_size)
-        batches = feeding.first_rows(task.eval_dataset, rows, loop.strategy)
+        batches = feeding.first_rows(task.example_dataset, rows, loop.strategy)
         return evaluation.run(look, batches, before_each=lambda: None)[1]
 
     return feeding.reading(task, work)

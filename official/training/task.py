@@ -123,6 +123,9 @@ class ScoredTask(Task, Protocol):
 class ExampleTask(Task, Protocol):
     """A task without scores: only a few sequences are looked at, which its `examples` are of."""
 
+    def example_dataset(self, batch_size: int) -> tf.data.Dataset:
+        """Returns the evaluation set like `eval_dataset`, one sequence a row."""
+
     def example_outputs(self, model: tf.keras.Model, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns {output: [B, ...]} of a few sequences of the evaluation set."""
 

@@ -54,6 +54,12 @@ def test_a_shipped_config_and_its_relative_files_are_found(bert):
     assert "64" in done.stdout
 
 
+def test_recipes_in_folders_are_shipped(bert):
+    for name in ("packed/pretrain_base_128_phase1", "packed/mlperf_large_512_pod16"):
+        done = bert("train", f"--config={name}", "--clip_norm=0")
+        assert done.returncode == 2 and "clip_norm=0 would clip" in done.stderr
+
+
 def test_data_are_made(bert, tmp_path):
     (tmp_path / "text.txt").write_text("a b c .\nc b a .\n\nb b a .\na c c .\n" * 20)
     (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a b c .".split()) + "\n")

@@ -15,6 +15,7 @@ from official.distribution.batch_plan import eval_is_due, loop_length, make_batc
 from tests.conftest import ROOT
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
+PACKED = ROOT / "configs" / "packed"
 GOOD = ["--model_dir=m", "--use_synthetic_data", f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"]
 PUBLISHED = """
     all_reduce_alg bert_config_file beta_1 beta_2 device_warmup distribution_strategy do_eval dtype
@@ -33,7 +34,12 @@ def _in_repository_root(monkeypatch, request):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("path", FLAGFILES, ids=lambda path: path.stem)
+def name_of(path) -> str:
+    """Returns the name of a flagfile, as --config takes it."""
+    return str(path.relative_to(ROOT / "configs").with_suffix(""))
+
+
+@pytest.mark.parametrize("path", FLAGFILES, ids=name_of)
 def test_every_flagfile_builds_its_configuration(path, tmp_path):
     settings = dict(
         line.removeprefix("--").split("=", 1)
@@ -66,6 +72,68 @@ def test_published_arithmetic(name, replicas, micro, first_eval):
     assert make_batch_plan(config, replicas).micro_batch_size == micro
     last = config_lib.train_steps(config)
     assert next(step for step in range(1, last + 1) if eval_is_due(config, step, last)) == first_eval
+
+
+# Of Graphcore's podN-closed.json of MLPerf 2.0: packs of a step as replicas x accumulation x 3, beta_1, beta_2,
+# rate, steps, max_training_sequences, gradient_clipping_norm.
+PODS = {
+    16: (2 * 256 * 3, 0.55, 0.885, 3.5e-3, 1000, 3_200_000, 1000.0),
+    64: (8 * 96 * 3, 0.51, 0.72, 2.9e-3, 800, 4_500_000, 1000.0),
+    128: (16 * 64 * 3, 0.62, 0.885, 3.5e-3, 700, 4_500_000, 100.0),
+    256: (32 * 36 * 3, 0.62, 0.885, 3.5e-3, 700, 4_500_000, 100.0),
+}
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_packed_mlperf_recipes_have_the_published_values(pod):
+    config = flags.parse([f"--config=packed/mlperf_large_512_pod{pod}"])
+    rows, beta_1, beta_2, rate, steps, most, clip = PODS[pod]
+    assert (config.train_batch_size, config.beta_1, config.beta_2) == (rows, beta_1, beta_2)
+    assert (config.learning_rate, config.num_steps_per_epoch, config.clip_norm) == (rate, steps, clip)
+    assert (config.warmup_steps, config.weight_decay_rate, config.stop_threshold) == (0, 1e-3, 0.72)
+    assert (config.max_sequences_per_pack, config.average_sequences_per_pack) == (3, 2)
+    assert (config.optimizer_type, config.loss_averaging_basis) == ("lamb", "pertoken")
+    plan = make_batch_plan(config, config.num_gpus).with_rows_of(2)
+    assert plan.micro_batch_size == 3 and plan.num_replicas <= pod
+    sequences = config_lib.train_steps(config) * plan.sequences_per_step
+    assert most - 0.2 * most < sequences <= most
+    interval = int(0.05 * (230.23 * plan.sequences_per_step + 3e6) / 25_000) * 25_000
+    assert config.steps_between_eval == -(-interval // plan.sequences_per_step)
+    assert f"{most:,}" in (PACKED / f"mlperf_large_512_pod{pod}.flags").read_text()
+
+
+# Rows of a step and sequences a row. Source: Graphcore's packed PopART recipes, and for 512 the factor of its
+# PyTorch ones, which is 2.0 there.
+PACKED_BATCHES = {128: (54_784, 1.17), 384: (9_600, 1.7), 512: (16_384 // 2, 2.0)}
+
+
+@pytest.mark.parametrize("path", sorted(PACKED.glob("pretrain_*.flags")), ids=name_of)
+def test_packed_pretraining_is_the_plain_recipe_with_fewer_rows(path):
+    packed, plain = flags.parse([f"--flagfile={path}"]), flags.parse([f"--config={path.stem}"])
+    rows, average = PACKED_BATCHES[packed.max_seq_length]
+    assert packed.pack_on_the_fly and packed.max_sequences_per_pack is None
+    assert (packed.train_batch_size, packed.average_sequences_per_pack) == (rows, average)
+    assert rows * average == pytest.approx(plain.train_batch_size, rel=0.03)
+    assert make_batch_plan(packed, 8).micro_batch_size == make_batch_plan(plain, 8).micro_batch_size
+    differs = {name for name in config_lib.FIELDS if packed[name] != plain[name]}
+    assert differs - {"init_checkpoint"} == {
+        "pack_on_the_fly",
+        "average_sequences_per_pack",
+        "train_batch_size",
+        "num_accumulation_steps",
+        "model_dir",
+    }
+    if packed.init_checkpoint:
+        first = flags.parse([f"--config=packed/pretrain_{path.stem.split('_')[1]}_128_phase1"])
+        assert packed.init_checkpoint == first.model_dir
+
+
+@pytest.mark.parametrize("path", sorted(PACKED.glob("*.flags")), ids=name_of)
+def test_headers_of_packed_recipes_name_the_file_and_say_what_was_not_run(path):
+    header = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#"))
+    assert f"--flagfile=configs/packed/{path.name}" in header and "Not run by this project" in header
+    for word in ("Hardware:", "Data:", "Expected:", "Other than published:"):
+        assert word in header
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -471,7 +539,7 @@ def test_eval_rule_over_a_saved_configuration_without_one(tmp_path):
     )
 
 
-MLPERF = [path for path in FLAGFILES if path.stem.startswith("mlperf_")]
+MLPERF = [path for path in FLAGFILES if path.stem.startswith("mlperf_") and path.parent != PACKED]
 
 
 @pytest.mark.parametrize("path", MLPERF, ids=lambda path: path.stem)

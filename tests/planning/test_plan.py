@@ -99,7 +99,7 @@ def test_published_tpu_recipe(tmp_path):
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[] if path.stem in SMALL else pytest.mark.slow) for path in FLAGFILES],
-    ids=lambda path: path.stem,
+    ids=lambda path: str(path.relative_to(ROOT / "configs").with_suffix("")),
 )
 def test_every_flagfile_plans(path, tmp_path):
     steps = (
@@ -267,6 +267,51 @@ def test_expected_time(make_config):
     assert times["total_secs"] == pytest.approx(20 * times["step_secs"] + times["eval_secs"])
     text = plan_lib.describe(plan)
     assert "sequences/s" in text and "all-reduce" in text
+
+
+PACKED = dict(average_sequences_per_pack=2.5, max_sequences_per_pack=4)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        dict(PACKED, pack_on_the_fly=True),
+        dict(PACKED, pack_on_the_fly=True, input_files="x"),
+        dict(PACKED, input_files="packed/*"),
+    ],
+    ids=["synthetic", "on_the_fly", "files"],
+)
+def test_packed_rows_are_counted_in_sequences(make_config, packed):
+    settings = dict(do_eval=True, num_eval_samples=30, steps_between_eval=10, plan=True, plan_tflops=1e-6)
+    plan, plain = plan_of(make_config(**packed, **settings)), plan_of(make_config(**settings))
+    assert (plan["global_batch_size"], plan["replica_batch_size"], plan["micro_batch_size"]) == (8, 8, 8)
+    assert (plan["sequences_per_step"], plan["sequences_per_row"], plan["packing_speedup"]) == (20, 2.5, 2.5)
+    assert (plan["train_rows"], plan["train_sequences"]) == (160, 400)
+    assert plan["train_records_read"] == (400 if packed.get("pack_on_the_fly") else 160)
+    assert plan["eval_samples_seen"] == {"10": 200, "20": 400}
+    times = plan["expected"]
+    assert times["sequences_per_sec"] == pytest.approx(20 / times["step_secs"])
+    assert times["eval_secs"] == pytest.approx(2 * 30 / 20 * times["matmul_secs"] / 3)
+    # Slots for 3 + 4 - 1 predicted tokens and 4 [CLS] of a row, against 3 and 1.
+    assert plan["flops_per_step"] > plain["flops_per_step"]
+    assert (plain["sequences_per_step"], plain["sequences_per_row"], plain["packing_speedup"]) == (8, 1, 1)
+    assert plain["train_records_read"] == plain["train_rows"] == plain["train_sequences"] == 160
+
+
+def test_a_packed_plan_says_rows_and_sequences(make_config):
+    texts = [
+        plan_lib.describe(plan_of(make_config(input_files="x", plan=True, **PACKED, **more)))
+        for more in ({}, {"pack_on_the_fly": True})
+    ]
+    for text, how in zip(texts, ("packed before", "packed while they are read")):
+        assert "8 rows = 1 replicas x 8" in text and "about 20 sequences a step, 2.5 a row" in text
+        assert "2.5 over one sequence a row: 60.0% of the rows are saved" in text
+        assert f"about 400 sequences in 160 rows, {how}" in text
+
+
+def test_a_plan_without_packing_speaks_of_none(make_config):
+    text = plan_lib.describe(plan_of(make_config()))
+    assert "8 sequences = 1 replicas x 8" in text and "rows" not in text and "160 records" in text
 
 
 def test_steps_and_rates_at_the_corners(make_config):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.checks import devices, inputs, notes, optimization, steps
+from official.config.checks import devices, inputs, notes, optimization, packing, steps
 from official.config.table import Config
 
 # In the order in which a person would want to know.
@@ -13,6 +13,7 @@ _CHECKS = (
     notes.check_wandb,
     inputs.check_lengths,
     inputs.check_vocabulary,
+    packing.check_packing,
     steps.check_steps,
     optimization.check_optimization,
     devices.check_backend,

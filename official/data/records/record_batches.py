@@ -1,26 +1,24 @@
 """Files of records -> batches of features. All order is a function of (seed, epoch).
 
-A file holds records, a record holds rows, and a row holds sequences: today one. Callers count sequences, as
-people do; what is skipped, shuffled and batched here are rows. `rows_of` is the one place that goes from one
-to the other.
+A file holds records, a record holds rows, and a row holds one sequence, or several: rows are packed in the
+files, or while these are read. What is shuffled and batched are rows.
 """
 
+from collections.abc import Callable
+
+import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import pipeline
-from official.data.records import record_files, record_formats
+from official.data.records import on_the_fly, record_files, record_formats
+from official.data.records import schema as schema_lib
+from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
 from official.data.records.streams import Streams
 from official.io import files as io_files
 
-_MOST_STREAMS = 32
-_SEQUENCES_PER_ROW = 1
-
-
-def rows_of(sequences: int) -> int:
-    """Returns how many rows hold so many sequences."""
-    return sequences // _SEQUENCES_PER_ROW
+_SAMPLED_SEQUENCES = 8192
 
 
 def num_streams(num_files: int, train_batch_size: int) -> int:
@@ -32,7 +30,7 @@ def num_streams(num_files: int, train_batch_size: int) -> int:
     """
     return max(
         count
-        for count in range(1, _MOST_STREAMS + 1)
+        for count in range(1, pipeline.MOST_STREAMS + 1)
         if train_batch_size % count == 0 and num_files % count == 0
     )
 
@@ -44,9 +42,10 @@ def training_dataset(
     order: pipeline.TrainingOrder,
     streams: int = 1,
     counts_path: str = "",
+    packer: Packer | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size]
-    of ones.
+    of ones; of packed rows these are [batch_size, P].
 
     File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each
     of its rows once, files and rows in an order drawn from (seed, stream, epoch); rows are taken from the
@@ -55,12 +54,14 @@ def training_dataset(
 
     Args:
       files: all files of the job, in the same order on every host.
-      schema: features of a row.
+      schema: features of a row; with `packer`, of a sequence.
       batch_size: rows of a batch.
-      order: the dataset goes on behind `sequences_done`.
+      order: the dataset goes on behind what is done of it.
       streams: see `num_streams`.
       counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset:
         it counts each time.
+      packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
+        which stream a row is.
 
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
@@ -71,23 +72,77 @@ def training_dataset(
             " share evenly. Write a number of shards that is a multiple of"
             f" {order.num_hosts}, with a --train_batch_size that is one too."
         )
-    record_format = record_files.detect_format(files)
+    record_format = _reader(files, schema)
     _check_sizes(files)
+    all_streams = Streams(files, streams, schema, record_format, order.seed)
+    own = range(order.host, streams, order.num_hosts)
+
+    parse = _row_parser(schema, record_format, packer)
+
+    def parse_batch(rows, streams=None):
+        features = parse(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]))
+        return (
+            features if streams is None else {**features, "streams": tf.ensure_shape(streams, [batch_size])}
+        )
+
+    if packer is None:
+        done = order.sequences_done if order.rows_done is None else order.rows_done
+        batches = all_streams.rows(own, done // streams, batch_size, counts_path)
+    else:
+        of_streams = _sequences_done(order, streams)
+        batches = all_streams.packed_rows(own, [of_streams[n] for n in own], batch_size, counts_path, packer)
+    return pipeline.fixed(
+        batches.map(parse_batch, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
+    )
+
+
+def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
+    """Returns how many sequences a packed row holds on average, by some of each of some files.
+
+    Args: as of `training_dataset`.
+    """
+    record_format = _reader(files, schema)
+    chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
+    count = -(-_SAMPLED_SEQUENCES // len(chosen))
+    size = record_formats.records_of(count, record_format)
+    blocks = tf.data.Dataset.from_tensor_slices(chosen).flat_map(
+        lambda path: tf.data.TFRecordDataset(path).take(size).batch(size)
+    )
+    rows = blocks.map(lambda records: record_formats.unpack(records, schema, record_format))
+    if packer is not None:
+        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0)
+    parse = _row_parser(schema, record_format, packer)
+    counts = [parse(some)["example_weights"].numpy().sum(axis=1) for some in pipeline.fixed(rows)]
+    return float(np.concatenate(counts).mean())
+
+
+def _row_parser(
+    schema: dict[str, Feature], record_format: str, packer: Packer | None
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns (rows) -> their features, with `example_weights`."""
+    if packer is not None:
+        return packer.parse
 
     def parse(rows):
-        features = record_formats.parse_rows(
-            tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]), schema, record_format
-        )
-        return {**features, "example_weights": tf.ones([batch_size])}
+        features = record_formats.parse_rows(rows, schema, record_format)
+        return {"example_weights": tf.ones(tf.shape(rows)[:1]), **features}
 
-    all_streams = Streams(files, streams, schema, record_format, order.seed)
-    rows = all_streams.rows(
-        range(order.host, streams, order.num_hosts),
-        rows_of(order.sequences_done) // streams,
-        batch_size,
-        counts_path,
-    )
-    return pipeline.fixed(rows.map(parse, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS))
+    return parse
+
+
+def _reader(files: list[str], schema: dict[str, Feature]) -> str:
+    """Returns the format to read files by, whose rows are those of the schema."""
+    record_format = record_files.detect_format(files)
+    return record_formats.AS_ROWS[record_format] if schema_lib.is_packed(schema) else record_format
+
+
+def _sequences_done(order: pipeline.TrainingOrder, streams: int) -> list[int]:
+    """Returns the sequences that were trained on of each stream: as the order says, or as many of each where
+    it speaks of other streams."""
+    known = order.stream_sequences
+    if sum(known) == sum(known[:streams]) == order.sequences_done:
+        return [*known[:streams], *[0] * (streams - len(known))]
+    return [order.sequences_done // streams] * streams
 
 
 def _check_sizes(files: list[str]) -> None:
@@ -99,30 +154,62 @@ def _check_sizes(files: list[str]) -> None:
 
 
 def evaluation_dataset(
-    files: list[str], schema: dict[str, Feature], batch_size: int, num_sequences: int
+    files: list[str],
+    schema: dict[str, Feature],
+    batch_size: int,
+    num_sequences: int,
+    packer: Packer | None = None,
 ) -> tf.data.Dataset:
-    """Returns batches of the first `num_sequences` sequences in file order.
+    """Returns batches of the first `num_sequences` sequences in file order, with `packer` packed.
 
-    The last batch is filled up with rows of zeros. `example_weights` [batch_size] is 1 for rows of the files
-    and 0 for filling, so that sums over the set are exact and every batch has one shape.
+    The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
+    [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
+    and every batch has one shape.
     """
-    record_format = record_files.detect_format(files)
+    record_format, row_schema = _reader(files, schema), packer.schema if packer else schema
+    parse = _row_parser(schema, record_format, packer)
 
-    def parse_and_fill(rows):
-        features = record_formats.parse_rows(rows, schema, record_format)
-        missing = batch_size - tf.shape(rows)[0]
-        features = {
-            name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, schema[name].length])
+    def fill(features):
+        missing = batch_size - tf.shape(features["input_ids"])[0]
+        return {
+            name: tf.ensure_shape(
+                tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]),
+                [batch_size, row_schema[name].length][: value.shape.rank]
+                if name in row_schema
+                else [batch_size],
+            )
             for name, value in features.items()
         }
-        features["example_weights"] = tf.cast(tf.range(batch_size) < batch_size - missing, tf.float32)
-        return features
 
     records = tf.data.TFRecordDataset(files).batch(record_formats.records_of(batch_size, record_format))
     blocks = records.map(lambda batch: record_formats.unpack(batch, schema, record_format))
-    rows = _take(blocks, rows_of(num_sequences)).rebatch(batch_size)
-    return pipeline.fixed(
-        rows.map(parse_and_fill, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
+    if schema_lib.is_packed(schema):
+        features = _take_sequences(blocks.map(parse), num_sequences).rebatch(batch_size)
+    else:
+        rows = _take(blocks, num_sequences)
+        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0) if packer else rows
+        features = rows.rebatch(batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
+    return pipeline.fixed(features.map(fill).prefetch(pipeline.CALLS))
+
+
+def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
+    """Returns blocks of packed rows up to their first `sequences` sequences; those behind them in the last
+    row have weight 0."""
+
+    def cut(left, block):
+        weights_BP = block["example_weights"]
+        counted_BP = tf.cumsum(tf.cast(tf.reshape(weights_BP, [-1]), tf.int64))
+        kept_BP = weights_BP * tf.cast(tf.reshape(counted_BP, tf.shape(weights_BP)) <= left, tf.float32)
+        kept_or_empty = tf.pad(kept_BP, [[0, 0], [1, 0]])  # an empty slot belongs to number 0
+        kept_BK = tf.gather(kept_or_empty, block["masked_lm_sequences"], batch_dims=1)
+        weights_BK = block["masked_lm_weights"] * kept_BK
+        block = {**block, "example_weights": kept_BP, "masked_lm_weights": weights_BK}
+        is_wanted_B = tf.reduce_any(kept_BP > 0, axis=1)
+        rows = {name: tf.boolean_mask(value, is_wanted_B) for name, value in block.items()}
+        return left - tf.cast(tf.reduce_sum(kept_BP), tf.int64), rows
+
+    return blocks.scan(tf.constant(sequences, tf.int64), cut).take_while(
+        lambda block: tf.shape(block["input_ids"])[0] > 0
     )
 
 

@@ -48,6 +48,18 @@ def detect_format(files: list[str]) -> str:
     return "plain"
 
 
+def row_sizes(files: list[str]) -> tuple[int, int] | None:
+    """Returns the places of packed rows for predicted tokens and for sequences, by the first record; None
+    where files hold no packed rows."""
+    record_format = detect_format(files)
+    if record_format not in record_formats.AS_ROWS:
+        return None
+    first = next(
+        record for path in files for batch in read_batches(path, record_format, 1) for record in batch
+    )
+    return record_formats.row_sizes(first, record_format)
+
+
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
     ConfigError."""

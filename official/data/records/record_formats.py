@@ -15,13 +15,16 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, packed, plain, remask
+from official.data.records.formats import compact, packed, packed_whole, plain, remask
 from official.data.records.schema import Feature, read_example
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
 FORMATS = {"plain": plain, "compact": compact, "remask": remask, "packed": packed}
+# Formats whose records are rows of several examples, and by what name the rows are read as such.
+AS_ROWS = {"packed": "packed_whole"}
+_READERS = {**FORMATS, "packed_whole": packed_whole}
 
 
 def lower_case_of(path: str) -> bool | None:
@@ -84,9 +87,15 @@ def detect_format(record: bytes) -> str | None:
     return "remask" if "mask_padding_index" in features else "plain"
 
 
+def row_sizes(record: bytes, record_format: str) -> tuple[int, int]:
+    """Returns the places of a packed record for predicted tokens and for examples; `record_format` is a name
+    of AS_ROWS. Raises ValueError where it is none."""
+    return _READERS[AS_ROWS[record_format]].row_sizes(record)
+
+
 def rows_per_record(record_format: str) -> int:
     """Returns how many rows a record holds at most."""
-    return FORMATS[record_format].ROWS_PER_RECORD
+    return _READERS[record_format].ROWS_PER_RECORD
 
 
 def records_of(rows: int, record_format: str) -> int:
@@ -96,7 +105,7 @@ def records_of(rows: int, record_format: str) -> int:
 
 def count_rows(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
     """Returns the number of rows of each record, int32 [B]. Fails as `unpack` does."""
-    return FORMATS[record_format].count_rows(serialized_B)
+    return _READERS[record_format].count_rows(serialized_B)
 
 
 def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
@@ -109,12 +118,20 @@ def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: s
     Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
     schema; a format whose rows are its records leaves that to `parse_rows`.
     """
-    return FORMATS[record_format].unpack(serialized_B, schema)
+    return _READERS[record_format].unpack(serialized_B, schema)
 
 
 def parse_rows(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> dict[str, tf.Tensor]:
     """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack` does."""
-    return FORMATS[record_format].parse_rows(rows_N, schema)
+    return _READERS[record_format].parse_rows(rows_N, schema)
+
+
+def to_words(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
+    """Turns rows of `unpack` into words of compact records, integers [N, W]: see `compact.columns`. Fails as
+    `unpack` does."""
+    if rows_N.dtype != tf.string:  # of these formats rows are such words
+        return tf.cast(rows_N, tf.int32)
+    return compact.to_words(parse_rows(rows_N, schema, record_format))
 
 
 def parse_records(
@@ -139,7 +156,7 @@ def join(records: list[bytes], record_format: str) -> list[bytes]:
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
     """Says how a record departs from the format and the schema, and in which of its rows; None where it
     does not."""
-    problem = FORMATS[record_format].describe_mismatch(record, schema)
+    problem = _READERS[record_format].describe_mismatch(record, schema)
     if problem is None:
         return None
     found = detect_format(record)
@@ -149,4 +166,4 @@ def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: 
 def sizes_of(record: bytes, record_format: str) -> tuple[int, int]:
     """Returns max_seq_length and max_predictions_per_seq of a record whose format was detected; 0 where it
     does not say."""
-    return FORMATS[record_format].sizes_of(record)
+    return _READERS[record_format].sizes_of(record)

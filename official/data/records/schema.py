@@ -46,6 +46,38 @@ def pretraining_schema(
     }
 
 
+def packed_schema(
+    max_seq_length: int, slots: int, depth: int, vocab_size: int | None = None
+) -> dict[str, Feature]:
+    """Returns the features of a row of several sequences, L = max_seq_length, K = slots for predicted tokens,
+    P = depth, the sequences of a row at most.
+
+    `sequence_ids` and `masked_lm_sequences` are the number of the sequence, from 1, that a token and a
+    predicted token belongs to; 0 is padding and an empty slot. Positions are those in the sequence, and
+    `masked_lm_positions` and `cls_positions` those in the row. `example_weights` is 1 where there is a
+    sequence.
+    """
+    return {
+        "input_ids": Feature(max_seq_length, tf.int32, vocab_size),
+        "input_mask": Feature(max_seq_length, tf.int32, 2),
+        "segment_ids": Feature(max_seq_length, tf.int32, 2),
+        "sequence_ids": Feature(max_seq_length, tf.int32, depth + 1),
+        "position_ids": Feature(max_seq_length, tf.int32, max_seq_length),
+        "masked_lm_positions": Feature(slots, tf.int32, max_seq_length),
+        "masked_lm_ids": Feature(slots, tf.int32, vocab_size),
+        "masked_lm_weights": Feature(slots, tf.float32),
+        "masked_lm_sequences": Feature(slots, tf.int32, depth + 1),
+        "cls_positions": Feature(depth, tf.int32, max_seq_length),
+        "next_sentence_labels": Feature(depth, tf.int32, 2),
+        "example_weights": Feature(depth, tf.float32),
+    }
+
+
+def is_packed(schema: dict[str, Feature]) -> bool:
+    """Tells whether rows of a schema hold several sequences."""
+    return "cls_positions" in schema
+
+
 def parse_examples(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
     """Parses serialized tf.train.Examples, string [B], into {name: [B, length]}.
 

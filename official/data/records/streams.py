@@ -7,7 +7,7 @@ rows of its files; what was read before is passed over without being parsed or s
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +16,12 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import pipeline
 from official.data.records import interleaving, record_counts, record_formats
+from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
+_PACKING = -1  # in place of an epoch: the order of packed rows
 
 
 class _Place(NamedTuple):
@@ -52,20 +54,53 @@ class Streams(NamedTuple):
         Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
         would take seconds to start.
         """
-        turn = math.lcm(batch_size, len(numbers)) // len(numbers)
-        places = self._places(numbers, rows_done, counts_path) if rows_done else ()
+        places = self._places(numbers, [rows_done] * len(numbers), counts_path)
+        return _in_turns(numbers, places, batch_size, lambda number, *place: self._from(number, place))
 
-        def stream(number, *place):
-            if not place:
-                return self._epochs(number, 0).rebatch(turn, drop_remainder=True)
-            place = _Place(*place)
-            rest = _skip(self._windows(number, place), place.cut_rows)
-            return rest.concatenate(self._epochs(number, place.epoch + 1)).rebatch(turn, drop_remainder=True)
+    def packed_rows(
+        self,
+        numbers: Sequence[int],
+        sequences_done: Sequence[int],
+        batch_size: int,
+        counts_path: str,
+        packer: Packer,
+    ) -> tf.data.Dataset:
+        """Returns rows (`Packer.pack`) that are packed of the sequences of each stream, and the numbers of
+        their streams, int32 [batch_size]; as many of one stream as of the other.
 
-        streams = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *places))
-        return streams.interleave(stream, cycle_length=len(numbers), block_length=1).rebatch(
-            batch_size, drop_remainder=True
-        )
+        Stream numbers[i] begins after its first sequences_done[i] sequences. Its sequences are cut into
+        buffers from its beginning on, and each buffer is packed by itself: what is passed over of the first
+        one are the rows that hold the sequences done.
+        """
+        size = packer.buffer(self.num_streams)
+        buffers, passed = np.divmod(np.array(sequences_done, np.int64), size)
+        places = self._places(numbers, (buffers * size).tolist(), counts_path)
+
+        def pack(number, buffer, words):
+            seed = tf.random.experimental.stateless_fold_in(self._order_seed(number, _PACKING), buffer)
+            return packer.pack(words, seed)
+
+        def stream(number, first, cut, *place):
+            words = self._from(number, place).map(
+                lambda rows: record_formats.to_words(rows, self.schema, self.record_format)
+            )
+            packed = words.rebatch(size, drop_remainder=True).enumerate(first)
+            packed = packed.map(
+                lambda buffer, words: pack(number, buffer, words), num_parallel_calls=pipeline.CALLS
+            )
+            rows = _skip_sequences(packed, cut, packer)
+            return rows.map(lambda rows: (rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))))
+
+        return _in_turns(numbers, (buffers, passed, *places), batch_size, stream)
+
+    def _from(self, number: tf.Tensor, place: Sequence[tf.Tensor]) -> tf.data.Dataset:
+        """Returns windows of shuffled rows of a stream from the fields of a `_Place` on; of none, from its
+        beginning on."""
+        if not place:
+            return self._epochs(number, 0)
+        begin = _Place(*place)
+        rest = _skip(self._windows(number, begin), begin.cut_rows)
+        return rest.concatenate(self._epochs(number, begin.epoch + 1))
 
     def _epochs(self, number: tf.Tensor, first: tf.Tensor | int) -> tf.data.Dataset:
         """Returns windows of shuffled rows of a stream, from the beginning of an epoch on (int64 scalars)."""
@@ -130,12 +165,16 @@ class Streams(NamedTuple):
         anyway."""
         return -(-self._window() // self._cycle())
 
-    def _places(self, numbers: Sequence[int], rows_done: int, counts_path: str) -> tuple[np.ndarray, ...]:
-        """Returns the fields of `_Place`, one for each stream."""
+    def _places(
+        self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str
+    ) -> tuple[np.ndarray, ...]:
+        """Returns the fields of `_Place`, one for each stream, after its first rows; none where all begin."""
+        if not any(rows_done):
+            return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
         counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
-            places = [self._place(number, rows_done, counts) for number in numbers]
+            places = [self._place(number, done, counts) for number, done in zip(numbers, rows_done)]
         fields = zip(_Place._fields, zip(*places))
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
@@ -167,6 +206,32 @@ class Streams(NamedTuple):
             cut_records=place.cut,
             cut_rows=rows - rows_before(window),
         )
+
+
+def _in_turns(
+    numbers: Sequence[int], places: Sequence[np.ndarray], batch_size: int, stream: Callable
+) -> tf.data.Dataset:
+    """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of them from
+    its number and its fields of `places`."""
+    turn = math.lcm(batch_size, len(numbers)) // len(numbers)
+    begins = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *places))
+    return begins.interleave(
+        lambda number, *place: stream(number, *place).rebatch(turn, drop_remainder=True),
+        cycle_length=len(numbers),
+        block_length=1,
+    ).rebatch(batch_size, drop_remainder=True)
+
+
+def _skip_sequences(buffers: tf.data.Dataset, sequences: tf.Tensor, packer: Packer) -> tf.data.Dataset:
+    """Returns the packed buffers without the first rows, which hold so many sequences."""
+
+    def cut(left, rows):
+        ends_R = tf.cumsum(packer.sequences_of(rows))
+        passed = tf.searchsorted(ends_R, left[None], side="right")[0]
+        before = tf.concat([[tf.constant(0, tf.int64)], ends_R], axis=0)[passed]
+        return tf.where(passed < tf.shape(rows)[0], tf.zeros_like(left), left - before), rows[passed:]
+
+    return buffers.scan(sequences, cut).filter(lambda rows: tf.shape(rows)[0] > 0)
 
 
 def _rows_passed(files: list[record_counts.RowCounts], place: interleaving.Place) -> int:

@@ -8,7 +8,8 @@ from official.config import ConfigError
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import record_batches, record_counts, record_files, record_formats
-from official.data.records.formats import packed, packed_rows
+from official.data.records import schema as schema_lib
+from official.data.records.formats import packed, packed_rows, packed_whole
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
 
@@ -210,6 +211,9 @@ def test_wrong_rows_are_refused_by_file_and_number(name, tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError):  # in a graph, too
         records = tf.data.Dataset.from_tensors([good, record_of(row)])
         list(records.map(lambda batch: record_formats.parse_records(batch, features_of(words=50), "packed")))
+    rows = schema_lib.packed_schema(LENGTH, MOST + 2, 3, 50)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        packed_whole.parse_rows(tf.constant([good, record_of(row)]), rows)
     if name != "a strange word":  # no vocabulary is known
         with pytest.raises(ConfigError, match=r"a\.tfrecord, record 2: ") as error:
             inspection.summarize([path], None)

@@ -14,6 +14,7 @@ makes them the rows of a matrix.
 
 import itertools
 import operator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -141,24 +142,59 @@ def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
         return tf.identity(words_NW)
 
 
-def parse_rows(words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+class Columns(NamedTuple):
+    """The parts of some examples in words: tokens, tokens of the first segment, predictions and whether the
+    second segment is a random one, int32 [N]; ids [N, L], positions and labels [N, P]."""
+
+    tokens: tf.Tensor
+    first: tf.Tensor
+    predictions: tf.Tensor
+    random: tf.Tensor
+    pad: tf.Tensor
+    positions: tf.Tensor
+    labels: tf.Tensor
+    ids: tf.Tensor
+
+
+def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
+    """Returns the parts of examples in words; what is beyond an example's tokens is anything."""
     head_N5, positions_NP, labels_NP, ids_NL = tf.split(
         words_NW, [_HEAD, predictions, predictions, length], axis=1
     )
-    tokens_N1, first_N1, predicted_N1, random_N1, pad_N1 = tf.split(tf.cast(head_N5, tf.int32), _HEAD, axis=1)
-    is_token_NL = tf.range(length) < tokens_N1
-    ids_NL = tf.cast(ids_NL, tf.int32)
+    head = tf.unstack(tf.cast(head_N5, tf.int32), num=_HEAD, axis=1)
+    return Columns(*head, *(tf.cast(part, tf.int32) for part in (positions_NP, labels_NP, ids_NL)))
+
+
+def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns what `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
+    `parse_rows` but for the id of [PAD]."""
+    tokens_N = tf.reduce_sum(values["input_mask"], axis=1)
+    head = [
+        tokens_N,
+        tokens_N - tf.reduce_sum(values["segment_ids"], axis=1),
+        tf.reduce_sum(tf.cast(values["masked_lm_weights"] > 0, tf.int32), axis=1),
+        values["next_sentence_labels"][:, 0],
+        tf.zeros_like(tokens_N),
+    ]
+    rest = [values[name] for name in ("masked_lm_positions", "masked_lm_ids", "input_ids")]
+    return tf.concat([tf.stack(head, axis=1), *rest], axis=1)
+
+
+def parse_rows(words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
+    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+    found = columns(words_NW, length, predictions)
+    is_token_NL = tf.range(length) < found.tokens[:, None]
+    ids_NL, pad_N1 = found.ids, found.pad[:, None]
     values = {
         "input_ids": tf.cond(
             tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL
         ),
         "input_mask": tf.cast(is_token_NL, tf.int32),
-        "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= first_N1), tf.int32),
-        "masked_lm_positions": tf.cast(positions_NP, tf.int32),
-        "masked_lm_ids": tf.cast(labels_NP, tf.int32),
-        "masked_lm_weights": tf.cast(tf.range(predictions) < predicted_N1, tf.float32),
-        "next_sentence_labels": random_N1,
+        "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= found.first[:, None]), tf.int32),
+        "masked_lm_positions": found.positions,
+        "masked_lm_ids": found.labels,
+        "masked_lm_weights": tf.cast(tf.range(predictions) < found.predictions[:, None], tf.float32),
+        "next_sentence_labels": found.random[:, None],
     }
     return in_range(values, schema)
 

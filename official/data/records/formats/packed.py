@@ -64,7 +64,7 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
 
 def split(record: bytes) -> list[bytes]:
     """Returns a row for each example, with as many slots. Raises ValueError for a record that is wrong."""
-    row = _read(record)
+    row = read(record)
     examples = packed_rows.members_of(row)
     members_NP = np.full((len(examples), row["packed_next_sentence_labels"].shape[1]), -1)
     members_NP[:, 0] = np.arange(len(examples))
@@ -76,7 +76,7 @@ def join(records: list[bytes]) -> list[bytes]:
     return records
 
 
-def _read(record: bytes) -> dict[str, np.ndarray]:
+def read(record: bytes) -> dict[str, np.ndarray]:
     """Returns the features of a record. Raises ValueError where one is missing, or of another type or
     length.
     """
@@ -95,7 +95,7 @@ def _read(record: bytes) -> dict[str, np.ndarray]:
 
 def sizes_of(record: bytes) -> tuple[int, int]:
     try:
-        row = _read(record)
+        row = read(record)
     except ValueError:
         return 0, 0
     return packed_rows.sizes_of(row)
@@ -104,7 +104,7 @@ def sizes_of(record: bytes) -> tuple[int, int]:
 def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
     expected = schema["input_ids"].length, schema["masked_lm_ids"].length
     try:
-        row = _read(record)
+        row = read(record)
         found = packed_rows.sizes_of(row)
         if found != expected:
             return (

@@ -16,6 +16,7 @@ FLOATS = ("packed_masked_lm_mask", "packed_next_sentence_mask")
 _TOKENS = ("packed_input_ids", "packed_input_mask", "packed_segment_ids", "packed_position_ids")
 _SLOTS = ("packed_masked_lm_positions", "packed_masked_lm_ids", "packed_masked_lm_mask")
 _LABELS = ("packed_next_sentence_labels", "packed_next_sentence_mask")
+GROUPS = {"tokens": _TOKENS, "slots": _SLOTS, "labels": _LABELS}  # of one length each
 NAMES = (*_TOKENS, *_SLOTS, *_LABELS)
 Rows = dict[str, np.ndarray]
 
@@ -51,7 +52,7 @@ def check_sizes(rows: Rows) -> None:
     """Raises ValueError where features of one size have another length than each other, or a row has no
     room.
     """
-    for names in (_TOKENS, _SLOTS, _LABELS):
+    for names in GROUPS.values():
         for name in names:
             found, expected = rows[name].shape[-1], rows[names[0]].shape[-1]
             if found != expected or not found:

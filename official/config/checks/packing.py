@@ -1,0 +1,23 @@
+"""Checks of what is said about packed rows."""
+
+from __future__ import annotations
+
+from official.config.derived import pack_depth
+from official.config.table import Config
+from official.io.errors import ConfigError
+
+
+def check_packing(config: Config) -> None:
+    """Refuses numbers of sequences a row that contradict each other, or that nothing would read."""
+    average = config.average_sequences_per_pack
+    packs = config.pack or config.pack_on_the_fly
+    if packs and average and average > pack_depth(config):
+        raise ConfigError(
+            f"average_sequences_per_pack={average:g} is above max_sequences_per_pack={pack_depth(config)}."
+            " Lower the one or raise the other."
+        )
+    may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # the files tell
+    for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
+        if config[name] and not (packs or may_be_packed):
+            flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
+            raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")

@@ -1,0 +1,166 @@
+"""Packing while records are read: sequences of a buffer -> rows of several sequences.
+
+A stream of sequences is cut into buffers of one size that are packed each by itself, longest pack first, so
+that what a row holds depends on the order of the stream alone, and a run finds its place again from the
+number of sequences that it has done.
+
+Shapes: N sequences of a buffer, R rows, L tokens of a row, P sequences of a row at most, M predicted tokens
+of a sequence at most, K = M + P - 1 of a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from official.data.packing import grouping
+from official.data.packing.layout import lay_out
+from official.data.records import record_formats
+from official.data.records.formats import compact
+from official.data.records.schema import Feature, in_range, packed_schema
+
+_OUTSIDE = "a masked position is behind the tokens of its sequence"
+_SEQUENCES = 8192  # of the buffers of all streams together, about
+_LEAST = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Packer:
+    """How rows are packed.
+
+    Attributes:
+      example_schema: of a sequence, see `schema.pretraining_schema`.
+      depth: sequences of a row, P, at most.
+    """
+
+    example_schema: dict[str, Feature]
+    depth: int
+
+    @property
+    def length(self) -> int:
+        return self.example_schema["input_ids"].length
+
+    @property
+    def predictions(self) -> int:
+        return self.example_schema["masked_lm_ids"].length
+
+    @property
+    def slots(self) -> int:
+        """Places for predicted tokens in a row: see `formats.packed` on why there are so many."""
+        return self.predictions + self.depth - 1
+
+    @property
+    def schema(self) -> dict[str, Feature]:
+        """The features of a packed row."""
+        vocab_size = self.example_schema["input_ids"].limit
+        return packed_schema(self.length, self.slots, self.depth, vocab_size)
+
+    def buffer(self, num_streams: int) -> int:
+        """Returns the sequences of a buffer of each of some streams."""
+        return max(_SEQUENCES // num_streams, _LEAST)
+
+    def pack(self, words_NW: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Packs a buffer.
+
+        Args:
+          words_NW: sequences as `record_formats.to_words` has them.
+          seed: int64 [2], of the order of the rows.
+
+        Returns:
+          int32 [R, L + 2 K + 4 P], which `parse` takes: tokens; positions and labels; lengths, lengths of the
+          first segments, numbers of predicted tokens and of random second segments.
+        """
+        found = compact.columns(words_NW, self.length, self.predictions)
+        lengths_N = tf.maximum(found.tokens, 1)
+        is_inside_NM = found.positions < lengths_N[:, None]
+        is_empty_NM = tf.range(self.predictions) >= found.predictions[:, None]
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(is_inside_NM | is_empty_NM), [_OUTSIDE])]
+        ):
+            lengths_N = tf.identity(lengths_N)
+        members_RP = tf.numpy_function(self._group, [lengths_N, found.predictions], tf.int32)
+        members_RP = tf.random.experimental.stateless_shuffle(
+            tf.ensure_shape(members_RP, [None, self.depth]), seed
+        )
+
+        def of_members(values_N: tf.Tensor) -> tf.Tensor:
+            return tf.where(members_RP >= 0, tf.gather(values_N, tf.maximum(members_RP, 0)), 0)
+
+        lengths_RP, predictions_RP = of_members(lengths_N), of_members(found.predictions)
+        tokens = lay_out(lengths_RP, self.length)
+        slots = lay_out(predictions_RP, self.slots)
+        starts_RK = _of_slots(tokens.starts_BP, slots.slots_BL)
+        positions_RK = _pick(found.positions, members_RP, slots) + starts_RK
+        parts = [
+            _pick(found.ids, members_RP, tokens),
+            tf.where(slots.is_token_BL, positions_RK, 0),
+            _pick(found.labels, members_RP, slots),
+            lengths_RP,
+            of_members(found.first),
+            predictions_RP,
+            of_members(found.random),
+        ]
+        return tf.concat(parts, axis=1)
+
+    def _group(self, lengths_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
+        return grouping.group(lengths_N, predictions_N, self.length, self.slots, self.depth)
+
+    def sequences_of(self, rows_R: tf.Tensor) -> tf.Tensor:
+        """Returns how many sequences rows of `pack` hold, int64 [R]."""
+        first = self.length + 2 * self.slots
+        return tf.math.count_nonzero(rows_R[:, first : first + self.depth], axis=1)
+
+    def parse(self, rows_B: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Turns rows of `pack` into the features of `schema`. Fails with InvalidArgumentError where a number
+        is out of its range."""
+        sizes = [self.length, self.slots, self.slots, *[self.depth] * 4]
+        ids_BL, positions_BK, labels_BK, lengths_BP, firsts_BP, predictions_BP, random_BP = tf.split(
+            rows_B, sizes, axis=1
+        )
+        tokens, slots = lay_out(lengths_BP, self.length), lay_out(predictions_BP, self.slots)
+        is_second_BL = tokens.places_BL >= _of_slots(firsts_BP, tokens.slots_BL)
+        is_slot_BK = tf.cast(slots.is_token_BL, tf.int32)
+        values = {
+            **tokens.features(),
+            "input_ids": ids_BL,
+            "segment_ids": tf.cast(is_second_BL & tokens.is_token_BL, tf.int32),
+            "masked_lm_positions": positions_BK,
+            "masked_lm_ids": labels_BK,
+            "masked_lm_weights": tf.cast(is_slot_BK, tf.float32),
+            "masked_lm_sequences": (slots.slots_BL + 1) * is_slot_BK,
+            "next_sentence_labels": random_BP,
+            "example_weights": tf.cast(lengths_BP > 0, tf.float32),
+        }
+        return in_range(values, self.schema)
+
+
+def _of_slots(values_BP: tf.Tensor, slots_BL: tf.Tensor) -> tf.Tensor:
+    """Returns what belongs to the sequence of each place, [B, L]; padding has that of the last one."""
+    return tf.gather(values_BP, tf.minimum(slots_BL, values_BP.shape[1] - 1), batch_dims=1)
+
+
+def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, layout) -> tf.Tensor:
+    """Returns the values of the members of rows, laid out, [R, L]; 0 for padding."""
+    members_RL = tf.maximum(_of_slots(members_RP, layout.slots_BL), 0)
+    flat_RL = members_RL * tf.shape(values_NW)[1] + layout.places_BL
+    picked_RL = tf.gather(tf.reshape(values_NW, [-1]), flat_RL)
+    return tf.where(layout.is_token_BL, tf.cast(picked_RL, tf.int32), 0)
+
+
+def packed_once(rows: tf.data.Dataset, packer: Packer, record_format: str, seed: int) -> tf.data.Dataset:
+    """Returns the sequences of a dataset once, packed: buffers, `Packer.pack`ed. The last one is smaller.
+
+    Args:
+      rows: blocks of sequences, as `record_formats.unpack` returns them.
+      packer: how.
+      record_format: of the records.
+      seed: of the order of the rows inside a buffer.
+    """
+
+    def pack(number, words):
+        return packer.pack(words, tf.stack([tf.constant(seed, tf.int64), number]))
+
+    words = rows.map(lambda some: record_formats.to_words(some, packer.example_schema, record_format))
+    return words.rebatch(packer.buffer(1)).enumerate().map(pack)

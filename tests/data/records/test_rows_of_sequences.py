@@ -1,0 +1,295 @@
+"""Rows of several sequences as they are read: packed on the fly, and as packed files have them. What they
+hold, in which order, where they go on, and what an evaluation counts."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.data import synthetic
+from official.data.packing.algorithms import make_plan
+from official.data.packing.plan import Histogram
+from official.data.pipeline import MOST_STREAMS, TrainingOrder
+from official.data.pretraining.examples import Examples
+from official.data.records import on_the_fly, record_batches, record_files, record_formats
+from official.data.records import schema as schema_lib
+from official.data.records import streams as streams_lib
+from official.data.records.formats import packed
+from official.data.records.on_the_fly import Packer
+from tests.conftest import write_records
+from tests.records import short_examples
+
+LENGTH, MOST, DEPTH = 24, 4, 4
+SCHEMA = schema_lib.pretraining_schema(LENGTH, MOST, 50)
+PACKER = Packer(SCHEMA, DEPTH)
+BUFFER, EACH, FILES = 20, 15, 4
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    """A buffer is longer than a file, so that it goes across epochs; windows of the shuffling are shorter."""
+    monkeypatch.setattr(on_the_fly, "_SEQUENCES", BUFFER)
+    monkeypatch.setattr(on_the_fly, "_LEAST", BUFFER)
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 12)
+
+
+def examples(file: int, count: int = EACH):
+    return short_examples(count, seed=file, length=LENGTH, most=MOST, shortest=6, longest=11)
+
+
+@pytest.fixture(params=["plain", "compact", "remask", "packed"])
+def files(request, tmp_path):
+    return _written(tmp_path, request.param)
+
+
+@pytest.fixture
+def plain_files(tmp_path):
+    return _written(tmp_path, "plain")
+
+
+def _written(folder, kind: str) -> list[str]:
+    return [
+        write_records(folder / f"part-{number}", record_formats.encode(examples(number), kind))
+        for number in range(FILES)
+    ]
+
+
+@pytest.fixture
+def packed_files(tmp_path):
+    """Returns four files of rows of up to three sequences, which are those of `plain_files`."""
+    together = np.arange(EACH).reshape(-1, 3)
+    together[-1, 2] = -1  # the last sequence of a file has a row of its own
+    together = np.concatenate([together, [[EACH - 1, -1, -1]]])
+    return [
+        write_records(tmp_path / f"rows-{number}", packed.encode_rows(_wide(examples(number)), together))
+        for number in range(FILES)
+    ]
+
+
+ROW = 36  # of packed_files: three sequences of eleven tokens fit
+
+
+def _wide(some: Examples) -> Examples:
+    return dataclasses.replace(some, input_ids=np.pad(some.input_ids, ((0, 0), (0, ROW - LENGTH))))
+
+
+ROW_SCHEMA = schema_lib.packed_schema(ROW, MOST + 2, 3, 50)
+
+
+def members(batch) -> list[tuple]:
+    """Returns the sequences of a batch, row by row: tokens, segments, masked places, labels, relation."""
+    found = []
+    for row in range(len(batch["input_ids"])):
+        one = {name: values[row] for name, values in batch.items()}
+        for number in range(1, 1 + len(one["example_weights"])):
+            if one["example_weights"][number - 1]:
+                found.append(_member(one, number))
+    return found
+
+
+def _member(row, number: int) -> tuple:
+    places = np.flatnonzero(row["sequence_ids"] == number)
+    order = places[np.argsort(row["position_ids"][places])]
+    assert row["position_ids"][order].tolist() == list(range(len(order)))  # 0, 1, .. of a sequence
+    assert row["cls_positions"][number - 1] == order[0]
+    slots = row["masked_lm_sequences"] == number
+    assert (row["masked_lm_weights"][slots] == 1).all()
+    positions = row["position_ids"][row["masked_lm_positions"][slots]]
+    assert set(row["masked_lm_positions"][slots]) <= set(places)
+    return (
+        tuple(row["input_ids"][order].tolist()),
+        int((row["segment_ids"][order] == 0).sum()),
+        tuple(positions.tolist()),
+        tuple(row["masked_lm_ids"][slots].tolist()),
+        int(row["next_sentence_labels"][number - 1]),
+    )
+
+
+def expected_members(*numbers) -> list[tuple]:
+    found = []
+    for some in map(examples, numbers):
+        for row in range(len(some)):
+            length, predictions = some.lengths[row], some.predictions[row]
+            found.append(
+                (
+                    tuple(some.input_ids[row, :length].tolist()),
+                    int(some.first_lengths[row]),
+                    tuple(some.positions[row, :predictions].tolist()),
+                    tuple(some.labels[row, :predictions].tolist()),
+                    int(some.is_random[row]),
+                )
+            )
+    return found
+
+
+def batches(files, count, batch_size=4, streams=1, schema=SCHEMA, packer=PACKER, **order):
+    dataset = record_batches.training_dataset(
+        files, schema, batch_size, TrainingOrder(**{"seed": 1, **order}), streams, "", packer
+    )
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def rows(found) -> list[bytes]:
+    return [row.tobytes() for batch in found for row in batch["input_ids"]]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# On the fly
+
+
+def test_three_epochs_hold_every_sequence_three_times_and_nothing_else(files):
+    """Of one stream: 180 sequences are nine buffers."""
+    found, total = [], 3 * EACH * FILES
+    for batch in batches(files, 60, batch_size=2):
+        found += members(batch)
+    counts = Counter(found[:total])
+    assert counts == Counter(dict.fromkeys(expected_members(*range(FILES)), 3))
+    assert len(found) > total
+
+
+def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plain_files):
+    found = batches(plain_files, 30)
+    tokens = np.concatenate([batch["input_mask"].sum(axis=1) for batch in found])
+    assert tokens.mean() / LENGTH > 0.8 and max(len(batch["example_weights"][0]) for batch in found) == DEPTH
+    firsts = [int((batch["sequence_ids"][0] == 1).sum()) for batch in found]
+    assert firsts != sorted(firsts, reverse=True)
+
+
+@pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 1), (4, 4, 18), (2, 6, 11)])
+def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
+    whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)
+    for batch in whole[:done]:
+        np.add.at(counts, batch["streams"], batch["example_weights"].sum(axis=1).astype(int))
+    done_so_far = dict(
+        sequences_done=int(counts.sum()),
+        rows_done=done * batch_size,
+        stream_sequences=tuple(counts.tolist()),
+    )
+    assert rows(batches(plain_files, 4, batch_size, streams, **done_so_far)) == rows(whole[done:])
+
+
+def test_without_counts_of_streams_all_begin_at_the_same_place(plain_files):
+    """As after a run that was not packed: nothing fails, whatever the place is inside a buffer."""
+    for done in (37, 80, 160):
+        assert len(members(batches(plain_files, 1, 8, 4, sequences_done=done)[0])) >= 8
+
+
+def test_hosts_together_read_what_one_host_reads(plain_files):
+    whole = batches(plain_files, 6, 8, 4)
+    parts = [batches(plain_files, 6, 4, 4, host=host, num_hosts=2) for host in (0, 1)]
+    for batch, one, other in zip(whole, *parts):
+        assert Counter(rows([one]) + rows([other])) == Counter(rows([batch]))
+        assert set(one["streams"]) == {0, 2} and set(other["streams"]) == {1, 3}
+
+
+def test_order_is_a_function_of_the_seed(plain_files):
+    assert rows(batches(plain_files, 5)) == rows(batches(plain_files, 5))
+    assert rows(batches(plain_files, 5)) != rows(batches(plain_files, 5, seed=2))
+
+
+def test_an_evaluation_counts_the_first_sequences_once(files):
+    for count in (1, 33, 60, 1000):
+        found = record_batches.evaluation_dataset(files, SCHEMA, 8, count, PACKER).as_numpy_iterator()
+        got = [member for batch in found for member in members(batch)]
+        assert Counter(got) == Counter(expected_members(*range(FILES))[:count])
+
+
+def test_a_masked_position_behind_its_sequence_is_refused(tmp_path):
+    """It would be its neighbour's."""
+    wrong = examples(0)
+    wrong.positions[3, 0] = wrong.lengths[3]
+    path = write_records(tmp_path / "x", record_formats.encode(wrong, "plain"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="behind the tokens of its sequence"):
+        batches([path], 1)
+
+
+def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
+    """Four sequences of six tokens have room, 4 x 4 predicted tokens do not: there are 4 + 4 - 1 slots."""
+    some = short_examples(20, length=LENGTH, most=MOST, shortest=6, longest=6)
+    some.predictions[:] = MOST
+    path = write_records(tmp_path / "x", record_formats.encode(some, "compact"))
+    found = next(record_batches.evaluation_dataset([path], SCHEMA, 32, 20, PACKER).as_numpy_iterator())
+    assert found["masked_lm_weights"].sum(axis=1).max() == 4 and len(members(found)) == 20
+
+
+def test_small_buffers_lose_little(monkeypatch):
+    """A thousand sequences of Wikipedia's lengths, at a time: within 1 % of one plan of all."""
+    lengths = np.random.default_rng(0).integers(20, 513, 4096)
+    lengths[:1024] = 512
+    whole = make_plan(Histogram.of_lengths(lengths, 512), "lpfhp", 12).plan
+    order = np.random.default_rng(1).permutation(lengths)
+    packs = sum(
+        make_plan(Histogram.of_lengths(order[first : first + 1024], 512), "lpfhp", 12).plan.rows
+        for first in range(0, 4096, 1024)
+    )
+    assert whole.rows / packs > 0.99
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Packed files
+
+
+def test_rows_of_packed_files_hold_their_sequences(packed_files):
+    found = batches(packed_files, FILES * 3, 2, schema=ROW_SCHEMA, packer=None)
+    got = [member for batch in found for member in members(batch)]
+    assert Counter(got) == Counter(expected_members(*range(FILES)))
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_packed_files_go_on_after_rows(packed_files, streams):
+    settings = dict(schema=ROW_SCHEMA, packer=None)
+    whole = batches(packed_files, 12, 4, streams, **settings)
+    rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
+    assert rows(rest) == rows(whole[5:8])
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 44, 60, 99])
+def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files, count):
+    """What is behind the last sequence has no weight, tokens and relation alike."""
+    found = record_batches.evaluation_dataset(packed_files, ROW_SCHEMA, 8, count).as_numpy_iterator()
+    total = expected_members(*range(FILES))[:count]
+    weights = {"example_weights": 0.0, "masked_lm_weights": 0.0}
+    got = []
+    for batch in found:
+        for name in weights:
+            weights[name] += batch[name].sum()
+        of_rows = {
+            **batch,
+            "masked_lm_sequences": batch["masked_lm_sequences"] * (batch["masked_lm_weights"] > 0),
+        }
+        got += members(of_rows)
+    assert Counter(got) == Counter(total)
+    assert weights == {
+        "example_weights": len(total),
+        "masked_lm_weights": sum(len(member[2]) for member in total),
+    }
+
+
+def test_sequences_a_row_are_told_before(packed_files, plain_files):
+    assert record_batches.sequences_per_row(packed_files, ROW_SCHEMA, None) == 15 / 6
+    found = record_batches.sequences_per_row(plain_files, SCHEMA, PACKER)
+    batch = batches(plain_files, 20)
+    assert found == pytest.approx(np.mean([len(members(one)) / 4 for one in batch]), rel=0.1)
+
+
+def test_sizes_of_rows_are_those_of_the_first_record(packed_files, plain_files):
+    assert record_files.row_sizes(packed_files) == (MOST + 2, 3)
+    assert record_files.row_sizes(plain_files) is None
+
+
+def test_synthetic_rows_fit_the_schema():
+    for schema, average in ((PACKER.schema, 2.5), (schema_lib.packed_schema(8, 14, 12, 50), 2.0)):
+        found = synthetic.packed_rows(schema, 50, average, seed=0)
+        assert {name: value.shape[1] for name, value in found.items()} == {
+            name: feature.length for name, feature in schema.items()
+        }
+        assert found["example_weights"].sum(axis=1).mean() == pytest.approx(average, rel=0.05)
+        schema_lib.in_range({name: tf.constant(value) for name, value in found.items()}, schema)
+        for row in range(0, 1000, 50):
+            one = {name: value[row] for name, value in found.items()}
+            lengths = np.bincount(one["sequence_ids"])
+            assert lengths[0] == 0 and lengths.sum() == len(one["input_ids"])
+            starts = np.flatnonzero(one["position_ids"] == 0)
+            assert one["cls_positions"][: len(starts)].tolist() == starts.tolist()
