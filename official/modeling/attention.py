@@ -84,13 +84,24 @@ def self_attention(
     Returns:
       The heads' outputs side by side, [B, L, D] in the compute dtype.
     """
-    products_BLE = layers.dense(x_BLD, qkv)
-    attend = _by_sequence if isinstance(seen, Places) else _by_row
-    return attend(products_BLE, seen, heads, rate, seed, ops)
+    return attend(layers.dense(x_BLD, qkv), seen, heads, rate, seed, ops)
+
+
+def attend(
+    products_BLE: tf.Tensor,
+    seen: tf.Tensor | Places,
+    heads: int,
+    rate: float,
+    seed: tf.Tensor | None,
+    ops: Operations,
+) -> tf.Tensor:
+    """Returns what `self_attention` does of query, key and value side by side, [B, L, 3 x D]."""
+    function = _by_sequence if isinstance(seen, Places) else _by_row
+    return function(products_BLE, seen, heads, rate, seed, ops)
 
 
 def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
-    """Returns [B, L, D] of all query, key and value products [B, L, 3 x D]."""
+    """Returns the heads' outputs where every token of a row is multiplied with every other."""
     _, length, columns = sizes(products_BLE)
     products_BL3HK = tf.reshape(products_BLE, [-1, length, 3, heads, columns // (3 * heads)])
     # unstack, not products[i]: the gradient of three slices is three padded tensors and their sum.
@@ -100,7 +111,7 @@ def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
 
 
 def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:
-    """Returns the same for rows of several sequences, each of which is a row of its own here."""
+    """Returns the same where every sequence is a row of its own."""
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
     parts = sequence_rows.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
