@@ -46,7 +46,7 @@ def run_settings(
     Args:
       config: the configuration.
       platform: stands in for an unset --submission_platform, e.g. gpu-8.
-      sequences_per_step: of all replicas.
+      sequences_per_step: of all replicas; of packed rows, on average.
       num_accumulation_steps: micro batches of a step of a replica.
     """
     steps, name = config_lib.schedule_steps(config), config.optimizer_type
@@ -62,6 +62,7 @@ def run_settings(
         ("submission_status", config.submission_status),
         ("seed", config.seed),
         ("global_batch_size", sequences_per_step),
+        *_packed_rows(config, sequences_per_step),
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config.max_predictions_per_seq),
         ("opt_name", name),
@@ -82,6 +83,13 @@ def run_settings(
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
         ("train_samples", sequences_per_step * steps),
     ]
+
+
+def _packed_rows(config: Config, sequences_per_step: int) -> list[tuple[str, object]]:
+    """Returns the rows of a step where they hold several sequences, under a key that MLPerf does not have:
+    its batch is counted in sequences."""
+    rows = config.train_batch_size
+    return [("rows_per_step", rows)] if sequences_per_step != rows else []
 
 
 class MLPerfLog(Observer):

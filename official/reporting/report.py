@@ -135,6 +135,7 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
         (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
         (_fixed(result.eval_loss), "evaluation loss, nats"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
+        *_packing(result),
         (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
         (
             format_number(result.sequences_per_sec) if result.sequences_per_sec else None,
@@ -148,6 +149,16 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
             f"{result.peak_memory_bytes / 1e9:.1f} GB" if result.peak_memory_bytes else None,
             "most memory in use",
         ),
+    ]
+
+
+def _packing(result: TrainResult) -> list[tuple[str | None, str]]:
+    """Returns what the rows of a packed run hold."""
+    if result.sequences_per_row is None or result.packing_efficiency is None:
+        return []
+    return [
+        (f"{result.sequences_per_row:.2f}", "sequences a row"),
+        (f"{result.packing_efficiency:.1%}", "of the places of a row hold a token"),
     ]
 
 
@@ -198,6 +209,8 @@ def _details(
     command_folder: str = "",
 ) -> str:
     numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
+    if result.sequences_per_row is not None:
+        numbers["rows_per_step"] = settings.get("train_batch_size")
     folded = "".join(
         [
             page.folded("Command", _command(os.path.join(model_dir, command_folder, "command.txt"))),

@@ -27,7 +27,7 @@ from official.training import step as step_lib
 from official.training.feeding import reading
 from official.training.interruption import Interruption
 from official.training.interval import NonFiniteError
-from official.training.outcome import Outcome
+from official.training.outcome import Outcome, PackingCounts
 from official.training.task import Task, is_scored
 from official.training.together import Together
 
@@ -177,11 +177,20 @@ class Loop:
             self.outcome.packing.add(steps * self.plan.train_batch_size, new)
         self.interval.add(totals, steps, self.state.samples_done - samples, secs)
         values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
+        values |= self._packing_of_interval()
         if self.interval.bad_step is not None:
             self._tell_interval(values)
             raise self.interval.non_finite(self.task, values)
         self._tell_steps(first, secs / steps, values)
         return values
+
+    def _packing_of_interval(self) -> dict[str, float]:
+        """Returns what the rows of the interval hold, so far; empty where they are not packed."""
+        packing = PackingCounts()
+        if self.plan.is_packed:
+            steps = self.state.step - self.interval.first_step
+            packing.add(steps * self.plan.train_batch_size, self.interval.numbers()["counts"])
+        return packing.shares(self.config.max_seq_length)
 
     def _tell_interval(self, values: dict) -> None:
         for observer in self.observers:

@@ -74,8 +74,8 @@ def test_published_arithmetic(name, replicas, micro, first_eval):
     assert next(step for step in range(1, last + 1) if eval_is_due(config, step, last)) == first_eval
 
 
-# Of Graphcore's podN-closed.json of MLPerf 2.0: packs of a step as replicas x accumulation x 3, beta_1, beta_2,
-# rate, steps, max_training_sequences, gradient_clipping_norm.
+# Of Graphcore's podN-closed.json of MLPerf 2.0: packs of a step as replicas x accumulation x 3, beta_1,
+# beta_2, rate, steps, max_training_sequences, gradient_clipping_norm.
 PODS = {
     16: (2 * 256 * 3, 0.55, 0.885, 3.5e-3, 1000, 3_200_000, 1000.0),
     64: (8 * 96 * 3, 0.51, 0.72, 2.9e-3, 800, 4_500_000, 1000.0),

@@ -252,3 +252,16 @@ def test_the_walls_are_those_that_are_enforced():
 
 def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_packed_recipes_are_listed_with_their_batches():
+    text = (ROOT / "docs" / "packing.md").read_text(encoding="utf-8")
+    listed: dict[str, tuple[int, int]] = {}
+    for names, rows, sequences in re.findall(r"^\| (`packed/.*`) \| ([\d,]+) \| ([\d,]+) \|$", text, re.M):
+        for name in re.findall(r"`([^`]+)`", names):
+            listed[name] = (int(rows.replace(",", "")), int(sequences.replace(",", "")))
+    assert listed.keys() == {f"packed/{path.stem}" for path in (ROOT / "configs/packed").glob("*.flags")}
+    for name, batch in listed.items():
+        config = flags.parse([f"--flagfile={ROOT}/configs/{name}.flags", "--plan"])
+        rows = config.train_batch_size
+        assert batch == (rows, round(rows * config.average_sequences_per_pack)), name

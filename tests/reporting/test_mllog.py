@@ -11,11 +11,15 @@ import mlperf_logging
 import pytest
 
 from official.config import ConfigError
+from official.data.records import record_formats
 from official.reporting import mllog
+from official.reporting.metrics import read_metrics
 from official.reporting.observer import Start
 from official.tasks import TASKS
 from official.training import page_cache, runner
 from official.training.loop import Loop, NonFiniteError
+from tests.conftest import write_records
+from tests.records import short_examples
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
@@ -154,6 +158,8 @@ def test_values_are_true_and_counted_in_sequences(run_config, capsys):
         and by_key["eval_accuracy"]["step_num"] == 10
     )
     assert by_key["run_stop"]["status"] == "success"
+    assert "rows_per_step" not in values  # rows that are not packed are sequences
+    assert all("sequences_per_row" not in line for line in read_metrics(config.model_dir))
     times = [event["time_ms"] for event in events]
     assert times == sorted(times)
     assert (
@@ -161,6 +167,48 @@ def test_values_are_true_and_counted_in_sequences(run_config, capsys):
     )
     with open(f"{config.model_dir}/mllog.txt", encoding="utf-8") as file:
         assert file.read() == capsys.readouterr().out
+
+
+@pytest.fixture
+def short_records(tmp_path):
+    """Returns the glob of records of 5 to 10 tokens, of which up to three fit into a row of 16."""
+    for number in range(2):
+        encoded = record_formats.encode(short_examples(30, seed=number), "plain")
+        write_records(tmp_path / f"short-{number}", encoded)
+    return str(tmp_path / "short-*")
+
+
+PACKED = dict(pack_on_the_fly=True, max_sequences_per_pack=3, average_sequences_per_pack=2)
+
+
+def test_a_packed_run_is_counted_in_sequences(run_config, short_records, monkeypatch, checker):
+    """The log's batch is what is expected, its blocks and evaluations are what was trained on."""
+    config = run_config(input_files=short_records, stop_threshold=0.99, **PACKED)
+    stop_after(monkeypatch, 15)
+    assert run(config).status == "interrupted"
+    result, events = run(config), events_of(config)
+    values = {event["key"]: event["value"] for event in events}
+    assert (values["global_batch_size"], values["rows_per_step"], values["train_samples"]) == (16, 8, 320)
+    assert values["eval_samples"] == 12
+    lines = [line for line in read_metrics(config.model_dir) if line["split"] == "train"]
+    trained = {line["step"]: line["samples"] for line in lines}
+    at = {
+        event["metadata"]["step_num"]: event["metadata"]["samples_count"]
+        for event in events
+        if event["key"] in ("block_stop", "eval_accuracy", "run_stop")
+    }
+    assert at.keys() == {10, 15, 20} and at == {step: trained[step] for step in at}
+    assert trained[20] == result.samples > 20 * 8
+    for previous, line in zip([None, *lines], lines):  # each line tells of its own five steps
+        before = previous["samples"] if previous else 0
+        assert line["sequences_per_row"] == pytest.approx((line["samples"] - before) / 40)
+        assert 5 * line["sequences_per_row"] / 16 <= line["packing_efficiency"] <= 1
+    for ruleset in ("1.0.0", "5.0.0"):  # those between ask for the names of BERT-large
+        assert not checker(ruleset, f"{config.model_dir}/mllog.txt", lowered=True)
+    with open(f"{config.model_dir}/report.html", encoding="utf-8") as file:
+        text = file.read()
+    assert "sequences a row" in text and "of the places of a row hold a token" in text
+    assert re.search(r"rows_per_step\D+8\b", text)
 
 
 def test_stdout_is_for_people(run_config, capsys):

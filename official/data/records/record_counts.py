@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import ConfigError
-from official.data.records import record_formats
+from official.data.records import framing, record_formats
 from official.io import files, json_files, writing
 from official.io.finished_jobs import MANIFEST
 
@@ -81,7 +81,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     if missing:
         size = sum(versions[number][0] for number in missing)
         logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
-        count_file = functools.partial(_count_file, record_format=record_format)
+        records = framing.opener(paths, record_format)
+        num_bytes = framing.bytes_of(paths, record_format)
+        count_file = functools.partial(_count_file, record_format, records, num_bytes)
         with ThreadPoolExecutor(_READERS) as readers:
             for number, counts in zip(
                 missing, readers.map(count_file, [paths[number] for number in missing])
@@ -160,11 +162,15 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
 # Counting
 
 
-def _count_file(path: str, record_format: str) -> RowCounts:
+def _count_file(
+    record_format: str, records: Callable[[str], tf.data.Dataset], num_bytes: int | None, path: str
+) -> RowCounts:
+    if num_bytes:
+        framing.count_records(path, num_bytes)
     if record_formats.rows_per_record(record_format) == 1:
-        return RowCounts([(1, count_records(path))])
+        return RowCounts([(1, framing.count_records(path, num_bytes) if num_bytes else count_records(path))])
     try:
-        batches = tf.data.TFRecordDataset(path).batch(_PARSED_RECORDS)
+        batches = records(path).batch(_PARSED_RECORDS)
         batches = batches.map(lambda batch: record_formats.count_rows(batch, record_format))
         rows = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
         return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
