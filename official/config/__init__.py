@@ -91,18 +91,21 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
     return config
 
 
-def with_data(config: Config, train_samples: int | None) -> Config:
+def with_data(config: Config, train_samples: int | None, sequences_per_row: float | None = None) -> Config:
     """Returns the configuration with the steps that follow from the number of sequences to train on.
 
     Args:
       config: a validated configuration.
       train_samples: sequences of the training set; None where that says nothing about the steps.
+      sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
 
     Raises:
       ConfigError: where the steps stay unknown, or --stop_steps is beyond them.
     """
     # Without training the schedule is never asked.
-    complete = with_steps(config, train_samples if config.do_train else 1)
+    complete = (
+        with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
+    )
     if complete.num_steps_per_epoch is None:
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"

@@ -9,19 +9,23 @@ _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
-def with_steps(config: Config, train_samples: int | None = None) -> Config:
+def with_steps(
+    config: Config, train_samples: int | None = None, sequences_per_row: float | None = None
+) -> Config:
     """Returns the configuration with the steps of an epoch, of the warm-up and between evaluations filled in,
     where they are unset and can be known.
 
     Args:
       config: the configuration so far.
       train_samples: sequences of the training set, where it has been read and once through it is an epoch.
+      sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
     if config.num_steps_per_epoch is None and not fine_tuning:
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
     if config.num_steps_per_epoch is None and train_samples:
-        config = replaced(config, num_steps_per_epoch=-(-train_samples // config.train_batch_size))
+        rows = round(train_samples / (sequences_per_row or 1.0))
+        config = replaced(config, num_steps_per_epoch=-(-rows // config.train_batch_size))
     if config.warmup_steps is None and config.num_steps_per_epoch is not None:
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:

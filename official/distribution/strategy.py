@@ -87,10 +87,10 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.Abstract
 
 def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
     """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
-    at most."""
+    at most. Packed rows have one length."""
     if config.length_buckets != "auto":
         return config
-    any_length = _on_cpus(strategy) and not config.enable_xla
+    any_length = _on_cpus(strategy) and not config.enable_xla and not config.pack
     return replaced(config, length_buckets="always" if any_length else "never")
 
 

@@ -51,7 +51,8 @@ class Classifier:
         rows = tsv_files.GlueRows("", tuple([text] for text in texts), None, [])
         made = features.make_features(rows, self._tokenizer, self._vocabulary, self._length)
         tokens = token_rows.TokenRows(made.ids, made.lengths, made.first_lengths, {})
-        batch = next(iter(token_rows.evaluation_dataset(tokens, 1, self._length, True)))
+        shape = token_rows.BatchShape(1, 1, self._length, bucketed=True)
+        batch = next(iter(token_rows.evaluation_dataset(tokens, shape)))
         logits_C = self._model(batch)[0]
         if self._is_score:
             return Label(None, float(logits_C[0]))

@@ -161,7 +161,7 @@ def micro_batch_gradients(
         terms = objective.loss(model, batch, seed)
         if config.loss_normalization == "local":
             factors = {
-                name: factors[name] / (terms[name][1] + objective.local_epsilon[name])
+                name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
                 for name in objective.losses
             }
         total = tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * scale

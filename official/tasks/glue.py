@@ -17,7 +17,7 @@ from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
-_SYNTHETIC_ROWS = 1000
+_SYNTHETIC_SEQUENCES = 1000
 
 
 class GlueTask:
@@ -34,7 +34,6 @@ class GlueTask:
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric
-        self._bucketed = config.length_buckets == "always"
         self._rows: dict[str, tsv_files.GlueRows] = {}  # {train, dev, test}
         self._features: dict[str, features_lib.GlueFeatures] = {}
         self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
@@ -76,31 +75,30 @@ class GlueTask:
                 )
         return [rows.path for rows in self._rows.values()]
 
-    sequences_per_row: float | None = None
-
     @property
     def train_samples(self) -> int | None:
         return len(self._rows["train"]) if "train" in self._rows else None
 
+    @property
+    def sequences_per_row(self) -> float | None:
+        lengths = self._features["train"].lengths if "train" in self._features else None
+        return token_rows.sequences_per_row(lengths, self._config)
+
     def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
-        config = self._config
-        if config.use_synthetic_data:
+        if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
-        return token_rows.training_dataset(
-            self._token_rows("train"),
-            token_rows.BatchShape(global_batch, replica_batch, config.max_seq_length, self._bucketed),
-            order,
-        )
+        shape = token_rows.shape_of(self._config, global_batch, replica_batch)
+        return token_rows.training_dataset(self._token_rows("train"), shape, order)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return token_rows.evaluation_dataset(
-            self._token_rows("dev"), batch_size, self._config.max_seq_length, self._bucketed
-        )
+        return self._whole("dev", batch_size)
 
     def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return token_rows.evaluation_dataset(
-            self._token_rows("test"), batch_size, self._config.max_seq_length, self._bucketed
-        )
+        return self._whole("test", batch_size)
+
+    def _whole(self, split: str, batch_size: int) -> tf.data.Dataset:
+        shape = token_rows.shape_of(self._config, batch_size, batch_size)
+        return token_rows.evaluation_dataset(self._token_rows(split), shape)
 
     def _token_rows(self, split: str) -> token_rows.TokenRows:
         features = self._features[split]
@@ -116,17 +114,10 @@ class GlueTask:
         config = self._config
         labels = (
             np.random.default_rng(config.seed)
-            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_ROWS)
+            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_SEQUENCES)
             .astype(self._no_labels(0).dtype)
         )
-        rows = token_rows.synthetic_rows(
-            {"labels": labels}, _SYNTHETIC_ROWS, config.max_seq_length, config.model.vocab_size, config.seed
-        )
-        return token_rows.training_dataset(
-            rows,
-            token_rows.BatchShape(batch_size, batch_size, config.max_seq_length, self._bucketed),
-            TrainingOrder(config.seed),
-        )
+        return token_rows.synthetic_dataset({"labels": labels}, batch_size, config)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
@@ -155,19 +146,20 @@ class GlueTask:
         return self._terms(model(batch, dropout_seed=dropout_seed), batch)
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
-        logits_BC = model(batch)
-        return self._terms(logits_BC, batch), {"logits": logits_BC}
+        logits = model(batch)
+        return self._terms(logits, batch), {"logits": logits}
 
-    def _terms(self, logits_BC: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    def _terms(self, logits: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Returns the terms of logits [B, C], or [B, S, C] of rows of several sequences."""
         weight = self.weights(batch)["label_loss"]
         if self._glue_task.is_regression:
             return {
                 "label_loss": (
-                    losses.squared_error(logits_BC[:, 0], batch["labels"], batch["example_weights"]),
+                    losses.squared_error(logits[..., 0], batch["labels"], batch["example_weights"]),
                     weight,
                 )
             }
-        labelled = (logits_BC, batch["labels"], batch["example_weights"])
+        labelled = (logits, batch["labels"], batch["example_weights"])
         return {
             "label_loss": (losses.cross_entropy(*labelled), weight),
             "label_accuracy": (losses.correct(*labelled), weight),

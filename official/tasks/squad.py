@@ -15,12 +15,12 @@ from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, vocabulary_files
-from official.modeling import losses
+from official.modeling import losses, spans
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
-_SYNTHETIC_ROWS = 1000
+_SYNTHETIC_SEQUENCES = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
 Outputs = dict[str, np.ndarray]
@@ -56,7 +56,6 @@ class SquadTask:
             config.version_2_with_negative,
             config.null_score_diff_threshold,
         )
-        self._bucketed = config.length_buckets == "always"
         self._train: _Split | None = None
         self._eval: _Split | None = None
         self._gold: squad_files.GoldAnswers | None = None
@@ -107,11 +106,14 @@ class SquadTask:
         )
         return _Split(data, features)
 
-    sequences_per_row: float | None = None
-
     @property
     def train_samples(self) -> int | None:
         return len(self._train.features) if self._train else None
+
+    @property
+    def sequences_per_row(self) -> float | None:
+        lengths = self._train.features.lengths if self._train else None
+        return token_rows.sequences_per_row(lengths, self._config)
 
     def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
@@ -120,41 +122,23 @@ class SquadTask:
         rows = _token_rows(
             features, {"start_positions": features.start_positions, "end_positions": features.end_positions}
         )
-        return token_rows.training_dataset(
-            rows,
-            token_rows.BatchShape(global_batch, replica_batch, self._config.max_seq_length, self._bucketed),
-            order,
-        )
+        shape = token_rows.shape_of(self._config, global_batch, replica_batch)
+        return token_rows.training_dataset(rows, shape, order)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return token_rows.evaluation_dataset(
-            _token_rows(known(self._eval).features, {}),
-            batch_size,
-            self._config.max_seq_length,
-            self._bucketed,
-        )
+        shape = token_rows.shape_of(self._config, batch_size, batch_size)
+        return token_rows.evaluation_dataset(_token_rows(known(self._eval).features, {}), shape)
 
     predict_dataset = eval_dataset
 
     def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
+        config = self._config
+        length = token_rows.synthetic_length(config)
         positions = (
-            np.random.default_rng(self._config.seed)
-            .integers(0, self._config.max_seq_length, (2, _SYNTHETIC_ROWS))
-            .astype(np.int32)
+            np.random.default_rng(config.seed).integers(0, length, (2, _SYNTHETIC_SEQUENCES)).astype(np.int32)
         )
         columns = {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
-        rows = token_rows.synthetic_rows(
-            columns,
-            _SYNTHETIC_ROWS,
-            self._config.max_seq_length,
-            self._config.model.vocab_size,
-            self._config.seed,
-        )
-        return token_rows.training_dataset(
-            rows,
-            token_rows.BatchShape(batch_size, batch_size, self._config.max_seq_length, self._bucketed),
-            TrainingOrder(self._config.seed),
-        )
+        return token_rows.synthetic_dataset(columns, batch_size, config)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
@@ -183,12 +167,9 @@ class SquadTask:
 
     def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         # Padding is no answer: what a sequence costs does not depend on the length of its batch.
-        logits = [
-            tf.where(batch["input_mask"] > 0, logits_BL, logits_BL.dtype.min)
-            for logits_BL in model(batch, dropout_seed=dropout_seed)
-        ]
+        logits = model(batch, dropout_seed=dropout_seed)
         parts = [
-            (part, batch[name], batch["example_weights"])
+            (spans.of_sequences(part, batch), spans.in_row(batch[name], batch), batch["example_weights"])
             for part, name in zip(logits, ("start_positions", "end_positions"))
         ]
         weight = self.weights(batch)["span_loss"]
@@ -200,6 +181,9 @@ class SquadTask:
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         start_BL, end_BL = model(batch)
+        if "cls_positions" in batch:
+            cut = spans.cut_out(start_BL, batch), spans.cut_out(end_BL, batch)
+            return {}, dict(zip(("start_logits", "end_logits"), cut))
         missing = [[0, 0], [0, self._config.max_seq_length - tf.shape(start_BL)[1]]]
         return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
 

@@ -26,8 +26,17 @@ def run(
         before_each()
         sums, outputs = eval_step(batch)
         totals = totals + sums.numpy().astype(np.float64)
-        parts.append({name: value.numpy() for name, value in outputs.items()})
+        parts.append(_without_filling({name: value.numpy() for name, value in outputs.items()}))
     return totals, in_order(parts)
+
+
+def _without_filling(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the outputs of a batch as {output: [sequences, ...]}: rows that hold several have places for
+    many more, which would fill the memory."""
+    if not part:
+        return part
+    is_sequence = part["rows"] >= 0
+    return {name: value[is_sequence] for name, value in part.items()}
 
 
 def in_order(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -102,10 +102,13 @@ class Loop:
             if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
                 self._save()
 
-    def _train_iterator(self) -> Iterator:
+    def order(self) -> TrainingOrder:
+        """Returns the order of the training data from where the run stands."""
         order = TrainingOrder(self.config.seed, self.state.samples_done)
-        order = self.place.order(order) if self.plan.is_packed else order
-        return feeding.training_batches(self.task, self.plan, order, self.strategy)
+        return self.place.order(order) if self.plan.is_packed else order
+
+    def _train_iterator(self) -> Iterator:
+        return feeding.training_batches(self.task, self.plan, self.order(), self.strategy)
 
     def _save(self) -> None:
         """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""

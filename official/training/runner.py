@@ -59,7 +59,7 @@ def run(
     devices, own = starting.take_devices(config)
     task = make_task(own)
     data_files = task.find_data()
-    own = config_lib.with_data(own, task.train_samples)
+    own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
     devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
     starting.check_init_checkpoint(own)
     with (

@@ -1,11 +1,13 @@
 """How fast the product's own training step is, beside what the machine's matrix products reach."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from official import config as config_lib
 from official.config import Config
+from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.optimization.state import make_state
@@ -69,6 +71,39 @@ def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -
     return lambda: step_lib.mean_metrics(
         task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]
     )["loss"]
+
+
+class RealStep(NamedTuple):
+    """Steps on a run's own data.
+
+    Attributes:
+      work: runs some steps.
+      counts: () -> (sequences, tokens) of all that were run so far; tokens are 0 unless rows are packed.
+    """
+
+    work: Callable[[], None]
+    counts: Callable[[], tuple[int, int]]
+
+
+def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> RealStep:
+    """Builds model, optimizer and training loop and returns what runs `steps` steps on the training data of
+    the configuration. Raises ConfigError where these are missing or wrong."""
+    strategy, task = strategy_lib.make_strategy(config), make_task(config)
+    task.find_data()
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
+    state = make_state(config, task.build_model, strategy)
+    train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
+    iterator = feeding.training_batches(task, plan, TrainingOrder(config.seed), strategy)
+    totals = step_lib.no_totals(task, plan)
+
+    def work() -> None:
+        totals.update(train_loop(iterator, tf.constant(steps), totals))
+        totals["sums"].numpy()  # waits
+
+    def counts() -> tuple[int, int]:
+        return state.samples_done, int(totals["counts"][-1]) if plan.is_packed else 0
+
+    return RealStep(work, counts)
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:

@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY, make_records, write_records
+from tests.records import short_examples
 
 MODEL = {**TINY, "num_hidden_layers": 1}
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """A folder with a model and four files of records."""
+    """A folder with a model, four files of records, and four of short ones."""
     folder = tmp_path_factory.mktemp("processes")
     (folder / "bert.json").write_text(
         json.dumps({**MODEL, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
@@ -32,7 +34,14 @@ def workspace(tmp_path_factory):
     schema = schema_lib.pretraining_schema(16, 3)
     for index in range(4):
         write_records(folder / f"part-{index}", make_records(30, index, schema))
+        short = record_formats.encode(short_examples(60, index), "compact")
+        write_records(folder / f"short-{index}", short)
     return folder
+
+
+def of_kind(kind: str, folder) -> dict:
+    """Returns the settings of training on a row a sequence, or on packed rows."""
+    return {} if kind == "plain" else {"input_files": f"{folder}/short-*", "pack_on_the_fly": "true"}
 
 
 def start(folder, model_dir, *arguments, preexec_fn=None, environment=None, **settings) -> subprocess.Popen:
@@ -94,8 +103,11 @@ def untimed(model_dir) -> list[dict]:
     ]
 
 
-def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path):
+@pytest.mark.parametrize("kind", ["plain", "packed"])
+def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, kind):
+    """Packed rows: as many sequences, too, which differ from worker to worker."""
     shared = dict(bert_config_file=workspace / "plain.json", num_steps_per_epoch=8, learning_rate=1e-3)
+    shared |= of_kind(kind, workspace)
     finish(start(workspace, tmp_path / "one", "--do_eval", **shared))
     hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
     workers = [
@@ -198,10 +210,16 @@ def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
 DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)
 
 
+@pytest.fixture(scope="module", params=["plain", "packed"])
+def kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(workspace):
-    finish(start(workspace, workspace / "whole", "--do_eval", **DETERMINED))
-    return workspace / "whole"
+def uninterrupted(workspace, kind):
+    folder = workspace / f"whole-{kind}"
+    finish(start(workspace, folder, "--do_eval", **DETERMINED, **of_kind(kind, workspace)))
+    return folder
 
 
 def wait_for(condition, process) -> None:
@@ -213,12 +231,13 @@ def wait_for(condition, process) -> None:
 
 
 @pytest.mark.slow
-def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
+def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
     """Five kills: some while a checkpoint is being written, some between two."""
+    settings = {**DETERMINED, **of_kind(kind, workspace)}
     generator = random.Random(7)
     folder, kills = tmp_path / "killed", 0
     for kill in range(5):
-        process = start(workspace, folder, "--do_eval", **DETERMINED)
+        process = start(workspace, folder, "--do_eval", **settings)
         target = 4 * generator.randint(2 * kill + 1, 2 * kill + 2)
         if kill % 2:
             wait_for(
@@ -232,7 +251,7 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
         kills += process.wait() == -signal.SIGKILL
         process.communicate()
     assert kills == 5
-    finish(start(workspace, folder, "--do_eval", **DETERMINED))
+    finish(start(workspace, folder, "--do_eval", **settings))
     ours, theirs = final_state(folder, 60), final_state(uninterrupted, 60)
     for name in theirs:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
@@ -244,8 +263,8 @@ def _names(folder) -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path):
-    other = {**DETERMINED, "steps_per_loop": 6, "checkpoint_every_steps": 12}
+def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path, kind):
+    other = {**DETERMINED, **of_kind(kind, workspace), "steps_per_loop": 6, "checkpoint_every_steps": 12}
     finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
     finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
     ours, theirs = final_state(tmp_path / "run", 60), final_state(uninterrupted, 60)

@@ -47,7 +47,7 @@ def make_loop(config, observers=(), plan=None) -> Loop:
     task.find_data()
     state = starting.make_state(config, task.build_model, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
-    plan = plan or make_batch_plan(config, strategy.num_replicas_in_sync)
+    plan = plan or make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     return Loop(config, task, state, strategy, plan, manager, list(observers), Interruption(), {})
 
 

@@ -8,7 +8,13 @@ from official.io.errors import ConfigError
 
 
 def check_packing(config: Config) -> None:
-    """Refuses numbers of sequences a row that contradict each other, or that nothing would read."""
+    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, and rows
+    that are to be packed and cut short."""
+    if config.pack and config.length_buckets == "always":
+        raise ConfigError(
+            "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
+            " sequence. Drop --pack, or --length_buckets."
+        )
     average = config.average_sequences_per_pack
     packs = config.pack or config.pack_on_the_fly
     if packs and average and average > pack_depth(config):

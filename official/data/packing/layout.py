@@ -26,6 +26,11 @@ class Layout(NamedTuple):
     is_token_BL: tf.Tensor
     starts_BP: tf.Tensor
 
+    def spread(self, values_BP: tf.Tensor) -> tf.Tensor:
+        """Returns for each token the value of its sequence, [B, L]; for padding that of the last place."""
+        last = values_BP.shape[1] - 1
+        return tf.gather(values_BP, tf.minimum(self.slots_BL, last), batch_dims=1)
+
     def features(self) -> dict[str, tf.Tensor]:
         """Returns what the model reads of a layout: `input_mask`, `sequence_ids`, `position_ids` [B, L] and
         `cls_positions` [B, P], int32."""

@@ -112,16 +112,17 @@ def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, di
 def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""
-    record = next((batch[0] for batch in record_files.read_batches(path, "plain", limit=1)), None)
-    kind = record_formats.detect_format(record) if record is not None else None
+    detected = record_files.detect_format([path])
+    record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
+    kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
         raise ConfigError(
             f"{path}, record 1:"
             f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
-            f" formats {', '.join(record_formats.FORMATS)} of create_pretraining_data.py."
+            f" formats {', '.join(record_formats.FORMATS)}."
         )
     features = schema.pretraining_schema(
-        *record_formats.sizes_of(record, kind), vocabulary.size if vocabulary else None
+        *record_files.sizes_of(path, kind, record), vocabulary.size if vocabulary else None
     )
     return kind, {
         name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()

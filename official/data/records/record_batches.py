@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import pipeline
-from official.data.records import on_the_fly, record_files, record_formats
+from official.data.records import framing, on_the_fly, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
@@ -97,16 +97,21 @@ def training_dataset(
 
 
 def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
-    """Returns how many sequences a packed row holds on average, by some of each of some files.
+    """Returns how many sequences a packed row holds on average: as is said beside the files, or by some of
+    each of some files.
 
     Args: as of `training_dataset`.
     """
     record_format = _reader(files, schema)
+    told = None if packer else record_formats.average_sequences(files, record_format)
+    if told:
+        return told
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
     count = -(-_SAMPLED_SEQUENCES // len(chosen))
     size = record_formats.records_of(count, record_format)
+    records = framing.opener(files, record_format)
     blocks = tf.data.Dataset.from_tensor_slices(chosen).flat_map(
-        lambda path: tf.data.TFRecordDataset(path).take(size).batch(size)
+        lambda path: records(path).take(size).batch(size)
     )
     rows = blocks.map(lambda records: record_formats.unpack(records, schema, record_format))
     if packer is not None:
@@ -181,7 +186,9 @@ def evaluation_dataset(
             for name, value in features.items()
         }
 
-    records = tf.data.TFRecordDataset(files).batch(record_formats.records_of(batch_size, record_format))
+    records = framing.opener(files, record_format)(files).batch(
+        record_formats.records_of(batch_size, record_format)
+    )
     blocks = records.map(lambda batch: record_formats.unpack(batch, schema, record_format))
     if schema_lib.is_packed(schema):
         features = _take_sequences(blocks.map(parse), num_sequences).rebatch(batch_size)

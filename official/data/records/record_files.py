@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import ConfigError
-from official.data.records import record_formats
+from official.data.records import framing, record_formats
 from official.data.records.schema import Feature
 from official.io import files as io_files
 from official.io.finished_jobs import MANIFEST
@@ -43,7 +43,7 @@ def detect_format(files: list[str]) -> str:
         except StopIteration:
             continue
         except tf.errors.OpError:
-            break
+            return framing.detect_format(files) or "plain"
         return record_formats.detect_format(record) or "plain"
     return "plain"
 
@@ -54,18 +54,29 @@ def row_sizes(files: list[str]) -> tuple[int, int] | None:
     record_format = detect_format(files)
     if record_format not in record_formats.AS_ROWS:
         return None
+    unframed = framing.find_in(files, record_format)
+    if unframed:
+        return unframed.shape.slots, unframed.shape.depth
     first = next(
         record for path in files for batch in read_batches(path, record_format, 1) for record in batch
     )
     return record_formats.row_sizes(first, record_format)
 
 
+def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
+    """Returns max_seq_length and max_predictions_per_seq of a file by its first record; 0 where that does not
+    say."""
+    unframed = framing.find_in([path], record_format)
+    return unframed.sizes() if unframed else record_formats.sizes_of(record, record_format)
+
+
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
     ConfigError."""
     record_format = detect_format(files)
+    num_bytes = framing.bytes_of(files, record_format)
     for path in files[:_FILES_CHECKED_FIRST]:
-        problem = _first_problem(path, schema, record_format, first_only=True)
+        problem = _first_problem(path, schema, read_batches(path, record_format, 1, num_bytes), record_format)
         if problem:
             raise ConfigError(f"--{flag}: {problem}.")
 
@@ -75,15 +86,19 @@ def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
     None."""
     logging.warning("Looking for the bad record in %d files.", len(files))
     record_format = detect_format(files)
-    return next(filter(None, (_first_problem(path, schema, record_format) for path in files)), None)
+    num_bytes = framing.bytes_of(files, record_format)
+    problems = (
+        _first_problem(path, schema, read_batches(path, record_format, None, num_bytes), record_format)
+        for path in files
+    )
+    return next(filter(None, problems), None)
 
 
 def _first_problem(
-    path: str, schema: dict[str, Feature], record_format: str, first_only: bool = False
+    path: str, schema: dict[str, Feature], batches: Iterator[list[bytes]], record_format: str
 ) -> str | None:
     number = 0
     try:
-        batches = read_batches(path, record_format, 1 if first_only else None)
         for number, record in enumerate((record for batch in batches for record in batch), 1):
             mismatch = record_formats.describe_mismatch(record, schema, record_format)
             if mismatch:
@@ -92,22 +107,38 @@ def _first_problem(
                     " and the model's vocab_size)"
                 )
     except ConfigError as error:
-        return str(error).removesuffix(".")
+        problem = str(error).removesuffix(".")
+        if number or record_format != "plain" or "input_ids" not in schema:
+            return problem
+        lengths = schema["input_ids"].length, schema["masked_lm_ids"].length
+        return f"{problem}; {framing.describe_sizes(path, *lengths)}"
     return f"{path} has no records" if number == 0 else None
 
 
-def read_batches(path: str, record_format: str, limit: int | None = None) -> Iterator[list[bytes]]:
+def read_batches(
+    path: str, record_format: str, limit: int | None = None, num_bytes: int | None = None
+) -> Iterator[list[bytes]]:
     """Yields the records of a file, or the first `limit` ones, so many at a time that they hold about a
     thousand rows.
+
+    Args:
+      path: of the file.
+      record_format: of its records.
+      limit: None: all.
+      num_bytes: of a record of a format without frames, as `framing.bytes_of` returns them; None: it is found
+        out.
 
     Raises:
       ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be
         read.
     """
+    at_once = record_formats.records_of(_CHECKED_ROWS, record_format)
+    if framing.has_none(record_format):
+        yield from framing.read_batches(path, record_format, limit, num_bytes, at_once)
+        return
     records, number, size = tf.data.TFRecordDataset(path), 0, 0
     try:
         some = records.take(-1 if limit is None else limit)
-        at_once = record_formats.records_of(_CHECKED_ROWS, record_format)
         for batch in some.batch(at_once).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
             yield batch.tolist()

@@ -1,30 +1,41 @@
-"""Records of pre-training data in four formats, each a module of `official.data.records.formats` with the
-same functions.
+"""Records of pre-training data in formats that are modules of `official.data.records.formats` with the same
+functions.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
   remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
   packed   tf.train.Examples of several examples each, as Graphcore's for PyTorch; `bert pack` makes them
+  habana   tf.train.Examples of several examples each, as Habana's for TensorFlow
+  popart_static, popart_plain, popart_packed, popart_in_place  Graphcore's binaries for PopART, without frames
 
 All are read into the same features, those of `schema.pretraining_schema`.
 """
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, packed, packed_whole, plain, remask
+from official.data.records.formats import compact, habana, packed, packed_whole, plain, popart, remask
 from official.data.records.schema import Feature, read_example
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
-FORMATS = {"plain": plain, "compact": compact, "remask": remask, "packed": packed}
+FORMATS: dict[str, Any] = {
+    "plain": plain,
+    "compact": compact,
+    "remask": remask,
+    "packed": packed,
+    "habana": habana.EXAMPLES,
+    **popart.EXAMPLES,
+}
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
-AS_ROWS = {"packed": "packed_whole"}
-_READERS = {**FORMATS, "packed_whole": packed_whole}
+_ROWS: dict[str, Any] = {"packed": packed_whole, "habana": habana.ROWS, **popart.ROWS}
+AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
+_READERS = {**FORMATS, **{AS_ROWS[name]: reader for name, reader in _ROWS.items()}}
 
 
 def lower_case_of(path: str) -> bool | None:
@@ -84,6 +95,8 @@ def detect_format(record: bytes) -> str | None:
         return "compact"
     if packed.IDS in features:
         return "packed"
+    if habana.MARK in features:
+        return "habana"
     return "remask" if "mask_padding_index" in features else "plain"
 
 
@@ -91,6 +104,12 @@ def row_sizes(record: bytes, record_format: str) -> tuple[int, int]:
     """Returns the places of a packed record for predicted tokens and for examples; `record_format` is a name
     of AS_ROWS. Raises ValueError where it is none."""
     return _READERS[AS_ROWS[record_format]].row_sizes(record)
+
+
+def average_sequences(files: list[str], record_format: str) -> float | None:
+    """Returns how many examples a packed record of some files holds on average, where something beside the
+    files says so; `record_format` is a name by which rows are read."""
+    return habana.average_sequences(files) if record_format == AS_ROWS["habana"] else None
 
 
 def rows_per_record(record_format: str) -> int:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import pipeline
-from official.data.records import interleaving, record_counts, record_formats
+from official.data.records import framing, interleaving, record_counts, record_formats
 from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
 
@@ -107,8 +107,9 @@ class Streams(NamedTuple):
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
 
     def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        records = framing.opener(self.files, self.record_format)
         blocks = tf.data.Dataset.from_tensor_slices(self._order(number, epoch)).interleave(
-            lambda path: tf.data.TFRecordDataset(path).batch(self._part()),
+            lambda path: records(path).batch(self._part()),
             cycle_length=self._cycle(),
             block_length=1,
         )
@@ -116,11 +117,12 @@ class Streams(NamedTuple):
 
     def _windows(self, number: tf.Tensor, place: _Place) -> tf.data.Dataset:
         """Returns the windows of an epoch from a place on."""
+        records = framing.opener(self.files, self.record_format)
         blocks = (
             tf.data.Dataset.from_tensor_slices((place.files, place.passed))
             .take(place.num_files)
             .interleave(
-                lambda path, passed: tf.data.TFRecordDataset(path).skip(passed).batch(self._part()),
+                lambda path, passed: records(path).skip(passed).batch(self._part()),
                 cycle_length=self._cycle(),
                 block_length=1,
             )

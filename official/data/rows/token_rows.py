@@ -1,23 +1,29 @@
 """Rows of different lengths in memory -> batches, in an order that is a function of (seed, epoch).
 
-A row holds one sequence. Callers count sequences; what is batched here are rows. Bucketed batches hold rows
-of about one length, so that padding does not dominate; this changes the order only.
+Here a row of `TokenRows` is a sequence. A row of a batch holds one, or, packed, several. Bucketed batches
+hold rows of about one length, so that padding does not dominate; this changes the order only.
+
+Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a row.
 
 All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from official.config import Config, pack_depth
 from official.data import pipeline
-from official.data.rows import ragged
+from official.data.packing import layout
+from official.data.rows import packed_order, ragged
 
-_SEQUENCES_PER_ROW = 1
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
+_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 _LONGEST = 1 << 20  # tokens; above any row
+_OF_TOKENS = {"input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids"}  # [B, L]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,105 +56,174 @@ class BatchShape:
       part_size: rows of a part, which is what one replica gets; divides the batch.
       max_seq_length: tokens of a row where `bucketed` is false, and at most otherwise.
       bucketed: whether a batch holds rows of about one length and is as long as its longest.
+      places: of a packed row, sequences that it holds at most; None: a row is a sequence.
     """
 
     batch_size: int
     part_size: int
     max_seq_length: int
     bucketed: bool
+    places: int | None = None
 
     def num_batches(self, rows: int) -> int:
         """Returns the batches of an epoch; the last one may be filled up."""
         return -(-rows // self.batch_size)
 
 
+def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
+    """Returns the batches of fine-tuning."""
+    bucketed, places = config.length_buckets == "always", pack_depth(config) if config.pack else None
+    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, places)
+
+
+def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
+    """Returns how many sequences --pack puts into a row of training, on average; None where it is not asked
+    for.
+
+    Args:
+      lengths_N: of the training set; None where it is not read: as many as in synthetic data.
+      config: of the run.
+    """
+    if not (config.pack and config.do_train):
+        return None
+    if lengths_N is None:
+        return float(_synthetic_sequences_per_row(config))
+    return packed_order.make_plan(lengths_N, config.max_seq_length, pack_depth(config)).speedup
+
+
 def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns an endless dataset of parts of batches.
 
-    Every epoch visits each row once. Its last batch is filled up with rows of weight 0. A batch is cut into
-    parts, one a replica, all of one length; part p of a batch belongs to host p % num_hosts. What a batch
-    holds does not depend on the parts.
+    Every epoch visits each sequence once. Its last batch is filled up with rows of weight 0. A batch is cut
+    into parts, one a replica, all of one length; part p of a batch belongs to host p % num_hosts. What a
+    batch holds does not depend on the parts.
 
     Args:
-      rows: with one sequence each.
+      rows: the sequences; packed, none is longer than a row of a batch.
       shape: of the batches.
-      order: the dataset goes on with the batch behind `sequences_done`, in which filling counts, too.
+      order: the dataset goes on with the batch behind `sequences_done`, in which filling counts, too, unless
+        rows are packed: an epoch then is exactly the sequences that there are.
 
     Returns:
       Batches {input_ids, input_mask, segment_ids: int32 [part, L], example_weights: float32 [part], rows:
-      int32 [part], and the columns}.
+      int32 [part], and the columns}. Packed, the last ones are [part, P], and there are also sequence_ids and
+      position_ids: int32 [part, L], and cls_positions: int32 [part, P].
     """
-    batches_done = order.sequences_done // (shape.batch_size * _SEQUENCES_PER_ROW)
+    batches = _packed_batches(rows, shape, order) if shape.places else _training_batches(rows, shape, order)
+    return _features(rows, batches, shape, order.host, order.num_hosts)
+
+
+def _training_batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
+    """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling."""
+    batches_done = order.sequences_done // shape.batch_size
     epoch, skipped = divmod(batches_done, shape.num_batches(len(rows)))
     lengths = tf.constant(rows.lengths, tf.int64)
 
     def epoch_dataset(number):
         return tf.data.Dataset.from_tensor_slices(_training_order(lengths, shape, order.seed, number))
 
-    epochs = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset)
-    return _features(rows, epochs.skip(skipped), shape, order.host, order.num_hosts)
+    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset).skip(skipped)
 
 
-def evaluation_dataset(
-    rows: TokenRows, batch_size: int, max_seq_length: int, bucketed: bool
-) -> tf.data.Dataset:
-    """Returns all rows once, the longest first where `bucketed`; the last batch is filled up with rows of
-    weight 0."""
-    shape = BatchShape(batch_size, batch_size, max_seq_length, bucketed)
-    order = np.argsort(-np.asarray(rows.lengths), kind="stable") if bucketed else np.arange(len(rows))
-    filled = np.full(shape.num_batches(len(rows)) * batch_size, -1, np.int64)
-    filled[: len(order)] = order
-    batches = tf.data.Dataset.from_tensor_slices(filled.reshape(-1, batch_size))
-    return _features(rows, batches, shape)
+def _packed_batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
+    """Returns the numbers of the sequences of each batch, int64 [B, P]; -1 where there is none."""
+    epoch, done = divmod(order.sequences_done, len(rows))
+    lengths_N, ranks_RP = tf.constant(rows.lengths, tf.int64), tf.constant(_ranks(rows, shape))
+
+    def epoch_dataset(number):
+        rows_RP = packed_order.drawn(lengths_N, ranks_RP, _seeds(order.seed, number))
+        rows_RP = packed_order.without_done(
+            rows_RP, tf.where(number == epoch, tf.constant(done, tf.int64), 0)
+        )
+        return tf.data.Dataset.from_tensor_slices(_cut_into_batches(rows_RP, shape.batch_size))
+
+    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset)
+
+
+def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
+    """Returns all rows once, as `training_dataset` has them, in one order for good: the longest first where
+    `bucketed`."""
+    if shape.places:
+        order = packed_order.fixed(rows.lengths, _ranks(rows, shape))
+    elif shape.bucketed:
+        order = np.argsort(-np.asarray(rows.lengths), kind="stable")
+    else:
+        order = np.arange(len(rows))
+    return _features(
+        rows, tf.data.Dataset.from_tensor_slices(_cut_into_batches(order, shape.batch_size)), shape
+    )
+
+
+def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
+    places = shape.places or 1
+    return packed_order.ranks(packed_order.make_plan(rows.lengths, shape.max_seq_length, places), places)
+
+
+def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:
+    """Returns [batches, batch_size, ...] of [rows, ...], filled up with -1."""
+    missing = -tf.shape(order)[0] % batch_size
+    paddings = [[0, missing], *([0, 0] for _ in order.shape[1:])]
+    return tf.reshape(tf.pad(order, paddings, constant_values=-1), [-1, batch_size, *order.shape[1:]])
+
+
+def _seeds(seed: int, epoch: tf.Tensor) -> tf.Tensor:
+    """Returns [2, 2]: two seeds of an epoch."""
+    folded = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch)
+    return tf.random.split(folded, 2)
 
 
 def _training_order(lengths_N: tf.Tensor, shape: BatchShape, seed: int, epoch: tf.Tensor) -> tf.Tensor:
     """Returns int64 [batches, batch_size]: the numbers of the rows of one epoch's batches; -1 is filling."""
-    seeds = tf.random.split(
-        tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch), 2
-    )
+    seeds = _seeds(seed, epoch)
     count = tf.size(lengths_N)
     order = tf.random.experimental.stateless_shuffle(tf.range(count, dtype=tf.int64), seeds[0])
     if shape.bucketed:
         pool = tf.range(count, dtype=tf.int64) // (_POOL_BATCHES * shape.batch_size)
         order = tf.gather(order, tf.argsort(pool * _LONGEST - tf.gather(lengths_N, order), stable=True))
-    missing = -count % shape.batch_size
-    batches = tf.reshape(tf.pad(order, [[0, missing]], constant_values=-1), [-1, shape.batch_size])
+    batches = _cut_into_batches(order, shape.batch_size)
     return tf.random.experimental.stateless_shuffle(batches, seeds[1]) if shape.bucketed else batches
+
+
+class _Tensors(NamedTuple):
+    """A TokenRows as tensors."""
+
+    ids_T: tf.Tensor
+    starts_N: tf.Tensor
+    lengths_N: tf.Tensor
+    firsts_N: tf.Tensor
+    columns: dict[str, tf.Tensor]
+
+    @classmethod
+    def of(cls, rows: TokenRows) -> "_Tensors":
+        with tf.device("CPU"):
+            ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
+            lengths_N = tf.constant(rows.lengths, tf.int32)
+            firsts_N = tf.constant(rows.first_lengths, tf.int32)
+            columns = {name: tf.constant(values) for name, values in rows.columns.items()}
+        return cls(ids_T, starts_N, lengths_N, firsts_N, columns)
 
 
 def _features(
     rows: TokenRows, batches: tf.data.Dataset, shape: BatchShape, host: int = 0, num_hosts: int = 1
 ) -> tf.data.Dataset:
     """Returns this host's parts of batches, given as numbers of rows."""
-    with tf.device("CPU"):
-        ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
-        lengths_N, firsts_N = tf.constant(rows.lengths, tf.int32), tf.constant(rows.first_lengths, tf.int32)
-        columns = {name: tf.constant(values) for name, values in rows.columns.items()}
+    tensors = _Tensors.of(rows)
 
     def cut(rows_B):
         length = tf.constant(shape.max_seq_length)
         if shape.bucketed:
-            longest = tf.reduce_max(tf.gather(lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
+            longest = tf.reduce_max(tf.gather(tensors.lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
             length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, shape.max_seq_length)
-        parts = tf.reshape(rows_B, [-1, shape.part_size])[host::num_hosts]
+        parts = tf.reshape(rows_B, [-1, shape.part_size, *rows_B.shape[1:]])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 
     def gather(rows_B, length):
-        chosen_B = tf.maximum(rows_B, 0)
-        column_L = tf.range(length)
-        is_token_BL = column_L < tf.gather(lengths_N, chosen_B)[:, None]
-        columns_BL = tf.cast(tf.where(is_token_BL, column_L, 0), tf.int64)
-        ids_BL = tf.gather(ids_T, tf.gather(starts_N, chosen_B)[:, None] + columns_BL)
-        is_second_BL = is_token_BL & (column_L >= tf.gather(firsts_N, chosen_B)[:, None])
-        features = {
-            "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(is_token_BL, tf.int32),
-            "input_mask": tf.cast(is_token_BL, tf.int32),
-            "segment_ids": tf.cast(is_second_BL, tf.int32),
-        }
+        features = (_packed_tokens if shape.places else _tokens)(tensors, rows_B, length)
         static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
-        features = {name: tf.ensure_shape(value, static) for name, value in features.items()}
-        features |= {name: tf.gather(values, chosen_B) for name, values in columns.items()}
+        features |= {name: tf.ensure_shape(features[name], static) for name in _OF_TOKENS & set(features)}
+        features |= {
+            name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()
+        }
         return features | {
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
@@ -158,14 +233,69 @@ def _features(
     return pipeline.fixed(parts.prefetch(pipeline.CALLS))
 
 
-def synthetic_rows(
-    columns: dict[str, np.ndarray], count: int, length: int, vocab_size: int, seed: int
-) -> TokenRows:
-    """Returns `count` rows of `length` random words each, in two segments, with columns of `count`
-    values."""
+def _tokens(tensors: _Tensors, rows_B: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns {input_ids, input_mask, segment_ids: int32 [B, L]} of rows of one sequence."""
+    chosen_B = tf.maximum(rows_B, 0)
+    column_L = tf.range(length)
+    is_token_BL = column_L < tf.gather(tensors.lengths_N, chosen_B)[:, None]
+    columns_BL = tf.cast(tf.where(is_token_BL, column_L, 0), tf.int64)
+    ids_BL = tf.gather(tensors.ids_T, tf.gather(tensors.starts_N, chosen_B)[:, None] + columns_BL)
+    is_second_BL = is_token_BL & (column_L >= tf.gather(tensors.firsts_N, chosen_B)[:, None])
+    return {
+        "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(is_token_BL, tf.int32),
+        "input_mask": tf.cast(is_token_BL, tf.int32),
+        "segment_ids": tf.cast(is_second_BL, tf.int32),
+    }
+
+
+def _packed_tokens(tensors: _Tensors, rows_BP: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns what `_tokens` does of packed rows, sequence_ids and position_ids int32 [B, L], and
+    cls_positions int32 [B, P]."""
+    chosen_BP = tf.maximum(rows_BP, 0)
+    lengths_BP = tf.where(rows_BP >= 0, tf.gather(tensors.lengths_N, chosen_BP), 0)
+    laid = layout.lay_out(lengths_BP, length)
+    chosen_BL = laid.spread(chosen_BP)
+    places_BL = tf.cast(laid.places_BL, tf.int64)
+    ids_BL = tf.gather(tensors.ids_T, tf.gather(tensors.starts_N, chosen_BL) + places_BL)
+    is_second_BL = laid.is_token_BL & (laid.places_BL >= tf.gather(tensors.firsts_N, chosen_BL))
+    return laid.features() | {
+        "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(laid.is_token_BL, tf.int32),
+        "segment_ids": tf.cast(is_second_BL, tf.int32),
+    }
+
+
+def synthetic_length(config: Config) -> int:
+    """Returns the tokens of a synthetic sequence: a row, or, packed, its share of it."""
+    if not config.pack:
+        return config.max_seq_length
+    sequences = min(round(config.average_sequences_per_pack or _SYNTHETIC_PER_ROW), pack_depth(config))
+    return max(1, config.max_seq_length // sequences)
+
+
+def _synthetic_sequences_per_row(config: Config) -> int:
+    if not config.pack:
+        return 1
+    return min(config.max_seq_length // synthetic_length(config), pack_depth(config))
+
+
+def synthetic_dataset(columns: dict[str, np.ndarray], batch_size: int, config: Config) -> tf.data.Dataset:
+    """Returns endless batches of full rows: sequences of `synthetic_length` random words, in two segments.
+
+    Args:
+      columns: {name: [N] array} of N sequences; the last ones that fill no row are left out.
+      batch_size: rows.
+      config: of the run.
+    """
+    length, vocab_size = synthetic_length(config), config.model.vocab_size
+    count = len(next(iter(columns.values())))
+    count -= count % _synthetic_sequences_per_row(config)
     ids = (
-        np.random.default_rng(seed)
+        np.random.default_rng(config.seed)
         .integers(min(5, vocab_size - 1), vocab_size, count * length)
         .astype(np.int32)
     )
-    return TokenRows(ids, np.full(count, length, np.int32), np.full(count, length // 2, np.int32), columns)
+    lengths = np.full(count, length, np.int32)
+    rows = TokenRows(ids, lengths, lengths // 2, {name: values[:count] for name, values in columns.items()})
+    return training_dataset(
+        rows, shape_of(config, batch_size, batch_size), pipeline.TrainingOrder(config.seed)
+    )

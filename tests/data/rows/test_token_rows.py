@@ -89,7 +89,8 @@ def test_batches_do_not_depend_on_replicas_and_hosts(rows, hosts):
 
 @pytest.mark.parametrize("bucketed", [True, False])
 def test_evaluation_has_each_row_once(rows, bucketed):
-    batches = list(token_rows.evaluation_dataset(rows, BATCH, LONGEST, bucketed).as_numpy_iterator())
+    shape = token_rows.BatchShape(BATCH, BATCH, LONGEST, bucketed)
+    batches = list(token_rows.evaluation_dataset(rows, shape).as_numpy_iterator())
     seen = np.concatenate([batch["rows"] for batch in batches])
     assert sorted(seen[seen >= 0]) == list(range(ROWS)) and {len(batch["rows"]) for batch in batches} == {
         BATCH

@@ -1,0 +1,176 @@
+"""Measures what packing gains: sequences/s of training on packed rows, beside those of a row each.
+
+  bert benchmark packing --input_files=data/wikipedia_512/train/*.tfrecord --max_seq_length=512 \\
+    --max_predictions_per_seq=76 --train_batch_size=4 --dtypes=fp32,bf16 --output=results/packing_bert_base
+
+Whole training steps on the records of --input_files, packed on the fly and not, in turns, several rounds, in
+one process. The bound is what the lengths allow: the tokens of a row over the mean tokens of a sequence.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import official  # first: sets what TensorFlow reads when it is imported
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+from official.config import Config
+
+_KINDS = ("plain", "packed")
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser)
+    parser.add_argument("--input_files", required=True, help="Records: files or globs, comma-separated.")
+    parser.add_argument("--max_seq_length", type=int, default=512, help="Tokens of a row.")
+    parser.add_argument("--max_predictions_per_seq", type=int, default=76, help="Of the records.")
+    parser.add_argument("--train_batch_size", type=int, default=4, help="Rows of a step.")
+    parser.add_argument(
+        "--max_sequences_per_pack", type=int, default=None, help="Sequences of a packed row, at most."
+    )
+    parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16, fp16.")
+    inputs.add_gpus_flag(parser)
+    parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
+    parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps", "train_batch_size")
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
+    return flags
+
+
+def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
+    """Returns {"dtype, kind": configuration}."""
+    from official.training import step_benchmark
+
+    model = inputs.read_model(flags.bert_config_file)
+    shared = {
+        "use_synthetic_data": False,
+        "input_files": flags.input_files,
+        "max_predictions_per_seq": flags.max_predictions_per_seq,
+        "num_gpus": flags.num_gpus,
+        "model_dir": folder,
+    }
+    kinds = {
+        "plain": {},
+        "packed": {"pack_on_the_fly": True, "max_sequences_per_pack": flags.max_sequences_per_pack},
+    }
+    return {
+        f"{dtype}, {kind}": step_benchmark.step_config(
+            model, flags.max_seq_length, flags.train_batch_size, dtype, {**shared, **kinds[kind]}
+        )
+        for dtype in flags.dtypes
+        for kind in _KINDS
+    }
+
+
+def measure(flags: argparse.Namespace, folder: str) -> dict:
+    """Returns {cases: [...], gains: {dtype: ...}, bound, sequences_per_row, packing_efficiency}."""
+    if len(flags.dtypes) == 1:  # a process has one choice
+        official.choose_kernels(*flags.dtypes)  # those of train.py
+    from official.io.bars import Bar
+    from official.reporting import measurement
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    steps = {
+        name: step_benchmark.make_real_step(config, TASKS["pretrain"], flags.steps)
+        for name, config in make_configs(flags, folder).items()
+    }
+    works: dict[str, Callable[[], Any]] = {name: step.work for name, step in steps.items()}
+    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
+        timings = measurement.measure_in_turns(
+            works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
+        )
+    packed = [steps[f"{dtype}, packed"].counts() for dtype in flags.dtypes]
+    sequences, tokens = (sum(counts) for counts in zip(*packed))
+    rows = len(packed) * (flags.rounds + 2) * flags.steps * flags.train_batch_size
+    in_row = {"plain": 1.0, "packed": sequences / rows}
+    cases = [_case(flags, dtype, kind, timings, in_row[kind]) for dtype in flags.dtypes for kind in _KINDS]
+    bound = flags.max_seq_length * sequences / tokens
+    return {
+        "cases": cases,
+        "bound": bound,
+        "gains": {dtype: _gain(cases, dtype, bound) for dtype in flags.dtypes},
+        "sequences_per_row": in_row["packed"],
+        "packing_efficiency": tokens / rows / flags.max_seq_length,
+    }
+
+
+def _case(flags: argparse.Namespace, dtype: str, kind: str, timings: dict, in_row: float) -> dict:
+    timing = timings[f"{dtype}, {kind}"]
+    return {
+        "name": f"{dtype}, {kind}",
+        "dtype": dtype,
+        "kind": kind,
+        "max_seq_length": flags.max_seq_length,
+        "train_batch_size": flags.train_batch_size,
+        "step_secs": timing.median / flags.steps,
+        "sequences_per_sec": timing.rate(flags.train_batch_size * flags.steps * in_row),
+        "spread": timing.spread,
+        "secs": timing.secs,
+    }
+
+
+def _gain(cases: list[dict], dtype: str, bound: float) -> dict:
+    """Returns the ratio of sequences/s, and which share of what the lengths allow that gains."""
+    rates = {row["kind"]: row["sequences_per_sec"] for row in cases if row["dtype"] == dtype}
+    ratio = rates["packed"] / rates["plain"]
+    return {"ratio": ratio, "share_of_bound": (ratio - 1) / (bound - 1) if bound > 1 else None}
+
+
+def table(measured: dict) -> str:
+    lines = [f"{'case':<16}{'s/step':>9}{'seq/s':>9}{'+-':>7}"]
+    for row in measured["cases"]:
+        lines.append(
+            f"{row['name']:<16}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
+        )
+    lines.append(
+        f"{measured['sequences_per_row']:.3f} sequences a row, {measured['packing_efficiency']:.2%} of its"
+        f" places taken; the lengths allow {measured['bound']:.3f} times the sequences/s"
+    )
+    for dtype, gain in measured["gains"].items():
+        share = gain["share_of_bound"]
+        told = f": {share:.0%} of what the lengths allow" if share is not None else ""
+        lines.append(f"{dtype}: {gain['ratio']:.3f} times the sequences/s{told}")
+    return "\n".join(lines)
+
+
+def chart(measured: dict, title: str) -> bytes:
+    from official.reporting import measurement
+
+    plain = {row["dtype"]: row["sequences_per_sec"] for row in measured["cases"] if row["kind"] == "plain"}
+    bars = [
+        measurement.Bar(
+            row["name"],
+            row["sequences_per_sec"] / plain[row["dtype"]],
+            row["spread"],
+            f"{row['sequences_per_sec']:.3g} seq/s",
+            row["dtype"],
+        )
+        for row in measured["cases"]
+    ]
+    label = "sequences/s over those of one sequence a row"
+    return measurement.draw_bars(bars, title, label, limit=measured["bound"], limit_text="lengths")
+
+
+def main() -> None:
+    flags = parse_flags()
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(flags, folder)
+    print(table(measured))
+    model = outputs.stem(flags.bert_config_file)
+    record = {"model": model, "rounds": flags.rounds, "seed": 12345, **measured}
+    outputs.write_results(
+        flags.output,
+        record,
+        lambda: chart(measured, f"Packed rows, {model}, {flags.max_seq_length} tokens"),
+    )

@@ -1,0 +1,233 @@
+"""PopART's binaries of Graphcore: records of one size without a frame, of 32-bit integers, the lower byte
+first.
+
+Four layouts, S = max_seq_length, M = max_predictions_per_seq, P = sequences of a row at most. Their fields
+in order, with their numbers of integers:
+
+popart_static, `wiki_*_tokenised`, a sequence each; predicted tokens first as in `formats.remask`, and its
+[CLS] at M:
+  ids, positions, segments S each; predicted tokens 1; M and the other tokens 1; labels M; next sentence 1.
+popart_plain, `record_to_binary` of MLPerf, a sequence each, the features of `formats.plain`:
+  ids, mask, segments S; masked positions, labels, weights M; next sentence 1.
+popart_packed, `strategy_*` and `duplication_*` of MLPerf, K = M + P - 1:
+  ids, number of the sequence (0 is padding), segments, positions S; labels, number of the sequence (0 is an
+  empty slot) K; next sentence labels and weights P.
+  All predicted tokens come first, in the order of the slots; then the other tokens; then, at the end of the
+  row, the [CLS], whose labels stand at the end of the labels in the same order: backwards (k-th from the end)
+  or forwards, as the packer was. 76 predictions and three sequences make 78 slots; a packer that keeps
+  M + P = 79 is read, too.
+popart_in_place, `strategy_*` of the later examples, K = M + P; [CLS] first in each sequence, as in
+`formats.habana`:
+  ids, number, segments, positions S; masked positions in the row, labels, number K; places of the [CLS],
+  next sentence labels and weights P.
+
+Where a mask was drawn to be [PAD], id 0, Graphcore's scripts leave the token out. One that is missing
+between two others is read as a [PAD] that nobody predicts; a whole row has a place less.
+
+Nothing in a file says its layout or shape. `shapes` finds both from the values of a record.
+Source: the pre-training data of Graphcore's BERT for PopART and of their MLPerf submissions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from official.data.records.formats import popart_rows
+from official.data.records.formats.row_reader import AsExamples, AsRows, Layout
+from official.data.records.formats.sequences_in_rows import Row, Shape
+
+_WORD_BYTES = 4
+_MOST_SEQUENCES = 16  # of a row whose shape is looked for
+_SHORTEST = 8  # tokens of a row whose shape is looked for
+
+
+class _Binary(NamedTuple):
+    """What there is to know of a layout.
+
+    Attributes:
+      sizes: (Shape) -> integers of each field.
+      by_words: (integers of a record, S, M) -> the Shape that it must have.
+      find: (integers of a record, S's) -> Shapes that it is likely to have.
+      read: as of `Layout`.
+    """
+
+    sizes: Callable[[Shape], popart_rows.Sizes]
+    by_words: Callable[[int | tf.Tensor, int, int], Shape]
+    find: Callable[[np.ndarray, np.ndarray], Iterator[Shape]]
+    read: Callable[[tf.Tensor, Shape], Row]
+
+    def num_bytes(self, shape: Shape) -> int:
+        """Returns the bytes of a record."""
+        return _WORD_BYTES * sum(self.sizes(shape).values())
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Shapes
+
+
+def _one_sequence(words: int | tf.Tensor, length: int, most: int) -> Shape:  # pylint: disable=unused-argument
+    return Shape(length, most, 1)
+
+
+def _packed_shape(words: int | tf.Tensor, length: int, most: int) -> Shape:
+    depth = (words - 4 * length - 2 * most + 2) // 4  # 4 P of them, or 4 P - 2
+    return Shape(length, (words - 4 * length - 2 * depth) // 2, depth)
+
+
+def _in_place_shape(words: int | tf.Tensor, length: int, most: int) -> Shape:
+    depth = (words - 4 * length - 3 * most) // 6
+    return Shape(length, (words - 4 * length - 3 * depth) // 3, depth)
+
+
+def _static_shapes(words_W: np.ndarray, lengths_S: np.ndarray) -> Iterator[Shape]:
+    slots_S = len(words_W) - 3 * lengths_S - 3
+    fits = (slots_S >= 1) & (slots_S < lengths_S)
+    lengths_S, slots_S = lengths_S[fits], slots_S[fits]
+    tokens_S = np.cumsum(words_W != 0)[lengths_S - 1]
+    predicted_S, end_S = words_W[3 * lengths_S], words_W[3 * lengths_S + 1]
+    for place in np.flatnonzero(predicted_S + end_S - tokens_S == slots_S):
+        yield Shape(int(lengths_S[place]), int(slots_S[place]), 1)
+
+
+def _plain_shapes(words_W: np.ndarray, lengths_S: np.ndarray) -> Iterator[Shape]:
+    slots_S, rest_S = np.divmod(len(words_W) - 3 * lengths_S - 1, 3)
+    fits = (rest_S == 0) & (slots_S >= 1) & (slots_S <= lengths_S)
+    lengths_S, slots_S = lengths_S[fits], slots_S[fits]
+    fits = (words_W[lengths_S] == 1) & (words_W[3 * lengths_S + 2 * slots_S] == 1)
+    for length, slots in zip(lengths_S[fits], slots_S[fits]):
+        yield Shape(int(length), int(slots), 1)
+
+
+def _row_shapes(words_W: np.ndarray, lengths_S: np.ndarray, is_in_place: bool) -> Iterator[Shape]:
+    """Yields the likely shapes of rows: the first slot is the first sequence's, and the [CLS] that has a
+    label at one end of the labels is a first token at that end of the row."""
+    fields = 3 if is_in_place else 2  # of K values, the last one the number of the sequence, and of P
+    for depth in range(1, _MOST_SEQUENCES + 1):
+        slots_S, rest_S = np.divmod(len(words_W) - 4 * lengths_S - fields * depth, fields)
+        fits = (rest_S == 0) & (slots_S >= depth) & (slots_S <= lengths_S)
+        own_S, slots_S = lengths_S[fits], slots_S[fits]
+        fits = words_W[4 * own_S + (fields - 1) * slots_S] == 1
+        head_S = own_S if is_in_place else 2 * own_S - 1
+        fits &= (words_W[head_S] > 0) & (words_W[own_S] == 1)
+        fits &= (words_W[head_S + own_S] == 0) & (words_W[head_S + 2 * own_S] == 0)
+        fits &= words_W[-depth if is_in_place else -1] == 1
+        for length, slots in zip(own_S[fits], slots_S[fits]):
+            yield Shape(int(length), int(slots), depth)
+
+
+_BINARIES = {
+    "popart_static": _Binary(
+        popart_rows.static_sizes, _one_sequence, _static_shapes, popart_rows.read_static
+    ),
+    "popart_plain": _Binary(popart_rows.plain_sizes, _one_sequence, _plain_shapes, popart_rows.read_plain),
+    "popart_packed": _Binary(
+        popart_rows.packed_sizes,
+        _packed_shape,
+        functools.partial(_row_shapes, is_in_place=False),
+        popart_rows.read_packed,
+    ),
+    "popart_in_place": _Binary(
+        popart_rows.in_place_sizes,
+        _in_place_shape,
+        functools.partial(_row_shapes, is_in_place=True),
+        popart_rows.read_in_place,
+    ),
+}
+
+
+def shapes(record: bytes, name: str) -> Iterator[Shape]:
+    """Yields the shapes by which a record of any length is right in a layout, shorter rows first.
+
+    Args:
+      record: as many bytes as a record has.
+      name: of EXAMPLES.
+    """
+    words_W = np.frombuffer(record, "<i4") if len(record) % _WORD_BYTES == 0 else np.zeros(0, np.int32)
+    if not len(words_W) or words_W.min() < 0 or words_W.max() >= EXAMPLES[name].VOCABULARY_LIMIT:
+        return
+    for shape in _BINARIES[name].find(words_W, np.arange(_SHORTEST, len(words_W) // 3)):
+        if describe(record, name, shape) is None:
+            yield shape
+
+
+def describe(record: bytes, name: str, shape: Shape) -> str | None:
+    """Says what is wrong with a record of a layout and a shape; None where nothing is."""
+    layout = EXAMPLES[name].layout
+    return layout.describe(record, shape, layout.sizes(shape)[1])
+
+
+def is_name(record_format: str) -> bool:
+    """Tells whether a format is one of these, however it is read."""
+    return record_format.startswith("popart_")
+
+
+def record_bytes(name: str, length: int, most: int, depth: int) -> int:
+    """Returns the bytes of a record of a layout, of the fewest slots that it may have."""
+    shape = Shape(length, most + depth + EXAMPLES[name].layout.spare[0], depth)
+    return _BINARIES[name].num_bytes(shape)
+
+
+def _shape_of(record: bytes, length: int | None, most: int | None, name: str) -> Shape:
+    words = len(record) // _WORD_BYTES
+    if length is None or most is None:
+        shape = next(shapes(record, name), None)
+        if shape is None:
+            raise ValueError(f"it is no right {name} record")
+        return shape
+    shape = _BINARIES[name].by_words(words, length, most)
+    if shape.depth < 1 or _BINARIES[name].num_bytes(shape) != len(record):
+        expected = record_bytes(name, length, most, 1)
+        raise ValueError(
+            f"it has {len(record):,} bytes, which no {name} record of {length} tokens and {most} predicted"
+            f" ones an example has: {expected:,}"
+            + (", and more for several sequences" if name in ROWS else "")
+        )
+    return shape
+
+
+def _shape(serialized_B: tf.Tensor, length: int, most: int, name: str) -> Shape:
+    return _BINARIES[name].by_words(tf.strings.length(serialized_B)[0] // _WORD_BYTES, length, most)
+
+
+def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
+    """Fails with InvalidArgumentError where no record is right."""
+
+    def count(records: np.ndarray) -> np.ndarray:
+        found = (shape for record in records for shape in shapes(record, name))
+        shape = next(found, None)
+        if shape is None:
+            raise ValueError(f"no record is a right {name} one")
+        weights = [np.frombuffer(record, "<i4")[-shape.depth :] for record in records]
+        return (np.array(weights) > 0).sum(axis=1).astype(np.int32)
+
+    return tf.ensure_shape(tf.numpy_function(count, [serialized_B], tf.int32), serialized_B.shape)
+
+
+def _count_one(serialized_B: tf.Tensor) -> tf.Tensor:
+    return tf.ones_like(serialized_B, tf.int32)
+
+
+def _layout(name: str, spare: tuple[int, ...], **others) -> Layout:
+    shape, shape_of = functools.partial(_shape, name=name), functools.partial(_shape_of, name=name)
+    return Layout(_BINARIES[name].read, shape, shape_of, spare=spare, **others)
+
+
+_PACKED = {
+    "popart_packed": _layout(
+        "popart_packed", (-1, 0), count=functools.partial(_count, name="popart_packed"), may_skip=True
+    ),
+    "popart_in_place": _layout(
+        "popart_in_place", (0,), count=functools.partial(_count, name="popart_in_place")
+    ),
+}
+_ALONE = {
+    "popart_static": _layout("popart_static", (-1,), count=_count_one, rows_per_record=1, may_skip=True),
+    "popart_plain": _layout("popart_plain", (-1,), count=_count_one, rows_per_record=1),
+}
+EXAMPLES = {name: AsExamples(layout) for name, layout in {**_ALONE, **_PACKED}.items()}
+ROWS = {name: AsRows(layout) for name, layout in _PACKED.items()}

@@ -1,0 +1,361 @@
+"""Other people's records: read as what went in, found by their content, packed anew, refused if wrong."""
+
+import glob
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data.packing import creation
+from official.data.pipeline import TrainingOrder
+from official.data.pretraining import inspection
+from official.data.records import framing, record_batches, record_counts, record_files, record_formats
+from official.data.records import schema as schema_lib
+from official.data.records.formats import habana
+from tests.data.records import foreign_records
+from tests.data.records.foreign_records import FORMATS
+from tests.data.records.test_packed import short_examples
+from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
+
+PACKS = [[3, 0], [1], [5, 2, 4]]
+ORDER = [number for pack in PACKS for number in pack]
+PACKED = [kind for kind in FORMATS if FORMATS[kind].is_packed]
+
+
+def examples_for(kind: str):
+    """Returns six examples that fit; static ones need room for the slots that they do not use."""
+    return short_examples()
+
+
+def file_of(folder, kind: str, examples=None, name: str = "strategy_1_part_0") -> str:
+    records = foreign_records.encoded(examples or examples_for(kind), PACKS, kind, MOST)
+    return foreign_records.write(folder / name, kind, records)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
+    examples, features = examples_for(kind), features_of(words=50)
+    path = file_of(tmp_path, kind)
+    name = record_files.detect_format([path])
+    assert name == FORMATS[kind].name
+    (found,) = record_batches.evaluation_dataset([path], features, 6, 6).as_numpy_iterator()
+    for feature, values in examples.features().items():
+        np.testing.assert_array_equal(found[feature], values[ORDER], feature)
+    assert record_files.find_bad_record([path], features) is None
+    records = foreign_records.encoded(examples, PACKS, kind, MOST)
+    for record in records:
+        assert record_formats.describe_mismatch(record, features, name) is None
+    single = [one for record in records for one in record_formats.split(record, name)]
+    most = MOST + (kind == "popart_packed, 79 slots")  # which nothing in a record tells from M = 5
+    for feature, values in parsed(single, "plain", features_of(most=most)).items():
+        if not feature.startswith("masked"):
+            np.testing.assert_array_equal(values, examples.features()[feature][ORDER], feature)
+    assert record_formats.join(single, name) == single
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
+    examples, path = examples_for(kind), file_of(tmp_path, kind)
+    sizes = record_files.row_sizes([path])
+    assert sizes == (MOST + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH)
+    schema = schema_lib.packed_schema(LENGTH, *sizes, 50)
+    (rows,) = record_batches.evaluation_dataset([path], schema, 3, 6).as_numpy_iterator()
+    assert rows["example_weights"].sum() == 6
+    for row, pack in enumerate(PACKS):
+        for slot, number in enumerate(pack):
+            own = np.flatnonzero(rows["sequence_ids"][row] == slot + 1)
+            order = own[np.argsort(rows["position_ids"][row, own])]
+            member = foreign_records.sequence(examples, number)
+            assert rows["input_ids"][row, order].tolist() == member.ids
+            assert rows["segment_ids"][row, order].tolist() == member.segments
+            assert rows["cls_positions"][row, slot] == order[0]
+            assert rows["next_sentence_labels"][row, slot] == member.is_random
+            slots = rows["masked_lm_sequences"][row] == slot + 1
+            places = rows["masked_lm_positions"][row, slots]
+            assert rows["position_ids"][row, places].tolist() == member.positions
+            assert rows["masked_lm_ids"][row, slots].tolist() == member.labels
+            assert rows["masked_lm_weights"][row, slots].all()
+    np.testing.assert_array_equal(rows["input_mask"], rows["sequence_ids"] > 0)
+    empty = rows["masked_lm_sequences"] == 0
+    assert not rows["masked_lm_weights"][empty].any()
+
+
+def test_the_layouts_of_habana_and_mlperf_differ_as_published():
+    examples = short_examples()
+    ours = foreign_records.rows_of(examples, PACKS, "popart_packed, backwards", MOST)[0]
+    theirs = foreign_records.rows_of(examples, PACKS, "habana", MOST)[0]
+    first = len(foreign_records.sequence(examples, PACKS[0][0]).ids)
+    heads = [examples.input_ids[number, 0] for number in PACKS[0]]
+    assert [theirs["input_ids"][place] for place in (0, first)] == heads
+    assert [ours["input_ids"][place] for place in (-1, -2)] == heads
+    assert theirs["next_sentence_weights"] == [1, 1, 0] and ours["next_sentence_weights"] == [0, 1, 1]
+    assert len(theirs["masked_lm_ids"]) == MOST + 3 and len(ours["masked_lm_ids"]) == MOST + 3 - 1
+
+
+@pytest.mark.parametrize("kind", ["habana", "popart_static", "popart_packed, backwards"])
+def test_training_goes_on_where_it_stopped(kind, tmp_path):
+    files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
+    name = record_files.detect_format(files)
+    counts = record_counts.count(files, name)
+    assert [found.rows for found in counts] == [6, 6]
+    features = features_of(words=50)
+
+    def batches(done: int, count: int):
+        order = TrainingOrder(seed=3, sequences_done=done)
+        data = record_batches.training_dataset(files, features, 2, order, 2)
+        return [batch["input_ids"].tolist() for batch in data.take(count).as_numpy_iterator()]
+
+    assert batches(0, 9)[5:] == batches(10, 4)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_whole_rows_are_counted_as_rows(kind, tmp_path):
+    path = file_of(tmp_path, kind)
+    name = record_formats.AS_ROWS[record_files.detect_format([path])]
+    (counts,) = record_counts.count([path], name)
+    assert counts.rows == counts.records == len(PACKS)
+    schema = schema_lib.packed_schema(LENGTH, *record_files.row_sizes([path]))
+    assert record_batches.sequences_per_row([path], schema, None) == 2
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_bert_pack_takes_them(kind, tmp_path):
+    os.mkdir(tmp_path / "in")
+    path = file_of(tmp_path / "in", kind)
+    job = creation.Job(path, str(tmp_path / "out"), "lpfhp", 3, num_workers=1)
+    assert creation.pack_records(job)["sequences"] == 6
+
+    def texts(paths):
+        found = []
+        for one in paths:
+            for _, values in inspection.read_checked(one, *inspection.describe_first(one, None)):
+                slots = [
+                    np.sort(values[name][:, :MOST], axis=1) for name in ("masked_lm_ids", "masked_lm_weights")
+                ]
+                rows = np.concatenate([values["input_ids"], values["segment_ids"], *slots], axis=1)
+                found += [tuple(row) for row in rows.tolist()]
+        return sorted(found)
+
+    assert texts(glob.glob(f"{tmp_path}/out/*.tfrecord")) == texts([path])
+    assert inspection.summarize([path], None).record_format == FORMATS[kind].name
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is found out
+
+
+@pytest.mark.parametrize("shape", [(512, 76), (100, 7)])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_shapes_are_found_from_the_content(kind, shape, tmp_path):
+    length, most = shape
+    examples = make_examples(3, length=length, most=most, words=30000, shortest=length // 3 - 8 + most)
+    for name in ("lengths",):
+        getattr(examples, name)[:] = np.minimum(examples.lengths, length // 3)
+    packs = [[0, 1, 2]]
+    examples.input_ids[np.arange(length) >= examples.lengths[:, None]] = 0
+    path = foreign_records.write(
+        tmp_path / "part", kind, foreign_records.encoded(examples, packs, kind, most)
+    )
+    is_79 = kind == "popart_packed, 79 slots"
+    summary = inspection.summarize([path], None)
+    assert (summary.max_seq_length, summary.max_predictions_per_seq) == (length, most + is_79)
+
+
+def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"It is a truth universally acknowledged" * 40)
+    with pytest.raises(ConfigError) as error:
+        record_files.check_first_record([str(path)], schema_lib.pretraining_schema(128, 20), "input_files")
+    assert "1,520 bytes" in str(error.value) and "1,628 (popart_static)" in str(error.value)
+    with pytest.raises(ConfigError, match="text"):
+        inspection.summarize([str(path)], None)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_other_lengths_than_asked_for_are_named(kind, tmp_path):
+    path = file_of(tmp_path, kind)
+    for length, most in ((LENGTH, MOST - 2), (LENGTH + 4, MOST)):
+        with pytest.raises(ConfigError, match="record 1: it (is a row of|has)") as error:
+            record_files.check_first_record([path], features_of(length, most), "input_files")
+        assert str(length) in str(error.value)
+
+
+BINARIES = [kind for kind in FORMATS if kind != "habana"]
+
+
+@pytest.mark.parametrize("kind", BINARIES)
+def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
+    good = file_of(tmp_path, kind)
+    size = framing.bytes_of([good], FORMATS[kind].name)
+    bad = tmp_path / "strategy_1_part_1"
+    with open(good, "rb") as file:
+        bad.write_bytes(file.read()[: 2 * size - 12])
+    line = str(record_files.find_bad_record([good, str(bad)], features_of()))
+    assert line.startswith(f"{bad} is truncated or damaged after record 1") and f"{size:,}" in line
+    with pytest.raises(ConfigError, match="truncated or damaged after record 1"):
+        record_counts.count([good, str(bad)], FORMATS[kind].name)
+
+
+def test_a_missing_masked_token_is_read_as_padding(tmp_path):
+    """Graphcore's script leaves out a token whose mask was drawn to be [PAD], and its prediction."""
+    examples = short_examples()
+    place = int(examples.positions[0, 0])
+    examples.input_ids[0, place] = 0
+    path = foreign_records.write(
+        tmp_path / "wiki_00_tokenised", "popart_static",
+        foreign_records.encoded(examples, PACKS, "popart_static", MOST),
+    )  # fmt: skip
+    (found,) = record_batches.evaluation_dataset([path], features_of(), 6, 6).as_numpy_iterator()
+    row = ORDER.index(0)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        np.testing.assert_array_equal(found[name][row], examples.features()[name][0], name)
+    assert found["masked_lm_weights"][row].sum() == examples.predictions[0] - 1
+    assert place not in found["masked_lm_positions"][row]
+    assert inspection.summarize([path], None).records == 6
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Records that are wrong
+
+
+def set_to(name: str, place: int, value: int):
+    def damage(row):
+        row[name][place] = value
+
+    return damage
+
+
+def swap(name: str, one: int, other: int):
+    def damage(row):
+        row[name][one], row[name][other] = row[name][other], row[name][one]
+
+    return damage
+
+
+def twice(row):
+    one, other = [place for place, number in enumerate(row["input_mask"]) if number == 1][:2]
+    row["positions"][one] = row["positions"][other]
+
+
+ROWS = ("habana", "popart_in_place", "popart_packed, backwards")
+IN_PLACE = ROWS[:2]
+DAMAGES = {
+    "examples overlap": (ROWS, set_to("input_mask", 5, 2), "examples overlap"),
+    "a number above P": (ROWS, set_to("input_mask", 5, 4), "number of an example"),
+    "a place twice": (ROWS, twice, "examples overlap"),
+    "a place behind the row": (ROWS, set_to("positions", 6, LENGTH), "exceed the row of 24 tokens"),
+    "a place elsewhere": (ROWS, set_to("positions", 6, 20), "positions leave their example"),
+    "a row without examples": (
+        ROWS,
+        lambda row: row.update(input_mask=[0] * LENGTH),
+        "it holds no example 1",
+    ),
+    "a gap": (
+        ROWS,
+        lambda row: row.update(input_mask=[3 if number == 2 else number for number in row["input_mask"]]),
+        "have a gap",
+    ),
+    "a segment before its time": (ROWS, set_to("segment_ids", 1, 7), "not zeros and then ones"),
+    "slots out of order": (ROWS, swap("masked_lm_weights", 0, -1), "not ones, twos"),
+    "a strange label": (ROWS, lambda row: row.update(next_sentence_labels=[2] * 3), "are not 0 or 1"),
+    "a strange word": (ROWS, set_to("input_ids", 3, 50), "input_ids has values from"),
+    "a negative word": (ROWS, set_to("input_ids", 3, -5), "input_ids has values from"),
+    "a masked place elsewhere": (
+        IN_PLACE,
+        set_to("masked_lm_positions", 0, LENGTH - 8),
+        "masked_lm_positions leave their example",
+    ),
+    "a masked place behind the row": (
+        IN_PLACE,
+        set_to("masked_lm_positions", 0, LENGTH),
+        "masked_lm_positions leave their example",
+    ),
+    "a [CLS] elsewhere": (
+        IN_PLACE,
+        set_to("next_sentence_positions", 1, 1),
+        "next_sentence_positions leave their example",
+    ),
+    "an example without label": (ROWS, set_to("next_sentence_weights", 1, 0), "next_sentence_weights"),
+    "static: a place twice": (("popart_static",), set_to("positions", MOST, 1), "examples overlap"),
+    "static: too many": (("popart_static",), set_to("predicted", 0, MOST + 1), "number of an example"),
+    "static: behind the row": (("popart_static",), set_to("end", 0, LENGTH + 1), "number of an example"),
+    "plain: two numbers": (("popart_plain",), set_to("input_mask", 1, 2), "number of an example"),
+    "plain: masked padding": (
+        ("popart_plain",),
+        set_to("masked_lm_positions", 0, LENGTH - 1),
+        "masked_lm_positions leave",
+    ),
+    "habana: a short feature": (("habana",), lambda row: row["positions"].pop(), "has 23 values"),
+    "habana: no feature": (("habana",), lambda row: row.pop("positions"), "positions is missing"),
+    "habana: half a slot": (("habana",), set_to("masked_lm_weights", 0, 0.5), "number of an example"),
+    "habana: a huge number": (("habana",), set_to("input_ids", 3, 1 << 40), "input_ids has values from"),
+}
+CASES = [(name, kind) for name, (kinds, _, _) in DAMAGES.items() for kind in kinds]
+
+
+@pytest.mark.parametrize("name,kind", CASES)
+def test_wrong_records_are_refused_by_file_and_number(name, kind, tmp_path):
+    _, damage, problem = DAMAGES[name]
+    rows = foreign_records.rows_of(examples_for(kind), [[3, 0]] * 3, kind, MOST)
+    damage(rows[1])
+    records = [FORMATS[kind].encode(row) for row in rows[:3]]
+    path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
+    features = features_of(words=50)
+    line = str(record_files.find_bad_record([path], features))
+    assert line.startswith(f"{path}, record 2: ") and problem in line, line
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        record_formats.parse_records(tf.constant(records), features, FORMATS[kind].name)
+    if FORMATS[kind].is_packed:
+        sizes = MOST + 3 + FORMATS[kind].spare, 3
+        schema, reader = schema_lib.packed_schema(LENGTH, *sizes, 50), f"{FORMATS[kind].name}_whole"
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            record_formats.parse_rows(tf.constant(records), schema, reader)
+    if name != "a strange word":  # no vocabulary is known
+        with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
+            inspection.summarize([path], None)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_wrong_records_stop_a_run(kind, tmp_path):
+    """The checks hold in a graph."""
+    rows = foreign_records.rows_of(examples_for(kind), [[3, 0], [1]], kind, MOST)
+    rows[1]["segment_ids"] = [7] * LENGTH
+    path = foreign_records.write(tmp_path / "part", kind, list(map(FORMATS[kind].encode, rows)))
+    schemas = [features_of(words=50)]
+    if FORMATS[kind].is_packed:
+        schemas.append(schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50))
+    for schema in schemas:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            list(record_batches.evaluation_dataset([path], schema, 4, 4))
+
+
+@pytest.mark.parametrize("kind", BINARIES)
+def test_a_wrong_first_record_is_found_too(kind, tmp_path):
+    rows = foreign_records.rows_of(examples_for(kind), [[3, 0], [1]], kind, MOST)
+    rows[0]["segment_ids"][-4:] = [7] * 4
+    rows[0]["input_ids"][1] = -1
+    path = foreign_records.write(tmp_path / "part", kind, list(map(foreign_records.binary, rows)))
+    with pytest.raises(ConfigError, match=r"part, record 1: "):
+        inspection.summarize([path], None)
+    assert f"{path}, record 1: " in str(record_files.find_bad_record([path], features_of()))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Metadata
+
+
+def test_habanas_metadata_tell_the_sequences_of_a_row(tmp_path):
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    files = [file_of(folder, "habana", name=f"strategy_{number}") for number in range(2)]
+    assert habana.average_sequences(files) is None
+    (tmp_path / "packed_metadata.json").write_text(json.dumps({"avg_seq_per_sample": 1.97}))
+    assert habana.average_sequences(files) == 1.97
+    schema = schema_lib.packed_schema(LENGTH, *record_files.row_sizes(files))
+    assert record_batches.sequences_per_row(files, schema, None) == 1.97
+    for wrong in ({}, {"avg_seq_per_sample": "many"}, {"avg_seq_per_sample": 0.5}, []):
+        (tmp_path / "packed_metadata.json").write_text(json.dumps(wrong))
+        assert habana.average_sequences(files) is None

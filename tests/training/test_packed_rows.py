@@ -1,0 +1,278 @@
+"""Training and evaluation on rows of several sequences: the same as on a row each, counted in sequences, and
+resumed exactly."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.data.pipeline import MOST_STREAMS
+from official.data.records import on_the_fly, record_formats
+from official.data.records.formats import packed
+from official.reporting.metrics import read_metrics
+from official.tasks.pretraining import PretrainingTask
+from official.training import place as place_lib
+from tests.conftest import write_records
+from tests.records import short_examples
+from tests.training.test_training import (
+    DROPOUT,
+    assert_close,
+    fixture_deterministic,  # noqa: F401
+    make_loop,
+    replicas,
+    run,
+    run_steps,
+    values,
+)
+
+FILES, EACH = 4, 24
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    monkeypatch.setattr(on_the_fly, "_SEQUENCES", 16)
+    monkeypatch.setattr(on_the_fly, "_LEAST", 16)
+
+
+@pytest.fixture
+def short_files(tmp_path):
+    """Returns the glob of files of sequences of 5 to 10 tokens in rows of 16."""
+    for number in range(FILES):
+        records = record_formats.encode(short_examples(EACH, number), "compact")
+        write_records(tmp_path / f"short-{number}", records)
+    return str(tmp_path / "short-*")
+
+
+@pytest.fixture
+def packed_files(tmp_path):
+    """Returns the glob of files of the same sequences, of which two share a row where they fit."""
+    for number in range(FILES):
+        some = short_examples(EACH, number)
+        rows, left = [], list(range(EACH))
+        while left:
+            first = left.pop(0)
+            fits = [other for other in left if some.lengths[first] + some.lengths[other] <= 16][:1]
+            left = [other for other in left if other not in fits]
+            rows.append([first, *fits, -1][:2])
+        write_records(tmp_path / f"rows-{number}", packed.encode_rows(some, np.array(rows)))
+    return str(tmp_path / "rows-*")
+
+
+def sequences_and_tokens(batch) -> tuple[int, int]:
+    return int(batch["example_weights"].sum()), int(batch["input_mask"].sum())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Packed equals unpacked
+
+
+def both_batches(config) -> tuple[PretrainingTask, dict, dict]:
+    """Returns a task, a batch of packed rows and one of the same sequences in a row each."""
+    tasks = [PretrainingTask(config_lib.replaced(config, pack_on_the_fly=packs)) for packs in (True, False)]
+    for task in tasks:
+        task.find_data()
+    return tasks[0], *(next(iter(task.eval_dataset(FILES * EACH))) for task in tasks)
+
+
+@pytest.mark.parametrize("basis", ["pertoken", "persequence"])
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, fused, basis):
+    config = make_config(
+        input_files=short_files,
+        fused_ops=fused,
+        loss_averaging_basis=basis,
+        do_eval=True,
+        num_eval_samples=FILES * EACH,
+    )
+    task, packed_batch, plain_batch = both_batches(config)
+    assert packed_batch["example_weights"].shape.rank == 2 and plain_batch["example_weights"].shape.rank == 1
+    model = task.build_model()
+    found = []
+    for batch in (packed_batch, plain_batch):
+        with tf.GradientTape() as tape:
+            terms = task.loss(model, batch, None)
+            total = tf.add_n([terms[name][0] / terms[name][1] for name in task.losses])
+        found.append((terms, tape.gradient(total, model.trainable_variables)))
+    (ours, gradients), (theirs, expected) = found
+    for name, (total, weight) in theirs.items():
+        np.testing.assert_allclose(ours[name][0], total, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(ours[name][1], weight, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(task.weights(packed_batch).get(name, weight), weight, rtol=1e-6)
+    for variable, one, other in zip(model.trainable_variables, gradients, expected):
+        one, other = tf.convert_to_tensor(one).numpy(), tf.convert_to_tensor(other).numpy()
+        scale = 1.0 if "key/bias" in variable.name else np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
+
+
+def test_loss_per_sequence_is_the_mean_of_the_means(make_config, short_files):
+    config = make_config(input_files=short_files, loss_averaging_basis="persequence", pack_on_the_fly=True)
+    task = PretrainingTask(config)
+    batch = {
+        "masked_lm_weights": tf.constant([[1.0, 1.0, 1.0, 0.0]]),
+        "masked_lm_sequences": tf.constant([[1, 1, 2, 0]]),
+        "example_weights": tf.ones([1, 3]),
+    }
+    assert task._masked_weights(batch).numpy().tolist() == [[0.5, 0.5, 1.0, 0.0]]
+    assert task.weights(batch)["mlm_loss"] == 2.0
+
+
+def test_evaluations_of_packed_and_plain_data_agree(make_config, short_files, packed_files, tmp_path):
+    """Fresh weights of one seed; 50 sequences end inside a row."""
+    found = []
+    for number, settings in enumerate(
+        (
+            dict(input_files=short_files),
+            dict(input_files=short_files, pack_on_the_fly=True),
+            dict(input_files=packed_files),
+            dict(input_files=packed_files, pack_on_the_fly=True, max_sequences_per_pack=3),
+        )
+    ):
+        order = dict(do_eval=True, num_eval_samples=FILES * EACH, model_dir=str(tmp_path / str(number)))
+        loop = make_loop(make_config(**settings, **order))
+        assert loop.plan.is_packed == (number > 0)
+        (*sums, sequences), _ = loop._evaluated(loop.task.eval_dataset)
+        assert sequences == FILES * EACH
+        found.append(sums)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Steps
+
+
+@pytest.mark.parametrize("kind", ["on the fly", "files"])
+def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packed_files, kind):
+    settings = dict(input_files=packed_files if kind == "files" else short_files)
+    loop = make_loop(make_config(**settings, pack_on_the_fly=kind != "files"))
+    assert loop.plan.is_packed and 1.2 < loop.plan.sequences_per_row < 2.2
+    batches = loop.task.train_dataset(8, 8, loop.order()).take(5).as_numpy_iterator()
+    counts = np.array([sequences_and_tokens(batch) for batch in batches])
+    values = loop._train(loop._train_iterator())
+    sequences, tokens = counts.sum(axis=0)
+    assert loop.state.samples_done == values["samples"] == loop.outcome.packing.sequences == sequences
+    assert loop.place.rows == 40 and loop.place.stream_sequences.sum() == sequences
+    assert loop.outcome.packing.shares(16) == {
+        "sequences_per_row": sequences / 40,
+        "packing_efficiency": tokens / 40 / 16,
+    }
+    ((rate_sequences, secs),) = loop.outcome.loop_rates
+    assert rate_sequences == sequences and values["sequences_per_sec"] == pytest.approx(sequences / secs)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+@pytest.mark.parametrize("count,accumulation", [(1, 8), (2, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_replicas_and_accumulation_do_not_change_the_weights(
+    make_config, short_files, count, accumulation, optimizer
+):
+    shared = dict(input_files=short_files, pack_on_the_fly=True, learning_rate=1e-3, optimizer_type=optimizer)
+
+    def trained(**settings):
+        loop = make_loop(make_config(**shared, **settings))
+        totals = run_steps(loop, loop._train_iterator(), 4)
+        return values(loop.state), totals["counts"].numpy()[:-1].tolist()
+
+    (expected, counts), (ours, our_counts) = (
+        trained(),
+        trained(**replicas(count), num_accumulation_steps=accumulation),
+    )
+    assert_close(ours, expected)
+    assert our_counts == counts and np.count_nonzero(counts) == FILES  # as many streams
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Resuming
+
+
+@pytest.mark.parametrize("kind", ["on the fly", "files"])
+def test_a_resumed_run_is_bit_identical(
+    make_config, short_files, packed_files, tmp_path, deterministic, kind
+):
+    shared = dict(
+        model=DROPOUT,
+        **deterministic,
+        input_files=packed_files if kind == "files" else short_files,
+        pack_on_the_fly=kind != "files",
+        num_accumulation_steps=2,
+        do_eval=True,
+        steps_between_eval=5,
+        num_eval_samples=20,
+        checkpoint_every_steps=5,
+    )
+    parts = {**shared, "model_dir": str(tmp_path / "parts")}
+    results = [
+        run(make_config(**shared, model_dir=str(tmp_path / "whole"))),
+        run(make_config(**parts, stop_steps=10)),
+        run(make_config(**parts)),
+    ]
+    ours, theirs = [tf.train.load_checkpoint(str(tmp_path / name / "ckpt-20")) for name in ("parts", "whole")]
+    for name in theirs.get_variable_to_shape_map():
+        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
+    untimed = [
+        [
+            {key: value for key, value in line.items() if key != "sequences_per_sec"}
+            for line in read_metrics(str(tmp_path / name))
+        ]
+        for name in ("parts", "whole")
+    ]
+    assert untimed[0] == untimed[1]
+    saved = [
+        json.loads((tmp_path / name / "ckpt-20.interval.json").read_text()) for name in ("parts", "whole")
+    ]
+    assert saved[0] == saved[1] and saved[0]["rows_done"] == 160
+    assert sum(saved[0]["stream_sequences"]) == results[0].samples == results[2].samples
+    assert results[1].samples + results[2].sequences_per_row * 80 == pytest.approx(results[0].samples)
+    written = json.loads((tmp_path / "whole" / "result.json").read_text())
+    assert written["sequences_per_row"] == results[0].samples / 160
+    assert 0.6 < written["packing_efficiency"] <= 1
+
+
+def test_a_place_that_is_not_known_is_told_by_rows(make_config):
+    place = place_lib.Place(24, np.arange(MOST_STREAMS))
+    samples = int(np.arange(MOST_STREAMS).sum())
+    saved = json.loads(json.dumps(place.to_saved()))
+    again = place_lib.from_saved(saved, samples, rows=1)
+    assert again.rows == 24 and again.stream_sequences.tolist() == list(range(MOST_STREAMS))
+    for other in ({}, {**saved, "rows_done": "x"}, {**saved, "stream_sequences": [1]}, {"first_step": 3}):
+        assert place_lib.from_saved(other, samples, rows=7).rows == 7
+    assert place_lib.from_saved(saved, samples + 1, rows=7).stream_sequences.sum() == 0
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+def test_numbers_that_contradict_each_other_are_refused(make_config, short_files, packed_files):
+    for settings, message in (
+        (dict(input_files=short_files, max_sequences_per_pack=3), "hold one sequence each. Drop --max_"),
+        (dict(input_files=short_files, average_sequences_per_pack=2.0), "hold one sequence each. Drop --ave"),
+        (dict(input_files=packed_files, max_sequences_per_pack=3), "rows of --input_files hold up to 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            PretrainingTask(make_config(**settings)).find_data()
+    for settings, message in (
+        (dict(max_sequences_per_pack=3), "needs --pack_on_the_fly"),
+        (
+            dict(pack_on_the_fly=True, max_sequences_per_pack=3, average_sequences_per_pack=4.0),
+            "is above max_sequences_per_pack=3",
+        ),
+        (dict(pack=True), "needs --task=squad or --task=glue"),
+        (dict(pack_on_the_fly=True, eval_rule="mlperf_1.0"), "Give --average_sequences_per_pack"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_config(**settings)
+
+
+def test_an_evaluation_rule_counts_sequences(make_config):
+    shared = dict(eval_rule="mlperf_1.0", num_steps_per_epoch=1000, steps_per_loop=1)
+    plain = make_config(**shared, train_batch_size=3072)
+    rows = make_config(
+        **shared,
+        train_batch_size=1536,
+        pack_on_the_fly=True,
+        average_sequences_per_pack=2.0,
+    )
+    assert rows.steps_between_eval == plain.steps_between_eval
