@@ -91,7 +91,7 @@ def run(
     attended_BLD = attention.self_attention(
         _side_by_side(weights),
         x_BLD,
-        context.scores_B1LM,
+        context.seen,
         config.num_attention_heads,
         config.attention_probs_dropout_prob,
         attention_seed,
