@@ -60,6 +60,7 @@ setup(
             ],
         ),
         "absl-py>=2.0,<3",
+        "pyyaml>=6,<7",
         "blingfire>=0.1.8,<0.2",
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",

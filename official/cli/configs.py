@@ -1,11 +1,15 @@
 """The configurations that are shipped: configs/ of the checkout; of the wheel, official/configs."""
 
+import functools
 import os
 
+from official.config.foreign.families import FAMILIES
 from official.io.errors import ConfigError, suggest
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENDING, _FOLDER = ".flags", "configs"
+_THEIRS, _TESTS = "graphcore", "tests"  # folders in it: Graphcore's, and in theirs those of their tests
+_ENDINGS = (".json", ".yml")
 
 
 def folder() -> str:
@@ -26,13 +30,60 @@ def names() -> list[str]:
     return sorted(found)
 
 
+@functools.cache
+def theirs() -> dict[str, str]:
+    """Returns {name: path} of Graphcore's shipped configurations: `graphcore/tf1/squad_base`, by families in
+    the order in which a name that several have is looked for."""
+    found = {}
+    for family in FAMILIES:
+        top = os.path.join(folder(), _THEIRS, family)
+        for parent, _, files in sorted(os.walk(top)):
+            for file in sorted(files):
+                path = os.path.join(parent, file)
+                found[os.path.splitext(os.path.relpath(path, folder()))[0]] = path
+    return found
+
+
+def find_theirs(name: str) -> list[str]:
+    """Returns the names of Graphcore's shipped configurations that a name or a path of theirs may mean, the
+    one that it means first.
+
+    Args:
+      name: `squad_base`, `graphcore/tf1/squad_base`, `configs/squad_base.json`, `configs/mk2/NAME.json`.
+    """
+    plain, ending = os.path.splitext(os.path.normpath(name))
+    if ending not in _ENDINGS:
+        plain, ending = os.path.normpath(name), ""
+    is_path = plain.startswith(_FOLDER + os.sep)
+    plain = plain.removeprefix(_FOLDER + os.sep)
+    if plain in theirs():
+        return [plain]
+    ranked: list[tuple[int, str]] = []
+    for each in theirs():
+        _, family, rest = each.split(os.sep, 2)
+        if ending and not theirs()[each].endswith(ending):
+            continue
+        if rest == plain:
+            ranked.append((0, each))
+        elif rest == os.path.join(_TESTS, plain):
+            ranked.append((2, each))
+        elif not is_path and os.path.basename(rest) == plain:
+            ranked.append((1, each))
+    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
+
+
 def locate(name: str) -> str:
-    """Returns the flagfile of a shipped configuration. Raises ConfigError for a name that there is not."""
-    if name not in names():
-        raise ConfigError(
-            f"--config={name} is neither a file nor one of {', '.join(names())}{suggest(name, names())}."
-        )
-    return os.path.join(folder(), name + _ENDING)
+    """Returns the file of a shipped configuration, ours before theirs. Raises ConfigError for a name that
+    there is not."""
+    if name in names():
+        return os.path.join(folder(), name + _ENDING)
+    if found := find_theirs(name):
+        return theirs()[found[0]]
+    nearest = suggest(name, [*names(), *theirs(), *map(os.path.basename, theirs())])
+    raise ConfigError(
+        f"--config={name} is neither a file nor one of {', '.join(names())}{nearest}. Graphcore's are"
+        " graphcore/FAMILY/NAME."
+    )
 
 
 def find(path: str) -> str:

@@ -1,12 +1,11 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
-import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from official import config as config_lib
-from official.cli import aliases, command_line, configs
+from official.cli import aliases, command_line, configs, foreign
 from official.config import ConfigError
 from official.io.errors import check_arguments
 
@@ -38,6 +37,9 @@ class _OptionalBoolean(_Optional, flags.BooleanParser):
     pass
 
 
+# Flags whose values other parsers take as words of their own: `--flag True`, `--flag FILE FILE`.
+_TRUTHS = {name for name, field in config_lib.FIELDS.items() if field.type is bool}
+_LISTS = {"input_files", "eval_files", "train_file", "predict_file"}
 _OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: _OptionalInteger, float: _OptionalFloat}
 
 
@@ -45,10 +47,28 @@ class HelpRequested(Exception):
     """Raised for --help; carries the text to print."""
 
 
-def parse(argv: list[str]):
-    """Returns the frozen configuration of a command line.
+class Reading(NamedTuple):
+    """A command line that has been read.
 
-    Precedence: defaults < --config < flags; of flags and flagfiles, later ones win.
+    Attributes:
+      config: the frozen configuration.
+      told: lines for people: what a configuration of other people's became.
+    """
+
+    config: config_lib.Config
+    told: list[str]
+
+
+def parse(argv: list[str]) -> config_lib.Config:
+    """Returns the frozen configuration of a command line. See `read`."""
+    return read(argv).config
+
+
+def read(argv: list[str]) -> Reading:
+    """Reads a command line.
+
+    Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. Options of Graphcore's
+    commands that are no flags of ours stand between --config and the flags.
 
     Args:
       argv: the arguments, without the program's name.
@@ -59,23 +79,35 @@ def parse(argv: list[str]):
     """
     check_arguments(argv)
     values = _define()
-    try:
-        rest = values([_PROGRAM, *_expanded(argv, values)])[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise ConfigError(
-            f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, values)}."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"A flagfile is not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except flags.Error as error:
-        raise ConfigError(_in_plain_words(error)) from None
+    rest, options = _read_flags(argv, values)
     if values.help:
         raise HelpRequested(help_text())
     if rest:
         meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
         raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
-    layers = [(f"--config={values.config}", read_config(values.config))] if values.config else []
-    return config_lib.build_config([*layers, ("command line", _given(values))])
+    source = foreign.find(values.config) if values.config else None
+    settings, family = _read_source(source) if source else ({}, None)
+    layers = foreign.layers_of(source, settings, family, options, _given(values))
+    config = config_lib.build_config(layers.layers)
+    foreign.check_variables(config)
+    return Reading(config, layers.told)
+
+
+def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:
+    """Sets the flags of a command line. Returns its words that belong to none, and options of theirs."""
+    try:
+        arguments = aliases.joined(_expanded(argv, values), _TRUTHS | {"help"}, _LISTS)
+        arguments, options = aliases.split(arguments, foreign.options_of_theirs())
+        return values([_PROGRAM, *arguments])[1:], options
+    except flags.UnrecognizedFlagError as error:
+        known = [*values, *foreign.options_of_theirs()]
+        raise ConfigError(
+            f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, known)}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"A flagfile is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    except flags.Error as error:
+        raise ConfigError(_in_plain_words(error)) from None
 
 
 _EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}
@@ -109,7 +141,8 @@ def _define() -> flags.FlagValues:
     flags.DEFINE_string(
         "config",
         None,
-        "Settings underneath the flags: a JSON file, or a name in configs/.",
+        "Settings underneath the flags: a JSON file of ours or Graphcore's, FILE.yml:NAME, or a name in "
+        "configs/.",
         flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show every flag.", short_name="h", flag_values=values)
@@ -137,12 +170,18 @@ def _given(values: flags.FlagValues) -> dict:
 
 def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
-    path = configs.find(name)
-    if name.endswith(".json") or os.path.isfile(path):
-        return config_lib.read_json(path, "config")
+    source = foreign.find(name)
+    values, family = _read_source(source)
+    return foreign.layers_of(source, values, family, [], {}).layers[0][1] if family else values
+
+
+def _read_source(source: foreign.Source) -> tuple[dict[str, Any], Any]:
+    """Returns what a file of --config says, and whose keys these are; None: ours."""
+    if not source.path.endswith(".flags"):
+        return foreign.read_theirs(source)
     values = _define()
-    values([_PROGRAM, *_expanded([f"--flagfile={configs.locate(name)}"], values)])
-    return _given(values)
+    values([_PROGRAM, *_expanded([f"--flagfile={source.path}"], values)])
+    return _given(values), None
 
 
 def help_text() -> str:
@@ -152,7 +191,8 @@ def help_text() -> str:
         f"Trains BERT.  {program} --flagfile=configs/NAME.flags [--name=value ...]",
         "",
         "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset",
-        "  --config=FILE.json|NAME  settings underneath the flags",
+        "  --config=FILE|NAME  settings underneath the flags: ours, or one of Graphcore's programs,",
+        "      whose options are understood, too (docs/coming_from.md)",
     ]
     for section in config_lib.SECTIONS:
         lines += ["", section.title]

@@ -63,7 +63,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    config = flags.parse(arguments)
+    config, told = flags.read(arguments)
+    if told and config.verbosity >= 0 and not config.task_index:
+        with quiet.telling():
+            print("\n".join(told))
     _say_what_starts(config)
     official.choose_kernels(config.dtype)
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.

@@ -1,0 +1,224 @@
+"""--config: ours or one of Graphcore's, and options of their commands over it, as layers of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from official import config as config_lib
+from official.cli import configs
+from official.cli.aliases import Options
+from official.config.foreign import translation
+from official.config.foreign.families import FAMILIES, Family, family_of
+from official.config.foreign.options import OPTIONS, table_for
+from official.io.errors import ConfigError, suggest
+from official.io.yaml_files import read_yaml
+
+_YAML = (".yml", ".yaml")
+_VARIABLE = re.compile(r"\$\{?(\w+)")
+_READ = (
+    "input_files",
+    "eval_files",
+    "train_file",
+    "predict_file",
+    "data_dir",
+    "vocab_file",
+    "init_checkpoint",
+)
+_WITHOUT_DATA = ("plan", "generated_data", "synthetic_input", "use_synthetic_data", "compile_only")
+_WIDEST = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A configuration file that --config names.
+
+    Attributes:
+      path: of the file.
+      entry: of a YAML file with several configurations, the name of the one.
+      name: of the configuration, for the run's folder.
+      told: a line that says what was taken; empty where that is plain.
+    """
+
+    path: str
+    entry: str | None
+    name: str
+    told: str
+
+
+def find(given: str) -> Source:
+    """Returns the file that --config=FILE|NAME|FILE.yml:NAME means. Raises ConfigError for what there is
+    not."""
+    path, entry = configs.find(given), None
+    file, colon, after = given.rpartition(":")
+    if colon and file.endswith(_YAML) and os.path.isfile(file):
+        path, entry = file, after
+    plain = os.path.splitext(os.path.basename(entry or path))[0]
+    if entry or os.path.isfile(path) or given.endswith(".json") and not configs.find_theirs(given):
+        return Source(path, entry, plain, "")
+    path, candidates = configs.locate(given), configs.find_theirs(given)
+    if given in configs.names():
+        others = f" (Graphcore's: {', '.join(candidates)})" if candidates else ""
+        return Source(path, None, given, f"--config={given} is ours, {path}{others}" if others else "")
+    others = f" (also there: {', '.join(candidates[1:])})" if candidates[1:] else ""
+    told = f"--config={given} is {candidates[0]}{others}"
+    return Source(path, None, candidates[0].replace(os.sep, "_"), told)
+
+
+def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
+    """Returns the keys of a file of JSON or YAML, and whose they are; None: ours. Raises ConfigError."""
+    if not source.path.endswith(_YAML):
+        values = config_lib.read_json(source.path, "config")
+        return values, family_of(values)
+    entries = read_yaml(source.path, "config")
+    entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
+    if all(isinstance(value, dict) for value in entries.values()):
+        if entry not in entries:
+            raise ConfigError(
+                f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}. Give"
+                " one: --config=FILE:NAME."
+            )
+        entries = entries[entry]
+    return entries, family_of(entries)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """What a command line says, from below to above.
+
+    Attributes:
+      layers: (source, {setting: value}).
+      told: lines for people, about what was translated.
+    """
+
+    layers: list[tuple[str, dict[str, Any]]]
+    told: list[str]
+
+
+def layers_of(
+    source: Source | None, values: dict, family: Family | None, options: Options, given: dict
+) -> Layers:
+    """Returns the layers of settings of a configuration, options of theirs and flags of ours.
+
+    Args:
+      source: of --config; None without one.
+      values: its keys.
+      family: whose they are; None: ours.
+      options: of the command line, that are no flags.
+      given: {setting: value} of the flags that were given.
+
+    Raises:
+      ConfigError: for keys, options and values that are not known.
+    """
+    title = f"--config={source.path}" if source else "command line"
+    ours = [] if family or not source else [(title, values)]
+    below = {} if family else values
+    base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
+    if family and source:
+        base["name"] = source.name
+    _check_options(options, family)
+    if not family and not options:
+        above = _by_task(given, base)
+        return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
+    theirs = translation.translate(values if family else {}, family, title, dict(options), base)
+    above = _by_task(given, base | theirs.settings)
+    if family and _asks_only_to_answer(family, base | theirs.settings, above, dict(options)):
+        theirs.settings["do_train"] = False
+    layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
+    return Layers(layers, _told(source, family, theirs, above))
+
+
+def _check_options(options: Options, family: Family | None) -> None:
+    """Names options that only files of another kind have."""
+    table = table_for(family.name if family else None)
+    for name, _ in options:
+        if name not in table:
+            whose = f"a {family.label} configuration" if family else "a configuration of ours"
+            raise ConfigError(
+                f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
+            )
+
+
+def options_of_theirs() -> set[str]:
+    """Returns the names of all options of theirs that are no flags of ours."""
+    names = {key for family in FAMILIES.values() for key in family.table} | set(OPTIONS)
+    return names - set(config_lib.FIELDS)
+
+
+def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags with data files under the task's name for them: their --train-file and --input-files
+    are for every task."""
+    task = base["task"]
+    into = {"pretrain": ("train_file", "input_files"), "squad": ("input_files", "train_file")}.get(task)
+    if not into or into[0] not in given or into[1] in given:
+        return given
+    target = into[1] if base["do_train"] else "predict_file"
+    return {target if name == into[0] else name: value for name, value in given.items()}
+
+
+def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], given: dict, options: dict) -> bool:
+    """Tells whether a fine-tuning command of their TensorFlow 1 programs, which do what is asked for and
+    nothing else, asks for answers and no training."""
+    asked = {"do_predict", "do_eval"} & set(given)
+    trains = "do_train" in given or "do_training" in options
+    return family.name == "tf1" and settings["task"] != "pretrain" and bool(asked) and not trains
+
+
+def check_variables(config: config_lib.Config) -> None:
+    """Raises ConfigError where a path that would be read holds a variable that is not set."""
+    if any(config[name] for name in _WITHOUT_DATA):
+        return
+    for name in _READ:
+        found = _VARIABLE.search(config[name] or "")
+        if found and not os.path.exists(config[name]):
+            raise ConfigError(
+                f"{name}={config[name]}: the environment variable {found[1]} is not set. Set it, or give"
+                f" --{name}=PATH."
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is said
+
+
+def _told(
+    source: Source | None, family: Family | None, theirs: translation.Translation, above: dict[str, Any]
+) -> list[str]:
+    """Returns the lines: what was taken, a table key -> field -> value, and the keys that have none."""
+    lines = [source.told] if source and source.told else []
+    if source and family:
+        lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
+    flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
+    settings = {**theirs.settings, **flat_model, **above}
+    shown = [(line, _shown(line, settings)) for line in theirs.lines if line.fields]
+    width = max((len(line.key) for line, _ in shown), default=0)
+    lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
+    if theirs.added and family:
+        added = ", ".join(f"{name}={_short(theirs.settings[name])}" for name in theirs.added)
+        lines.append(f"  and, which no key says: {added}")
+    for why, keys in _by_reason(theirs).items():
+        lines.append(f"  {why}: {', '.join(keys)}")
+    return lines
+
+
+def _shown(line: translation.Line, settings: Mapping[str, Any]) -> str:
+    """Returns `field=value` of the settings that a key became."""
+    fields = [f"{name}={_short(settings[name])}" for name in line.fields if settings.get(name) is not None]
+    return ", ".join(fields) or f"{' or '.join(line.fields)}, not used in this run"
+
+
+def _by_reason(theirs: translation.Translation) -> dict[str, list[str]]:
+    """Returns {why: keys} of the keys that are no setting here; those of an IPU last."""
+    reasons: dict[str, list[str]] = {}
+    for line in theirs.lines:
+        if not line.fields and line.note != translation.IPU_ONLY:
+            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
+    return reasons | ({"only on an IPU": theirs.ipu_only} if theirs.ipu_only else {})
+
+
+def _short(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 2]}.."

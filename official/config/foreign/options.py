@@ -1,0 +1,42 @@
+"""Options of Graphcore's command lines that are not settings by another name: what they mean over any
+configuration."""
+
+from __future__ import annotations
+
+from official.config.foreign import rows
+from official.config.foreign.families import FAMILIES
+from official.config.foreign.pytorch import DATASETS
+from official.config.foreign.rows import Row, Table
+
+# Of all their programs. What only one of them has is a key of its files, too, and taken with those.
+OPTIONS: Table = {
+    "micro_batch_size": Row("@micro", rows.whole),
+    "gradient_accumulation_count": Row("@accumulation", rows.whole),
+    "gradient_accumulation": Row("@accumulation", rows.whole),
+    "gradient_accumulation_factor": Row("@accumulation", rows.whole),
+    "replication_factor": Row("@replicas", rows.whole),
+    "replicas": Row("@replicas", rows.whole),
+    "global_batch_size": Row("@global", rows.whole),
+    "training_steps": Row("@steps", rows.whole),
+    "steps": Row("@steps", rows.whole),
+    "num_train_steps": Row("@steps", rows.whole),
+    "epochs": Row("@epochs", rows.whole),
+    "num_epochs": Row("@epochs", rows.whole),
+    "no_model_save": Row("@no_model_save", rows.truth),
+    "no_validation": Row("@no_validation", rows.truth),
+    "dataset": Row("@dataset", rows.of(DATASETS)),
+    "vocab_size": Row("@vocab_size", rows.whole),
+    "do_training": Row("@do_training", rows.truth),
+    "squad_do_validation": Row("@validation", rows.truth),
+    "enable_wandb": Row("wandb", rows.truth),
+    **rows.not_needed("predictions are made once", "epochs_inference"),
+    **rows.ipu_only(
+        """device_iterations replicated_tensor_sharding available_memory_proportion
+        use_default_available_memory_proportion"""
+    ),
+}
+
+
+def table_for(family: str | None) -> Table:
+    """Returns all options over a configuration of a family; None: over one of ours."""
+    return {**(FAMILIES[family].table if family else {}), **OPTIONS}

@@ -1,0 +1,126 @@
+"""What a row of a table of other people's keys says: what a key of theirs means here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from official.io.errors import ConfigError
+
+# Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
+# `official.config.foreign.settle`, which makes settings of several terms.
+IPU_ONLY = "IPU only"
+NOT_NEEDED = "not needed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a key means.
+
+    Attributes:
+      to: a setting's name, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
+      read: their value -> ours; None: as it is.
+      why: of NOT_NEEDED, for people.
+    """
+
+    to: str
+    read: Callable[[Any], Any] | None = None
+    why: str = ""
+
+
+Table = dict[str, Row]
+
+
+def ipu_only(keys: str) -> Table:
+    """Returns rows of keys that place work and memory on IPUs, and mean nothing elsewhere."""
+    return {key: Row(IPU_ONLY) for key in keys.split()}
+
+
+def not_needed(why: str, keys: str) -> Table:
+    """Returns rows of keys that need no setting here, for the same reason."""
+    return {key: Row(NOT_NEEDED, why=why) for key in keys.split()}
+
+
+def same(keys: str, prefix: str = "") -> Table:
+    """Returns rows of keys that are ours, too: of the model with the prefix `model.`."""
+    return {key: Row(prefix + key) for key in keys.split()}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Readers of values
+
+
+def number(value: Any) -> float | int:
+    """Returns a number that may be a text: YAML reads 5e-5 as one.
+
+    Raises:
+      ConfigError: for what is no number.
+    """
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError("expected a number")
+    return value
+
+
+def whole(value: Any) -> int:
+    """Returns a whole number. Raises ConfigError for another value."""
+    found = number(value)
+    if found != int(found):
+        raise ConfigError("expected a whole number")
+    return int(found)
+
+
+def truth(value: Any) -> bool:
+    """Returns a truth that may be a text. Raises ConfigError for another value."""
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise ConfigError("expected true or false")
+    return text == "true"
+
+
+def inverse(value: Any) -> bool:
+    """Returns the opposite of a truth."""
+    return not truth(value)
+
+
+def files(value: Any) -> str | None:
+    """Returns paths, a list or a text, as our comma-separated list; None for none."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value or None
+
+
+def as_json(value: Any) -> str | None:
+    """Returns an object as the JSON of a setting; a text, such as a file's path, stays."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def powers(value: Any) -> list[float]:
+    """Returns [power of the warm-up, power of the decay] of a number or a list."""
+    if isinstance(value, str):
+        value = value.replace(",", " ").split()
+    found = [number(each) for each in value] if isinstance(value, list) else [number(value)]
+    if len(found) not in (1, 2):
+        raise ConfigError("expected a number, or two: of the warm-up and of the decay")
+    return [found[0], found[-1]]
+
+
+def of(names: dict[str, Any]) -> Callable[[Any], Any]:
+    """Returns a reader of one of several names, in any case."""
+
+    def read(value: Any) -> Any:
+        found = {name.lower(): ours for name, ours in names.items()}
+        if str(value).lower() not in found:
+            raise ConfigError(f"expected one of {', '.join(names)}")
+        return found[str(value).lower()]
+
+    return read
+
+
+def loss_scale(value: Any) -> str | None:
+    """Returns a loss scale as our setting has it, a text."""
+    return None if value is None else f"{number(value):g}"

@@ -1,0 +1,83 @@
+"""Graphcore's TensorFlow 2 programs: nested JSON files; a nested key is written here with dots."""
+
+from __future__ import annotations
+
+from official.config.foreign import rows
+from official.config.foreign.rows import Row
+
+OPTIMIZERS = {"LAMB": "lamb", "AdamW": "adamw", "Adam": "adam"}
+MODELS = {
+    "bert-base-uncased": {},
+    "bert-large-uncased": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+}
+# What their programs do where a file says nothing.
+DEFAULTS = {
+    "use_qkv_bias": False,
+    "use_projection_bias": False,
+    "use_cls_layer": False,
+}
+NESTED = ("bert_config", "global_batch", "ipu_config", "optimizer_opts")
+
+_KEYS = {
+    "dataset_dir": Row("@dataset_dir"),
+    "max_seq_length": Row("max_seq_length", rows.whole),
+    "max_predictions_per_seq": Row("max_predictions_per_seq", rows.whole),
+    "global_batch.micro_batch_size": Row("@micro", rows.whole),
+    "global_batch.replicas": Row("@replicas", rows.whole),
+    "global_batch.grad_acc_steps_per_replica": Row("@accumulation", rows.whole),
+    "total_num_train_samples": Row("@samples", rows.whole),
+    "num_epochs": Row("@epochs", rows.whole),
+    "optimizer_opts.name": Row("optimizer_type", rows.of(OPTIMIZERS)),
+    "optimizer_opts.weight_decay_rate": Row("weight_decay_rate", rows.number),
+    "optimizer_opts.loss_scaling": Row("loss_scale", rows.loss_scale),
+    "optimizer_opts.learning_rate.schedule_name": Row("lr_schedule", rows.of({"up_down": "up_down"})),
+    "optimizer_opts.learning_rate.max_learning_rate": Row("learning_rate", rows.number),
+    "optimizer_opts.learning_rate.warmup_frac": Row("@warmup", rows.number),
+    "bert_model_name": Row("@model_name", rows.of(MODELS)),
+    "use_qkv_bias": Row("model.use_qkv_bias", rows.truth),
+    "use_projection_bias": Row("model.use_attention_projection_bias", rows.truth),
+    "use_cls_layer": Row("model.use_cls_layer", rows.truth),
+    "seed": Row("seed", rows.whole),
+    "global_batches_per_log": Row("steps_per_loop", rows.whole),
+    "ckpt_every_n_steps_per_execution": Row("checkpoint_every_steps", rows.whole),
+    "save_ckpt_path": Row("@folder"),
+    "output_dir": Row("@folder"),
+    "pretrained_ckpt_path": Row("init_checkpoint"),
+    "glue_task": Row("glue_task"),
+    "do_training": Row("do_train", rows.truth),
+    "do_validation": Row("do_eval", rows.truth),
+    "do_test": Row("do_predict", rows.truth),
+    "generated_dataset": Row("generated_data", rows.truth),
+    "compile_only": Row("compile_only", rows.truth),
+    "wandb_project_name": Row("@wandb_project"),
+}
+_MODEL = {
+    f"bert_config.{key}": Row(f"model.{key}")
+    for key in (
+        "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act"
+        " hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size"
+        " initializer_range layer_norm_eps"
+    ).split()
+}
+_NOT_NEEDED = {
+    **rows.not_needed("positions are absolute", "bert_config.position_embedding_type"),
+    **rows.not_needed("accuracies are always measured", "show_accuracy"),
+    **rows.not_needed("--wandb on the command line sends metrics there",
+        "enable_wandb wandb_tags wandb_entity_name"),
+    **rows.not_needed("--model_dir names the run, --verbosity says how much is said", "name logging"),
+    **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
+    **rows.not_needed("the masked-LM head has a bias for each word", "use_prediction_bias"),
+}  # fmt: skip
+_IPU_ONLY = rows.ipu_only(
+    """ipu_config.pipeline_stages ipu_config.pipeline_device_mapping
+    ipu_config.matmul_available_memory_proportion_per_pipeline_stage ipu_config.replicated_tensor_sharding
+    replace_layers use_outlining enable_recomputation optimizer_state_offchip matmul_partials_type
+    embedding_serialization_factor min_remote_tensor_size enable_stochastic_rounding fp_exceptions"""
+)
+
+ROWS = {**_KEYS, **_MODEL, **_NOT_NEEDED, **_IPU_ONLY}

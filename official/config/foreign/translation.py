@@ -1,0 +1,180 @@
+"""A configuration of theirs, and options of theirs over one, as a layer of our settings, and what became of
+each key."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from official.config.foreign import settle as settle_lib
+from official.config.foreign.families import Family, check_known, flat
+from official.config.foreign.options import table_for
+from official.config.foreign.rows import IPU_ONLY, NOT_NEEDED, Row
+from official.io.errors import ConfigError
+
+# Term -> the settings in which it shows.
+_SHOWN = {
+    **dict.fromkeys(
+        ("micro", "accumulation", "replicas", "global"), "train_batch_size num_accumulation_steps"
+    ),
+    **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
+    "epochs": "num_train_epochs",
+    **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
+    "powers": "warmup_power poly_power",
+    "schedule": "lr_schedule poly_power",
+    "optimizer": "optimizer_type lamb_bias_correction",
+    **dict.fromkeys(("nvlamb", "mpclip"), "lamb_variant"),
+    "reduction": "gradient_reduction",
+    "dynamic_scale": "loss_scale",
+    "clip": "clip_norm clip_scope",
+    "files": "input_files train_file predict_file",
+    "predict_files": "predict_file",
+    "eval_files": "eval_files",
+    "dataset": "task generated_data",
+    "dataset_dir": "input_files",
+    "inference": "do_train do_predict",
+    "validation": "do_eval do_predict",
+    "no_validation": "do_eval",
+    "do_training": "do_train",
+    **dict.fromkeys(("packs", "prepacked", "packed_data", "sequences_per_pack"), "max_sequences_per_pack"),
+    "packing_factor": "average_sequences_per_pack",
+    "no_model_save": "checkpoint_every_steps keep_checkpoints",
+    "folder": "model_dir",
+    "wandb_project": "wandb_project",
+    "model_name": "model.hidden_size model.num_hidden_layers",
+    "groupbert": "model.block_type",
+    "vocab_size": "model.vocab_size",
+    **dict.fromkeys(
+        ("dropout", "no_dropout", "no_attention_dropout"),
+        "model.hidden_dropout_prob model.attention_probs_dropout_prob",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What became of a key.
+
+    Attributes:
+      key: theirs; -- before an option of the command line.
+      value: theirs.
+      fields: ours that show it; empty where there are none.
+      note: IPU_ONLY, or why there are none.
+    """
+
+    key: str
+    value: Any
+    fields: tuple[str, ...]
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A configuration of theirs.
+
+    Attributes:
+      settings: {setting: value}, `model` among them.
+      lines: what became of each key, in their order.
+      added: names of the settings that follow from none of the keys alone.
+    """
+
+    settings: dict[str, Any]
+    lines: list[Line]
+    added: list[str]
+
+    @property
+    def ipu_only(self) -> list[str]:
+        """The keys that only make sense on an IPU."""
+        return [line.key for line in self.lines if line.note == IPU_ONLY]
+
+
+def translate(
+    values: Mapping[str, Any],
+    family: Family | None,
+    source: str,
+    options: Mapping[str, Any],
+    base: Mapping[str, Any],
+) -> Translation:
+    """Translates a configuration, and options over it.
+
+    Args:
+      values: of the file, nested or flat; empty without one.
+      family: of the file.
+      source: names it in messages.
+      options: {name: value} of the command line, that are no settings of ours.
+      base: value of every setting so far, those of the command line among them; `name` is that of the
+        configuration, for the run's folder.
+
+    Raises:
+      ConfigError: for unknown keys, each named with the nearest known one, and values of another type.
+    """
+    said: dict[str, Any] = {}
+    lines: list[Line] = []
+    if family:
+        told = flat(values)
+        check_known(told, family, source)
+        defaults = {key: value for key, value in family.defaults.items() if key not in told}
+        said = _read(told, family.table, source, lines) | _read(defaults, family.table, source, [])
+        _note_stages(said, told)
+    over = _read(options, table_for(family.name if family else None), "command line", lines, prefix="--")
+    merged = _without_what_is_replaced(said, over) | over
+    settings = {name: value for name, value in merged.items() if not name.startswith("@")}
+    terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
+    terms["name"] = base.get("name")
+    result = settle_lib.settle(settings, terms, base, family.name if family else None)
+    shown = {name for line in lines for name in line.fields}
+    return Translation(result, lines, [name for name in result if name not in shown and name != "model"])
+
+
+def _read(
+    values: Mapping[str, Any], table: Mapping[str, Row], source: str, lines: list[Line], prefix: str = ""
+) -> dict[str, Any]:
+    """Returns {where a value goes: value}, and adds a line a key. What is null is not said."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        row = table[key]
+        if row.to in (IPU_ONLY, NOT_NEEDED):
+            lines.append(Line(prefix + key, value, (), row.why or row.to))
+            continue
+        lines.append(Line(prefix + key, value, _fields(row)))
+        if value is not None:
+            found[row.to] = _converted(row, value, f"{source}: {key}={value!r}")
+    return found
+
+
+def _fields(row: Row) -> tuple[str, ...]:
+    return tuple(_SHOWN[row.to[1:]].split()) if row.to.startswith("@") else (row.to,)
+
+
+def _converted(row: Row, value: Any, received: str) -> Any:
+    value = _expanded(value)
+    try:
+        return row.read(value) if row.read else value
+    except ConfigError as error:
+        raise ConfigError(f"{received}, {error}.") from None
+
+
+def _expanded(value: Any) -> Any:
+    """Returns a value with the variables of the environment in its texts, those that are set."""
+    if isinstance(value, list):
+        return [_expanded(each) for each in value]
+    return os.path.expandvars(value) if isinstance(value, str) else value
+
+
+def _note_stages(said: dict[str, Any], told: Mapping[str, Any]) -> None:
+    """Keeps the names of the last stage: a head tells the task."""
+    stages = told.get("ipu_config.pipeline_stages") or told.get("pipeline_stages")
+    if isinstance(stages, list) and stages and isinstance(stages[-1], list):
+        said["@stages"] = stages[-1]
+
+
+def _without_what_is_replaced(said: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the file says without what an option stands for in another way."""
+    drop: set[str] = set()
+    if {"@steps", "@epochs", "@samples"} & set(over):
+        drop |= {"@steps", "@epochs", "@samples"}
+    if "@accumulation" in over:
+        drop.add("@global")
+    return {name: value for name, value in said.items() if name not in drop}
