@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official.config.foreign import batches, tf2
+from official.config.foreign import batches
 from official.config.model import BertConfig
 from official.config.table import FIELDS
 from official.io.errors import ConfigError
@@ -231,7 +231,7 @@ def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
     """
     model: dict[str, Any] = {
         "vocab_size": BertConfig().vocab_size,
-        **tf2.MODELS[terms.get("model_name") or "bert-base-uncased"],
+        **terms.get("model_name", {}),
     }
     model |= sizes
     if terms.get("vocab_size"):
