@@ -33,12 +33,18 @@ class Parser(argparse.ArgumentParser):
         """Makes a parser; the first paragraph of `text`, a module's docstring, is its description."""
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
+        self._others: dict[str, str] = {}
+        self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
 
     def add_bool(self, name: str, default: bool | None, text: str) -> None:
         """Adds a flag that is given as --name, --no-name or --name=true|false."""
         self.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
+
+    def also(self, names: dict[str, str]) -> None:
+        """Takes other people's names of flags: {theirs: ours}, without dashes."""
+        self._others |= {f"--{name.replace('_', '-')}": f"--{ours}" for name, ours in names.items()}
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
@@ -51,7 +57,9 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
+        spellings = self._others | spellings
         arguments = [self._plain(_respelled(text, spellings)) for text in sys.argv[1:]]
+        self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
         for argument in itertools.takewhile("--".__ne__, arguments):
             if _FLAG.fullmatch(argument.split("=")[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def find(given: str) -> Source:
     file, colon, after = given.rpartition(":")
     if colon and file.endswith(_YAML) and os.path.isfile(file):
         path, entry = file, after
-    plain = os.path.splitext(os.path.basename(entry or path))[0]
+    plain = _plain(entry or path)
     if entry or os.path.isfile(path) or given.endswith(".json") and not configs.find_theirs(given):
         return Source(path, entry, plain, "")
     path, candidates = configs.locate(given), configs.find_theirs(given)
@@ -65,7 +66,15 @@ def find(given: str) -> Source:
         return Source(path, None, given, f"--config={given} is ours, {path}{others}" if others else "")
     others = f" (also there: {', '.join(candidates[1:])})" if candidates[1:] else ""
     told = f"--config={given} is {candidates[0]}{others}"
-    return Source(path, None, candidates[0].replace(os.sep, "_"), told)
+    return Source(path, None, _plain(path), told)
+
+
+def _plain(path: str) -> str:
+    """Returns the name of a file for the folder of its run: of a shipped one with the folders it is in."""
+    for name, shipped in configs.theirs().items():
+        if os.path.exists(path) and os.path.samefile(path, shipped):
+            return "_".join(name.split(os.sep)[2:])
+    return os.path.splitext(os.path.basename(path))[0]
 
 
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
@@ -118,7 +127,7 @@ def layers_of(
     below = {} if family else values
     base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
     if family and source:
-        base["name"] = source.name
+        base |= {"name": source.name, "half": _half(base)}
     _check_options(options, family)
     if not family and not options:
         above = _by_task(given, base)
@@ -129,6 +138,16 @@ def layers_of(
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
+
+
+def _half(base: Mapping[str, Any]) -> str:
+    """Returns the value of --dtype for 16-bit numbers of IPUs: fp16 on GPUs. A CPU needs a hundred times as
+    long for it as for fp32."""
+    if base["num_tpu_cores"] or base["tpu"]:
+        return "bf16"
+    asks_for_cpus = base["num_gpus"] == 0 or base["num_virtual_devices"]
+    has_gpus = base["num_gpus"] or glob.glob("/dev/nvidia[0-9]*")
+    return "fp16" if has_gpus and not asks_for_cpus else "fp32"
 
 
 def _check_options(options: Options, family: Family | None) -> None:

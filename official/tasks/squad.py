@@ -72,7 +72,9 @@ class SquadTask:
             return []
         self._windows.check()
         vocab_file = known(config.vocab_file)
-        vocabulary = load_for_text(vocab_file, config.do_lower_case, config.init_checkpoint)
+        vocabulary = load_for_text(
+            vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
+        )
         self.companions = vocabulary_files.companions(
             vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
         )

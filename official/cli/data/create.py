@@ -5,20 +5,41 @@
 """
 
 import argparse
+import os
+import shutil
 
 from official.cli import command_line
 from official.config import ConfigError
+from official.io.writing import check_output_file
+
+# Graphcore's names of the flags, and its values where a command of its does not say them.
+_THEIR_NAMES = {
+    "input_file": "input_files",
+    "sequence_length": "max_seq_length",
+    "mask_tokens": "max_predictions_per_seq",
+    "duplication_factor": "dupe_factor",
+    "mlm_prob": "masked_lm_prob",
+    "seed": "random_seed",
+}
+_THEIR_VALUES = {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
+    parser.also(_THEIR_NAMES)
     add = parser.add_argument
     text = (
         "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"
         " between documents, WikiExtractor output (text or JSON), WikiText."
     )
     add("--input_files", required=True, help=text)
-    add("--output_dir", required=True, help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    exactly = (
+        "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
+        " commands, whose names of the other flags are taken, too, case is kept without --do_lower_case,"
+        " --dupe_factor is 6 and --random_seed 1984."
+    )
+    add("--output_file", help=exactly)
     vocabulary = (
         "WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them."
     )
@@ -68,7 +89,15 @@ def _add_format_flags(parser: command_line.Parser) -> None:
 
 
 def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
+    parser = make_parser()
+    flags = parser.parse()
+    if bool(flags.output_dir) == bool(flags.output_file):
+        raise ConfigError("Give one of --output_dir=DIR and --output_file=FILES. See --help.")
+    if flags.output_file:
+        _check_files(flags)
+        for name, value in _THEIR_VALUES.items():
+            if name not in parser.given:
+                setattr(flags, name, value)
     if flags.remask and flags.record_format != "plain":
         raise ConfigError(
             f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two."
@@ -78,8 +107,26 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
+def _check_files(flags: argparse.Namespace) -> None:
+    """Refuses files that are there already, and another number of them."""
+    if flags.num_shards:
+        raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
+    for path in flags.output_file.split(","):
+        check_output_file(path, "output_file", flags.overwrite)
+
+
+def _publish(files: list[str], folder: str, made: list[str]) -> None:
+    """Puts the files of a finished job where they are wanted, and removes its folder."""
+    for path, name in zip(files, made, strict=True):
+        shutil.move(os.path.join(folder, name), path)
+    shutil.rmtree(folder)
+
+
 def main() -> None:
     flags = vars(parse_flags())
+    files = (flags.pop("output_file") or "").split(",")
+    if files != [""]:
+        flags |= {"num_shards": len(files), "output_dir": f"{files[0]}.unfinished"}
     if flags["remask"]:
         flags["record_format"] = "remask"
     from official.data.pretraining import (
@@ -91,7 +138,10 @@ def main() -> None:
     job = creation.Job(rules=rules, **flags)
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    show(creation.create_pretraining_data(job))
+    manifest = creation.create_pretraining_data(job)
+    show(manifest)
+    if files != [""]:
+        _publish(files, job.output_dir, list(manifest["files"]))
 
 
 def show(manifest: dict) -> None:

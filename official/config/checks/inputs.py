@@ -8,6 +8,8 @@ from official.config.table import FIELDS, Config
 from official.io import vocabulary_files
 from official.io.errors import ConfigError
 
+_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of at most so many
+
 
 def check_task(config: Config) -> None:
     """Refuses settings that the task would ignore."""
@@ -54,7 +56,10 @@ def _check_pretraining_files(config: Config) -> None:
         raise ConfigError(
             "use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files."
         )
-    if not (config.use_synthetic_data or config.input_files) and (config.do_train or not config.eval_files):
+    made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
+    if config.plan or config.compile_only:  # read no data
+        return
+    if not (made_up or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError(
             "input_files is not set. Give --input_files=GLOB, or --use_synthetic_data for random records."
         )
@@ -100,6 +105,8 @@ def check_vocabulary(config: Config) -> None:
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
     words = len(vocabulary_files.read(config.vocab_file).words)
+    if config.fit_vocabulary and abs(words - config.model.vocab_size) < _ROUNDING:
+        return
     if words != config.model.vocab_size:
         raise ConfigError(
             f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is"

@@ -36,6 +36,7 @@ def settle(
     settings = dict(settings)
     if family:
         settings["task"] = settings.get("task") or _task(settings, terms)
+    terms["half"] = base.get("half", "fp16")
     task = terms["task"] = settings.get("task", base["task"])
     base = {**base, **settings}
     _settle_factor(terms, base)
@@ -181,13 +182,18 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
     """Fills in the model, and what a family means without saying it."""
     if family in ("tf2", "pytorch"):  # fp16 always; others say so
         settings.setdefault("dtype", "fp16")
+    if settings.get("dtype") == "fp16":
+        settings["dtype"] = terms["half"]
     if terms.get("folder") or terms.get("name"):
-        settings["model_dir"] = os.path.join(terms.get("folder") or "runs", terms.get("name") or "")
+        name = terms.get("name") or ""
+        settings["model_dir"] = os.path.join(terms.get("folder") or "runs", f"graphcore_{family}_{name}")
     _settle_fine_tuning(settings, terms)
     sizes = {name[6:]: value for name, value in settings.items() if name.startswith("model.")}
     for name in [name for name in settings if name.startswith("model.")]:
         del settings[name]
     settings["model"] = model_of(sizes, terms)
+    if settings["task"] != "pretrain" and settings["model"]["vocab_size"] != BertConfig().vocab_size:
+        settings["fit_vocabulary"] = True
 
 
 def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> None:

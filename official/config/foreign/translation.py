@@ -105,7 +105,7 @@ def translate(
       source: names it in messages.
       options: {name: value} of the command line, that are no settings of ours.
       base: value of every setting so far, those of the command line among them; `name` is that of the
-        configuration, for the run's folder.
+        configuration, for the run's folder, `half` the value of --dtype for their 16-bit numbers.
 
     Raises:
       ConfigError: for unknown keys, each named with the nearest known one, and values of another type.

@@ -20,6 +20,12 @@ class Model:
         "size is checked against the model's vocab_size. Kept in --model_dir.",
         evaluation=lambda config: config.task != "pretrain",
     )
+    fit_vocabulary: bool = setting(
+        False,
+        "The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as "
+        "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones.",
+        evaluation=lambda config: config.task != "pretrain",
+    )
     do_lower_case: bool | None = setting(
         None,
         "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as "

@@ -59,7 +59,11 @@ def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
 
 
 def load_for_text(
-    path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file"
+    path: str,
+    do_lower_case: bool | None = None,
+    checkpoint: str | None = None,
+    flag: str = "vocab_file",
+    size: int | None = None,
 ) -> Vocabulary:
     """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
@@ -67,14 +71,19 @@ def load_for_text(
       do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which
         lie beside the vocabulary or, where they do not, beside the checkpoint; else lower-cased.
       checkpoint: path of the weights that the text is for.
+      flag: name of the flag that gave the path, for messages.
+      size: of the model: words beyond it are unknown ones. None: all are known.
 
     Raises:
       ConfigError: also where text would be lower-cased and the vocabulary is cased.
     """
     file = vocabulary_files.read(path, flag)
-    return _checked(
-        file, path, flag, vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag)
-    )
+    lower = vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag)
+    vocabulary = _checked(file, path, flag, lower)
+    if size is None or size >= vocabulary.size:
+        return vocabulary
+    digest = hashlib.sha256(f"{vocabulary.sha256}, {size} words".encode()).hexdigest()
+    return dataclasses.replace(vocabulary, words=vocabulary.words[:size], sha256=digest)
 
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
