@@ -1,0 +1,271 @@
+"""Each published command line of Graphcore's programs parses to a valid configuration, from any folder."""
+
+import shlex
+
+import pytest
+
+from official.cli import configs, flags
+from official.config import ConfigError, train_steps
+
+# Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
+TRAIN = "--train-file data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
+FINE_TUNE = "--do-training --do-predict --do-evaluation --init-checkpoint ckpt-2098 --wandb --wandb-name X"
+GLUE = "--data-dir glue_data/MRPC/ --task-name MRPC --output-dir tmp/MRPC/"
+INFER = "--generated-data=true --epochs-inference 20 --input-files=squad/dev-v1.1.json"
+COMMANDS = {
+    f"--config configs/pretrain_large_128_phase1_POD32.json {TRAIN} --wandb --wandb-name 'POD32 Large phase 1'": {
+        "train_batch_size": 8 * 1040 * 8,
+        "wandb_name": "POD32 Large phase 1",
+        "input_files": "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord",
+        "warmup_steps": 2000,
+        "lamb_bias_correction": False,
+        "loss_scale": "32768",
+    },
+    f"--config configs/pretrain_large_384_phase2_POD64.json {TRAIN} --init-checkpoint c/ckpt-7031 --wandb": {
+        "train_batch_size": 2 * 520 * 16,
+        "max_seq_length": 384,
+        "init_checkpoint": "c/ckpt-7031",
+    },
+    f"--config configs/pretrain_base_384_phase2.json {TRAIN} --wandb-name 'BERT Base Phase 2' --wandb": {
+        "max_predictions_per_seq": 58,
+        "num_steps_per_epoch": 2142,
+    },
+    "--config configs/pretrain_tiny_128_lamb.json --compile-only --generated-data": {
+        "compile_only": True,
+        "generated_data": True,
+        "train_batch_size": 12,
+    },
+    "--config configs/pretrain_large_128_phase1.json --steps 1 --device-iterations 1"
+    " --gradient-accumulation-count 10 --generated-data": {
+        "num_steps_per_epoch": 1,
+        "num_accumulation_steps": 10,
+        "train_batch_size": 8 * 10 * 4,
+    },
+    f"--config configs/squad_large.json {FINE_TUNE}": {
+        "task": "squad",
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+        "num_train_epochs": 2,
+        "warmup_proportion": 0.4,
+        "clip_scope": "global",
+        "fit_vocabulary": True,
+    },
+    f"--config configs/squad_large_V2.json {FINE_TUNE}": {
+        "version_2_with_negative": True,
+        "optimizer_type": "mpadamw",
+    },
+    "--config configs/squad_large.json --do-predict --init-checkpoint c": {
+        "do_train": False,
+        "do_predict": True,
+    },
+    f"--config configs/glue_base.json {FINE_TUNE} {GLUE}": {
+        "task": "glue",
+        "glue_task": "mrpc",
+        "data_dir": "glue_data/MRPC/",
+        "model_dir": "tmp/MRPC/",
+    },
+    f"--config configs/groupbert/glue_large_regression_8IPU.json {FINE_TUNE} --data-dir glue_data/STS-B/": {
+        "glue_task": "stsb",
+        "train_batch_size": 36,
+    },
+    "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation --steps-per-log 1": {
+        "num_train_epochs": 1,
+        "steps_per_loop": 1,
+        "do_eval": False,
+        "keep_checkpoints": 1,
+        "train_batch_size": 65536,
+    },
+    "--config configs/mk2/pretrain_large_128_POD64.json --checkpoint-dir checkpoint/phase1": {
+        "model_dir": "checkpoint/phase1",
+        "num_accumulation_steps": 65536 // (8 * 16),
+    },
+    "--config configs/mk2/pretrain_large_384_POD64.json --epochs 2": {"num_train_epochs": 2},
+    "--config configs/mk2/pretrain_large_128.json --replication-factor 16 --replicated-tensor-sharding True"
+    " --loss-scaling 4096": {"loss_scale": "4096", "num_accumulation_steps": 512, "train_batch_size": 65536},
+    "--config configs/mk2/pretrain_large_384.json --replication-factor 16 --replicated-tensor-sharding True"
+    " --wandb --onnx-checkpoint checkpoints/mk2/pretrain_large_rank_0/21-01-01/model.onnx": {
+        "wandb": True,
+        "init_checkpoint": "checkpoints/mk2/pretrain_large_rank_0/21-01-01/model.onnx",
+    },
+    f"--config configs/mk2/squad_large_128_inf.json --micro-batch-size 3 {INFER}": {
+        "do_train": False,
+        "do_predict": True,
+        "predict_file": "squad/dev-v1.1.json",
+        "generated_data": True,
+    },
+    f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
+    " --available-memory-proportion 0.55": {"train_batch_size": 80},
+    f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER} --available-memory-proportion 0.58"
+    " --use-default-available-memory-proportion false": {"max_seq_length": 128},
+    "--config=./configs/pod16-closed.json": {
+        "train_batch_size": 2 * 256 * 3,
+        "num_steps_per_epoch": 1000,
+        "max_sequences_per_pack": 3,
+        "clip_norm": 1000.0,
+    },
+    "--dataset generated --config pretrain_base_128_pod4 --training-steps 1": {
+        "train_batch_size": 65536,
+        "num_steps_per_epoch": 1,
+        "generated_data": True,
+        "warmup_steps": 0,
+    },
+    "--config pretrain_large_128_POD64 --dataset generated --training-steps 1": {
+        "train_batch_size": 65536,
+        "num_accumulation_steps": 512,
+        "lamb_bias_correction": True,
+    },
+    "--squad-do-validation False --config squad_large_384_POD16 --num-epochs 1": {
+        "task": "squad",
+        "train_batch_size": 256,
+        "do_eval": False,
+        "num_train_epochs": 1,
+        "learning_rate": 5e-5,
+    },
+    "--config graphcore/tf2/pretrain_base_128_phase1_POD64 --dataset-dir w/128 --enable-wandb true": {
+        "input_files": "w/128/*.tfrecord",
+        "wandb": True,
+        "train_batch_size": 32 * 16 * 130,
+        "num_steps_per_epoch": 460_849_152 // (32 * 16 * 130),
+        "lr_schedule": "up_down",
+    },
+    "--config graphcore/tf2/pretrain_tiny_128_phase1 --generated-dataset --global-batch.replicas 2"
+    " --global-batch.micro-batch-size 4 --global-batch.grad-acc-steps-per-replica 3": {
+        "train_batch_size": 24,
+        "generated_data": True,
+    },
+    "--config graphcore/tf2/squad_base --pretrained-ckpt-path c --do-training": {
+        "task": "squad",
+        "train_batch_size": 320,
+        "warmup_proportion": 0.3,
+        "max_seq_length": 384,
+    },
+    "--config graphcore/tf2/glue_base --glue-task rte --data-dir d --save-ckpt-path s": {
+        "glue_task": "rte",
+        "model_dir": "s",
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """A folder without configs/, with vocabularies where the published files name them."""
+    monkeypatch.chdir(tmp_path)
+    for size in ("24_H-1024_A-16", "12_H-768_A-12"):
+        _write_vocabulary(tmp_path / f"data/ckpts/uncased_L-{size}")
+    _write_vocabulary(tmp_path / "data/bert")
+
+
+def _write_vocabulary(folder) -> None:
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("".join(f"w{number}\n" for number in range(30522)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_published_command_is_a_valid_configuration(command):
+    config, told = flags.read(shlex.split(command))
+    assert {name: config[name] for name in COMMANDS[command]} == COMMANDS[command]
+    assert any(" -> " in line for line in told) and train_steps_are_known(config)
+
+
+def train_steps_are_known(config) -> bool:
+    return config.task != "pretrain" or train_steps(config) > 0
+
+
+def test_the_table_names_field_value_and_what_is_for_ipus_only():
+    _, told = flags.read(shlex.split("--config pretrain_tiny_128_lamb --compile-only --device-iterations 4"))
+    text = "\n".join(told)
+    assert "graphcore/tf1/pretrain_tiny_128_lamb" in told[0]
+    assert "-> train_batch_size=12, num_accumulation_steps=12" in text
+    assert "only on an IPU: device_iterations, pipeline_stages, --device_iterations" in text
+
+
+NAMED = {
+    "pretrain_large_128": "graphcore/pytorch/pretrain_large_128",  # PopART has it, too
+    "pretrain_tiny_128_lamb": "graphcore/tf1/pretrain_tiny_128_lamb",
+    "pretrain_base_groupbert_128": "graphcore/tf1/groupbert/pretrain_base_groupbert_128",
+    "graphcore/tf2/squad_base": "graphcore/tf2/squad_base",
+    "configs/squad_base.json": "graphcore/tf1/squad_base",
+    "configs/mk2/pretrain_large_128.json": "graphcore/popart/mk2/pretrain_large_128",
+    "configs/pretrain_large_512.json": "graphcore/popart/pretrain_large_512",
+    "configs/glue_tiny.json": "graphcore/tf1/tests/glue_tiny",
+}
+
+
+@pytest.mark.parametrize("given", NAMED)
+def test_a_name_means_the_family_that_is_documented(given):
+    assert configs.find_theirs(given)[0] == NAMED[given]
+
+
+def test_a_path_is_never_another_file_of_its_last_name():
+    assert configs.find_theirs("configs/squad_base_V2.json") == []  # theirs names it, and there is none
+
+
+def test_a_name_that_both_have_is_ours_and_the_line_says_so():
+    config, told = flags.read(["--config=squad_base", "--plan"])
+    assert config.train_batch_size == 320 and config.model_dir == "runs/squad_base"
+    assert "is ours" in told[0] and "graphcore/tf1/squad_base" in told[0] and len(told) == 1
+    theirs, told = flags.read(["--config=graphcore/tf1/squad_base", "--plan"])
+    assert theirs.train_batch_size == 1040 and theirs.model_dir != config.model_dir
+
+
+def test_flags_of_ours_are_above_options_of_theirs_above_the_file():
+    command = "--config pretrain_tiny_128_lamb --generated-data --micro-batch-size 2"
+    assert flags.parse(command.split()).train_batch_size == 24
+    assert flags.parse([*command.split(), "--train_batch_size=48"]).train_batch_size == 48
+    assert flags.parse([*command.split(), "--learning_rate=0.5"]).learning_rate == 0.5
+
+
+@pytest.mark.parametrize("devices,accumulation", [(1, 40), (2, 20), (4, 10), (8, 5), (3, 10)])
+def test_a_micro_batch_stays_what_it_is_on_other_numbers_of_devices(devices, accumulation):
+    command = "--config pretrain_large_128_phase1_POD32 --replicas 4 --gradient-accumulation-count 10"
+    config = flags.parse([*command.split(), "--generated-data", f"--num_virtual_devices={devices}"])
+    assert (config.train_batch_size, config.num_accumulation_steps) == (320, accumulation)
+
+
+def test_their_options_over_a_configuration_of_ours():
+    command = (
+        "--config quickstart --vocab_file= --micro-batch-size 4 --gradient-accumulation-count 3 --replicas 2"
+    )
+    config = flags.parse([*command.split(), "--steps", "7", "--vocab-size", "999"])
+    assert (config.train_batch_size, config.num_steps_per_epoch, config.num_train_epochs) == (24, 7, 1)
+    assert config.model.vocab_size == 999 and config.model.num_hidden_layers == 2
+
+
+def test_lists_that_a_shell_has_made_and_truths_in_words_of_their_own():
+    command = "--config pretrain_tiny_128_lamb --input-files a b c --wandb True --do-eval False --seed 5"
+    config = flags.parse(command.split())
+    assert (config.input_files, config.wandb, config.do_eval, config.seed) == ("a,b,c", True, False, 5)
+
+
+def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
+    monkeypatch.delenv("DATASETS_DIR", raising=False)
+    name = "--config=graphcore/tf2/pretrain_base_128_phase1"
+    with pytest.raises(ConfigError, match="variable DATASETS_DIR is not set"):
+        flags.parse([name])
+    assert flags.parse([name, "--generated-data"]).generated_data
+    monkeypatch.setenv("DATASETS_DIR", "/data/sets")
+    assert flags.parse([name]).input_files == "/data/sets/wikipedia/128/*.tfrecord"
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (
+            "--config pretrain_tiny_128_lamb --generated-data --micro-batch-sise 3",
+            "did you mean micro_batch_size",
+        ),
+        (
+            "--config pretrain_tiny_128_lamb --micro-batch-size many",
+            "micro_batch_size='many', expected a number",
+        ),
+        ("--config pretrain_large_128 --batches-per-stp 3", "did you mean batches_per_step"),
+        ("--config pretrain_large_128 --lr-power 3", "Unknown flag --lr_power over a PyTorch configuration"),
+        ("--config mk2/pretrain_large_128 --micro-batch-size 7", "global_batch_size=65536 is not divisible"),
+        ("--config pretrain_tiny_128_lam", "did you mean pretrain_tiny_128_lamb"),
+    ],
+)
+def test_what_is_wrong_is_named_in_a_line(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        flags.parse(arguments.split())
+    assert message in str(error.value) and "\n" not in str(error.value)
