@@ -126,8 +126,8 @@ def pack(records: str, folder: str) -> str:
     """Packs a folder of records into files with as many sequences a row as a run packs; returns theirs."""
     from official.data.packing import creation
 
-    given = dict(algorithm="lpfhp", max_sequences_per_pack=_PACKED_DEPTH, num_workers=1)
-    creation.pack_records(creation.Job(os.path.join(records, "*.tfrecord"), folder, **given))
+    paths = os.path.join(records, "*.tfrecord")
+    creation.pack_records(creation.Job(paths, folder, "lpfhp", _PACKED_DEPTH, num_workers=1))
     return folder
 
 
