@@ -1,7 +1,7 @@
 """The sequences of packed rows, taken apart into rows of their own and put together again.
 
 A sequence goes to the shortest of a few widths that holds it. How many sequences there are of a width is
-known only when it runs, so that this is nothing for steps that are compiled as a whole.
+known only when it runs, up to some filling, so that this is nothing for steps that are compiled as a whole.
 Shapes: N sequences of a width of W tokens, T = B x L tokens of a batch, H heads of size K.
 """
 
@@ -16,6 +16,7 @@ from official.modeling.shapes import sizes
 SHORTEST_ROW = 128  # tokens; of shorter rows nothing was measured
 _WIDTHS = 16  # at most: more of them waste less, and are more operations and more to compile
 _WIDTH_STEP = 8
+_LOG_2 = 0.6931471805599453
 
 
 class Moves(NamedTuple):
@@ -66,7 +67,8 @@ def find_places(sequence_ids_BL: tf.Tensor, heads: int) -> Places:
     for width, (first_N, length_N) in zip(widths(length), sequences):
         is_token_NW = tf.range(width) < length_N[:, None]
         # Behind its end a sequence repeats its last token, which no other token of it sees there.
-        nearest_NW = first_N[:, None] + tf.minimum(tf.range(width), length_N[:, None] - 1)
+        last_N1 = tf.maximum(length_N[:, None] - 1, 0)
+        nearest_NW = first_N[:, None] + tf.minimum(tf.range(width), last_N1)
         near.append(tf.gather(order_T, nearest_NW))
         exact.append(tf.where(is_token_NW, near[-1], tokens))
         is_token.append(is_token_NW)
@@ -89,9 +91,19 @@ def _find_sequences(sequence_ids_BL: tf.Tensor) -> tuple[tf.Tensor, list]:
     firsts = tf.cumsum(lengths, exclusive=True)
     is_sequence = (tf.range(batch * most) % most > 0) & (lengths > 0)  # number 0 is padding
     kinds = tf.where(is_sequence, tf.searchsorted(tf.constant(widths(length)), lengths), -1)
-    chosen = [tf.where(kinds == kind)[:, 0] for kind in range(len(widths(length)))]
+    chosen = [_filled(tf.where(kinds == kind)[:, 0], batch * most) for kind in range(len(widths(length)))]
+    firsts, lengths = (tf.pad(values, [[0, 1]]) for values in (firsts, lengths))  # of what fills up: none
     found = [(tf.gather(firsts, numbers_N), tf.gather(lengths, numbers_N)) for numbers_N in chosen]
     return tf.argsort(sequence_T, stable=True), found
+
+
+def _filled(numbers_N: tf.Tensor, filling: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers, filled up to one of a few counts, a quarter more at most: compiled operations are
+    compiled for each count."""
+    count = tf.size(numbers_N)
+    doublings = tf.math.log(tf.cast(tf.maximum(count - 1, 1), tf.float32)) / _LOG_2 + 1e-4
+    step = tf.bitwise.left_shift(1, tf.maximum(tf.cast(doublings, tf.int32) - 2, 0))
+    return tf.pad(numbers_N, [[0, -count % step]], constant_values=tf.cast(filling, numbers_N.dtype))
 
 
 def _vectors(tokens_NW: list[tf.Tensor], parts: int, heads: int) -> list[tf.Tensor]:

@@ -84,6 +84,18 @@ def test_by_sequence_is_by_row(fused_ops):
     assert any(np.abs(gradient).max() > 1 for gradient in expected[1].values())
 
 
+def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
+    counts = [sequence_rows._filled(tf.range(count), tf.constant(99)).shape[0] for count in range(70)]
+    assert counts[:9] == list(range(9)) and all(
+        count <= found < 1.25 * count + 1 for count, found in enumerate(counts)
+    )
+    assert len(set(counts[9:])) == 4 * 3 + 1
+    assert sequence_rows._filled(tf.range(9), tf.constant(99)).numpy().tolist() == [*range(9), 99]
+    batch = batch_of(*[[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 7, seed=1)  # 21 of one width
+    ours, expected = (outputs_and_gradients(model, batch) for model in pair(True, shared=True))
+    assert_same(ours, expected, 2e-6)
+
+
 @OPERATIONS
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(fused_ops, row):

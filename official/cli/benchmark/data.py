@@ -126,8 +126,10 @@ def pack(records: str, folder: str) -> str:
     """Packs a folder of records into files with as many sequences a row as a run packs; returns theirs."""
     from official.data.packing import creation
 
-    paths = os.path.join(records, "*.tfrecord")
-    creation.pack_records(creation.Job(paths, folder, "lpfhp", _PACKED_DEPTH, num_workers=1))
+    files = os.path.join(records, "*.tfrecord")
+    creation.pack_records(
+        creation.Job(files, folder, algorithm="lpfhp", max_sequences_per_pack=_PACKED_DEPTH, num_workers=1)
+    )
     return folder
 
 
