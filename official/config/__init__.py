@@ -20,6 +20,7 @@ from official.config.derived import (
     initial_loss_scale,
     pack_depth,
     schedule_steps,
+    synthetic_sequences_per_pack,
     train_steps,
     with_steps,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "replaced",
     "schedule_steps",
     "suggest",
+    "synthetic_sequences_per_pack",
     "to_json",
     "train_steps",
     "validate",

@@ -6,6 +6,7 @@ from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
+_SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
@@ -46,6 +47,11 @@ def _warmup_steps(config: Config) -> float:
 def pack_depth(config: Config) -> int:
     """Returns the most sequences of a row that is packed here."""
     return config.max_sequences_per_pack or _PACK_DEPTH
+
+
+def synthetic_sequences_per_pack(config: Config) -> float:
+    """Returns how many random sequences a packed row holds on average."""
+    return min(config.average_sequences_per_pack or _SYNTHETIC_PER_PACK, float(pack_depth(config)))
 
 
 def schedule_steps(config: Config) -> int:

@@ -23,7 +23,6 @@ from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
-_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +123,7 @@ class PretrainingTask:
         if not (self._config.do_train and schema_lib.is_packed(split.row_schema)):
             return None
         if told or not split.files:
-            return told or min(_SYNTHETIC_PER_ROW, split.row_schema["cls_positions"].length)
+            return told or config_lib.synthetic_sequences_per_pack(self._config)
         return record_batches.sequences_per_row(split.files, split.schema, split.packer)
 
     def build_model(self) -> BertPretrainer:
@@ -166,7 +165,7 @@ class PretrainingTask:
         config, schema = self._config, self._train.row_schema
         if not schema_lib.is_packed(schema):
             return synthetic.synthetic_dataset(schema, config.model.vocab_size, batch_size, config.seed)
-        average = config.average_sequences_per_pack or _SYNTHETIC_PER_ROW
+        average = config_lib.synthetic_sequences_per_pack(config)
         rows = synthetic.packed_rows(schema, config.model.vocab_size, average, config.seed)
         if self._train.packer:
             rows["streams"] = np.zeros(len(rows["input_ids"]), np.int32)
