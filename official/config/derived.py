@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from official.config import by_step
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
@@ -35,6 +36,8 @@ def with_steps(
 
 
 def _warmup_steps(config: Config) -> float:
+    if config.lr_schedule == "custom":  # says of all steps what their rate is
+        return 0.0
     if config.warmup_proportion is not None:
         return config.warmup_proportion * schedule_steps(config)
     return (
@@ -72,6 +75,8 @@ def checkpoint_every_steps(config: Config) -> int:
 
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
+    if config.loss_scale_by_step is not None:
+        return by_step.at(loss_scale_steps(config), 0)
     if config.loss_scale in (None, "dynamic"):
         return 2.0**15 if config.dtype == "fp16" or config.loss_scale else None
     return float(config.loss_scale)
@@ -79,7 +84,15 @@ def initial_loss_scale(config: Config) -> float | None:
 
 def dynamic_loss_scale(config: Config) -> bool:
     """Tells whether the loss scale follows the gradients."""
+    if config.loss_scale_by_step is not None:
+        return False
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
+
+
+def loss_scale_steps(config: Config) -> dict[int, float]:
+    """Returns {step: loss scale from that step on}; empty where --loss_scale_by_step is unset."""
+    text = config.loss_scale_by_step
+    return {} if text is None else by_step.read(text, "loss_scale_by_step")
 
 
 def encoder_options(config: Config) -> dict[str, bool]:

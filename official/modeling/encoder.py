@@ -101,7 +101,8 @@ class BertEncoder(tf.keras.layers.Layer):
 
     def _pooler_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            return {"pooled": heads.pool(weights, carried["sequence"], features.get("cls_positions"))}
+            places_BS, slot = features.get("cls_positions"), heads.predicted_first(features)
+            return {"pooled": heads.pool(weights, carried["sequence"], places_BS, slot)}
 
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, by_step
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
@@ -161,4 +161,6 @@ def learning_rates(config: Config) -> dict[str, float]:
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
+    if config.lr_schedule_by_step:
+        corners |= set(by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}

@@ -94,6 +94,8 @@ class PretrainingTask:
 
     def _split(self, files: list[str], flag: str) -> _Split:
         config = self._config
+        if config.static_mask:
+            return self._static_split(files, flag)
         if config.pack_on_the_fly:
             return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
         sizes = record_files.row_sizes(files)
@@ -108,6 +110,17 @@ class PretrainingTask:
             )
         vocab_size = config.model.vocab_size
         return _Split(files, schema_lib.packed_schema(config.max_seq_length, slots, depth, vocab_size), None)
+
+    def _static_split(self, files: list[str], flag: str) -> _Split:
+        """Returns files whose rows are read as they stand, predicted tokens first."""
+        config, found = self._config, record_files.detect_format(files)
+        if files and found not in record_formats.AS_STATIC:
+            raise ConfigError(
+                f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
+                f" {files[0]}. Write them with --remask, or drop --static_mask."
+            )
+        sizes = (config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
+        return _Split(files, schema_lib.static_schema(*sizes), None)
 
     def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
         for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
