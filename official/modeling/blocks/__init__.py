@@ -4,6 +4,10 @@ A file has
   Block(config, index)
       the Keras layer with the variables of block `index`, under the scope layer_<index>; its `tensors()` are
       the block's weights, a NamedTuple of tensors
+  IS_PRENORM
+      whether a LayerNorm has to follow the last block
+  slots(features, config)
+      what of a batch its blocks need to keep the neighbours of a token in packed rows apart, or None
   run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
       what the block does with vectors, in their type; a function of its arguments alone
 Nothing else names the kinds: a new file is a new kind.
@@ -17,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from official.config import BertConfig
+from official.modeling.neighbours import Slots
 from official.modeling.operations import Operations
 
 
@@ -27,16 +32,22 @@ class Context(NamedTuple):
       scores_B1LM: float32 [B, 1, L or 1, M], see `attention.scores`.
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
+      slots: see `neighbours.find_slots`; None where the kind needs none, and for rows of one sequence.
     """
 
     scores_B1LM: tf.Tensor
     sequence_ids_BL: tf.Tensor
+    slots: Slots | None = None
 
 
 class Kind(Protocol):
     """What the file of a kind of block has."""
 
+    IS_PRENORM: bool
+
     def Block(self, config: BertConfig, index: int) -> Any: ...  # noqa: N802
+
+    def slots(self, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None: ...
 
     def run(
         self,
