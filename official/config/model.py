@@ -190,8 +190,8 @@ def _check_groups(model: BertConfig, source: str) -> None:
                 )
     if model.groupbert_conv_kernel_size % 2 == 0:
         raise ConfigError(
-            f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number:"
-            " a token has as many neighbours on either side."
+            f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
+            " of tokens: a token and as many neighbours on either side."
         )
 
 

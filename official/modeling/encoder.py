@@ -59,8 +59,8 @@ class BertEncoder(tf.keras.layers.Layer):
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
-        ends = [self._pooler_stage()] if self.final_norm is None else [self._norm_stage(), self._pooler_stage()]
-        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), *ends]
+        final = [] if self.final_norm is None else [self._norm_stage(self.final_norm)]
+        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), *final, self._pooler_stage()]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         without = [None] if self.final_norm is None else [None, None]
@@ -99,12 +99,11 @@ class BertEncoder(tf.keras.layers.Layer):
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "scores"), ("sequence",))
 
-    def _norm_stage(self) -> Stage:
+    def _norm_stage(self, norm: layers.LayerNorm) -> Stage:
         def run(weights, carried, features, seed):
             x_BLD, epsilon = carried["sequence"], self._config.layer_norm_eps
             return {"sequence": self._ops.norm(x_BLD, weights, epsilon, swish=False)}
 
-        norm = self.final_norm
         return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
 
     def _pooler_stage(self) -> Stage:

@@ -28,8 +28,8 @@ def normal_initializer(stddev: float) -> Callable:
 
 
 def glorot_initializer(shape: tuple[int, ...], dtype=tf.float32, **_) -> tf.Tensor:
-    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as Keras reads them from a kernel's
-    shape [..., in, out]. Source: Glorot and Bengio 2010."""
+    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as Keras reads them from the shape
+    [..., in, out]. Source: Glorot and Bengio 2010."""
     taps = math.prod(shape[:-2])
     limit = math.sqrt(6 / (taps * (shape[-2] + shape[-1])))
     seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)

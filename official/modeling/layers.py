@@ -16,6 +16,9 @@ from official.modeling.initializers import normal_initializer
 from official.modeling.shapes import sizes
 
 
+Bias = Literal["zeros", "normal", "frozen", "none"]
+
+
 class Affine(NamedTuple):
     """What a dense product takes: kernel [in, out] and bias [out], in the compute dtype; None for none."""
 
@@ -39,7 +42,7 @@ class Dense(tf.keras.layers.Layer):
         in_size: int,
         out_size: int,
         stddev: float,
-        bias: Literal["zeros", "normal", "frozen", "none"] = "zeros",
+        bias: Bias = "zeros",
     ):
         """Makes them.
 

@@ -1,9 +1,9 @@
 """Sequences of packed rows, set apart by empty slots: a convolution does not reach from one to the next.
 
-A row of L tokens becomes one of W slots. Each sequence stands there in the order of its tokens, whatever their
-places in the row: some records have every [CLS] at the end of the row, and `position_ids` tell that it is the
-first token of its sequence. Between two sequences, and behind them, slots are empty. So tokens have the same
-neighbours as in a row of their own.
+A row of L tokens becomes one of W slots. Each sequence stands there in the order of its tokens, whatever
+their places in the row: some records have every [CLS] at the end of the row, and `position_ids` tell that it
+is the first token of its sequence. Between two sequences, and behind them, slots are empty. So tokens have
+the same neighbours as in a row of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def find_slots(features: dict[str, tf.Tensor], gap: int) -> Slots | None:
     sorted_BL = tf.gather(ids_BL, order_BL, batch_dims=1)
     slots_BL = tf.where(sorted_BL > 0, tf.range(length) + gap * (sorted_BL - 1), width)
     return Slots(
-        _put(slots_BL, order_BL, width + 1, empty=length)[:, :-1], _put(order_BL, slots_BL, length, empty=width)
+        _put(slots_BL, order_BL, width + 1, empty=length)[:, :-1],
+        _put(order_BL, slots_BL, length, empty=width),
     )
 
 

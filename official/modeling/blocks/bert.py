@@ -43,7 +43,7 @@ class Block(tf.keras.layers.Layer):
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):
                 with tf.name_scope("self"):
-                    bias = "zeros" if config.use_qkv_bias else "none"
+                    bias: layers.Bias = "zeros" if config.use_qkv_bias else "none"
                     self.query = dense("query", hidden, hidden, bias=bias)
                     self.key = dense("key", hidden, hidden, bias=bias)
                     self.value = dense("value", hidden, hidden, bias=bias)
@@ -97,7 +97,7 @@ def run(
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     end = functools.partial(_add_and_norm, config=config, ops=ops)
     attended_BLD = attention.self_attention(
-        # Their variables stay apart: LAMB takes one trust ratio a variable, and the published recipe has three.
+        # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
         layers.side_by_side((weights.query, weights.key, weights.value)),
         x_BLD,
         context.scores_B1LM,

@@ -1,16 +1,18 @@
-"""The block of GroupBERT: convolution, feed-forward, attention, feed-forward, each x + dropout(f(LayerNorm(x))).
+"""The block of GroupBERT: convolution, feed-forward, attention, feed-forward.
+
+Each of these parts is x + dropout(f(LayerNorm(x))).
 
 Source: Chelombiev et al. 2021, "GroupBERT: Enhanced Transformer Architecture with Efficient Grouped
 Structures" (arXiv 2106.05822); names, sizes and first values of Graphcore's code.
 
-The bias of the keys is a variable, for the sake of checkpoints, and stays zero: it adds the same to all scores
-of a query, and the softmax takes it out.
+The bias of the keys is a variable, for the sake of checkpoints, and stays zero: it adds the same to all
+scores of a query, and the softmax takes it out.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -36,7 +38,7 @@ class ConvolutionWeights(NamedTuple):
 
 
 class FeedForwardWeights(NamedTuple):
-    """The weights of a feed-forward layer: `output` has a kernel [F / groups, D]; no `mixer` with one group."""
+    """The weights of a feed-forward layer: `output` with a kernel [F / groups, D]; no `mixer` of one group."""
 
     prenorm: layers.Norm
     intermediate: layers.Affine
@@ -171,7 +173,7 @@ def _dense(
     in_size: int,
     out_size: int,
     scope: str,
-    bias: Literal["zeros", "normal", "frozen", "none"] = "zeros",
+    bias: layers.Bias = "zeros",
 ) -> layers.Dense:
     return layers.Dense(scope, in_size, out_size, config.initializer_range, bias)
 
@@ -200,18 +202,18 @@ def run(
       [B, L, D] in the compute dtype, not normalised.
     """
     *seeds, weights_seed = split_seed(seed, 5)
-    attend = functools.partial(_attend, context=context, seed=weights_seed)
-    parts = (
-        (functools.partial(_convolve, context=context), weights.convolution),
-        (_feed_forward, weights.feed_forward_1),
-        (attend, weights.attention),
-        (_feed_forward, weights.feed_forward_2),
+    make = {"config": config, "ops": ops}
+    parts: tuple = (
+        (weights.convolution, functools.partial(_convolve, context=context, **make)),
+        (weights.feed_forward_1, functools.partial(_feed_forward, **make)),
+        (weights.attention, functools.partial(_attend, context=context, seed=weights_seed, **make)),
+        (weights.feed_forward_2, functools.partial(_feed_forward, **make)),
     )
-    for (function, own), part_seed in zip(parts, seeds):
+    for (own, function), part_seed in zip(parts, seeds):
         normal_BLD = ops.norm(x_BLD, own.prenorm, config.layer_norm_eps, swish=False)
-        y_BLD, last = function(own, normal_BLD, config=config, ops=ops)
-        product = layers.matmul_2d(y_BLD, last.kernel)
-        x_BLD = ops.residual(product, layers.bias_of(last), x_BLD, config.hidden_dropout_prob, part_seed)
+        y_BLD, last = function(own, normal_BLD)
+        product_BLD = layers.matmul_2d(y_BLD, last.kernel)
+        x_BLD = ops.residual(product_BLD, layers.bias_of(last), x_BLD, config.hidden_dropout_prob, part_seed)
     return x_BLD
 
 

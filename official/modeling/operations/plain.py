@@ -43,8 +43,10 @@ def residual_norm(
 
 
 def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
-    """Returns LayerNorm(x), or swish of it, x sigmoid(x), in the type of x [..., D]; computed in float32. Source
-    of swish: Ramachandran et al. 2017, "Searching for Activation Functions"."""
+    """Returns LayerNorm(x), or swish of it, y sigmoid(y), in the type of x [..., D]; computed in float32.
+
+    Source of swish: Ramachandran et al. 2017, "Searching for Activation Functions".
+    """
     y = layer_norm(tf.cast(x, tf.float32), norm, epsilon)
     return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype)
 
