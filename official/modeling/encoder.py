@@ -42,8 +42,8 @@ class BertEncoder(tf.keras.layers.Layer):
                 "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
             )
         # Graphcore's name has no scope.
-        self.final_norm = layers.LayerNorm(config.hidden_size) if kind.IS_PRENORM else None
-        self._find_slots = kind.slots
+        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+        self._kind = kind
         self._ops = operations.choose(fused)
         self._run_block = _block_function(kind, config, self._ops, shared)
 
@@ -93,7 +93,7 @@ class BertEncoder(tf.keras.layers.Layer):
     def _block_stage(self, block: Any) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
-            slots = self._find_slots(features, self._config)
+            slots = blocks.find_slots(self._kind, features, self._config)
             context = blocks.Context(carried["scores"], ids_BL, slots)
             return {"sequence": self._run_block(weights, carried["sequence"], context, seed)}
 

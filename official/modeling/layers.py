@@ -15,7 +15,6 @@ import tensorflow as tf
 from official.modeling.initializers import normal_initializer
 from official.modeling.shapes import sizes
 
-
 Bias = Literal["zeros", "normal", "frozen", "none"]
 
 

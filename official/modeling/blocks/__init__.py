@@ -4,12 +4,13 @@ A file has
   Block(config, index)
       the Keras layer with the variables of block `index`, under the scope layer_<index>; its `tensors()` are
       the block's weights, a NamedTuple of tensors
-  IS_PRENORM
-      whether a LayerNorm has to follow the last block
-  slots(features, config)
-      what of a batch its blocks need to keep the neighbours of a token in packed rows apart, or None
   run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
       what the block does with vectors, in their type; a function of its arguments alone
+and, where the kind wants them,
+  IS_PRENORM
+      true: a LayerNorm follows the last block
+  slots(features, config) -> Slots or None
+      what keeps the sequences of a row apart where the order of tokens counts; it is put into the context
 Nothing else names the kinds: a new file is a new kind.
 """
 
@@ -43,11 +44,7 @@ class Context(NamedTuple):
 class Kind(Protocol):
     """What the file of a kind of block has."""
 
-    IS_PRENORM: bool
-
     def Block(self, config: BertConfig, index: int) -> Any: ...  # noqa: N802
-
-    def slots(self, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None: ...
 
     def run(
         self,
@@ -63,3 +60,14 @@ class Kind(Protocol):
 def find(block_type: str) -> Kind:
     """Returns the module of a kind of block, one of `official.config.model.block_types()`."""
     return importlib.import_module(f"{__name__}.{block_type}")
+
+
+def is_prenorm(kind: Kind) -> bool:
+    """Tells whether a LayerNorm follows the last block of a kind."""
+    return getattr(kind, "IS_PRENORM", False)
+
+
+def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None:
+    """Returns the slots of a batch's tokens; None for a kind that needs none."""
+    function = getattr(kind, "slots", None)
+    return None if function is None else function(features, config)

@@ -17,8 +17,6 @@ from official.modeling.blocks import Context
 from official.modeling.dropout import split_seed
 from official.modeling.operations import Operations
 
-IS_PRENORM = False
-
 
 class Weights(NamedTuple):
     """The weights of a block, as tensors."""
@@ -67,10 +65,6 @@ class Block(tf.keras.layers.Layer):
             self.output_dense.tensors(),
             self.output_norm.tensors(),
         )
-
-
-def slots(features: dict[str, tf.Tensor], config: BertConfig) -> None:
-    """Returns None: nothing but attention mixes tokens, and it does not go by their order."""
 
 
 def run(

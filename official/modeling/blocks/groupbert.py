@@ -12,7 +12,7 @@ scores of a query, and the softmax takes it out.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -38,7 +38,7 @@ class ConvolutionWeights(NamedTuple):
 
 
 class FeedForwardWeights(NamedTuple):
-    """The weights of a feed-forward layer: `output` with a kernel [F / groups, D]; no `mixer` of one group."""
+    """The weights of a feed-forward layer: `output` has a kernel [F / groups, D]. One group: no `mixer`."""
 
     prenorm: layers.Norm
     intermediate: layers.Affine
@@ -202,7 +202,7 @@ def run(
       [B, L, D] in the compute dtype, not normalised.
     """
     *seeds, weights_seed = split_seed(seed, 5)
-    make = {"config": config, "ops": ops}
+    make: dict[str, Any] = {"config": config, "ops": ops}
     parts: tuple = (
         (weights.convolution, functools.partial(_convolve, context=context, **make)),
         (weights.feed_forward_1, functools.partial(_feed_forward, **make)),
