@@ -83,34 +83,49 @@ class LinearHead(tf.keras.layers.Layer):
         )
 
 
-def pool(weights: layers.Affine, sequence_BLD: tf.Tensor, cls_positions_BS: tf.Tensor | None) -> tf.Tensor:
+def predicted_first(features: dict[str, tf.Tensor]) -> int:
+    """Returns how many slots at the start of each row are those of predicted tokens, with [CLS] behind them:
+    0 but for a batch that has `masked_lm_ids` [B, P] and does not say in `masked_lm_positions` where they
+    are."""
+    if "masked_lm_positions" in features or "masked_lm_ids" not in features:
+        return 0
+    return features["masked_lm_ids"].shape[1]
+
+
+def pool(
+    weights: layers.Affine, sequence_BLD: tf.Tensor, cls_positions_BS: tf.Tensor | None, cls_slot: int = 0
+) -> tf.Tensor:
     """Makes a vector of each sequence from that of its first token, [CLS].
 
     Args:
       weights: of the pooler, [D, D] and [D].
       sequence_BLD: the encoder's vectors, in the compute dtype.
-      cls_positions_BS: int32, in [0, L): where in its row each sequence has its [CLS]. None: at the start of
-        the row, which is one sequence.
+      cls_positions_BS: int32, in [0, L): where in its row each sequence has its [CLS]. None: all in
+        `cls_slot`, and a row is one sequence.
+      cls_slot: in [0, L).
 
     Returns:
       float32 [B, D], or [B, S, D] with `cls_positions_BS`.
     """
     if cls_positions_BS is None:
-        first = sequence_BLD[:, 0]
+        first = sequence_BLD[:, cls_slot]
     else:
         first = layers.gather_positions(sequence_BLD, cls_positions_BS)
     return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
 
 
 def masked_lm(
-    weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor, config: BertConfig
+    weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor | int, config: BertConfig
 ) -> tf.Tensor:
-    """Predicts the tokens at `positions_BP` (int32, in [0, L)).
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row.
 
     Returns:
       Logits float32 [B, P, V].
     """
-    x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
+    if isinstance(positions_BP, int):
+        x_BPD = sequence_BLD[:, :positions_BP]
+    else:
+        x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
     if weights.dense is not None and weights.norm is not None:
         x_BPD = layers.dense(x_BPD, weights.dense)
         x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)

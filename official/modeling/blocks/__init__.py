@@ -24,19 +24,20 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling.neighbours import Slots
 from official.modeling.operations import Operations
+from official.modeling.sequence_rows import Places
 
 
 class Context(NamedTuple):
     """What blocks know of a batch beside its vectors.
 
     Attributes:
-      scores_B1LM: float32 [B, 1, L or 1, M], see `attention.scores`.
+      seen: which tokens see each other, see `attention.seen`.
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
       slots: see `neighbours.find_slots`; None where the kind needs none, and for rows of one sequence.
     """
 
-    scores_B1LM: tf.Tensor
+    seen: tf.Tensor | Places
     sequence_ids_BL: tf.Tensor
     slots: Slots | None = None
 

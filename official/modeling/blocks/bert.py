@@ -94,7 +94,7 @@ def run(
         # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
         layers.side_by_side((weights.query, weights.key, weights.value)),
         x_BLD,
-        context.scores_B1LM,
+        context.seen,
         config.num_attention_heads,
         config.attention_probs_dropout_prob,
         attention_seed,

@@ -260,7 +260,7 @@ def _attend(
     heads_BLD = attention.self_attention(
         layers.side_by_side((weights.query, weights.key, weights.value)),
         x_BLD,
-        context.scores_B1LM,
+        context.seen,
         config.num_attention_heads,
         config.attention_probs_dropout_prob,
         seed,
