@@ -11,6 +11,7 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
+from official.data.generated import files as generated
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
@@ -64,6 +65,7 @@ class PretrainingTask:
         self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
+        self._config = generated.with_files(self._config)
         if self._config.do_train:
             self._train = self._find("input_files")
         if self._config.do_eval:
