@@ -46,7 +46,11 @@ class BertEncoder(tf.keras.layers.Layer):
             self.pooler = layers.Dense(
                 "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
             )
-        self._run_block = _block_function(kind, config, operations.choose(fused), shared)
+        # Graphcore's name has no scope.
+        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+        self._kind = kind
+        self._ops = operations.choose(fused)
+        self._run_block = _block_function(kind, config, self._ops, shared)
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -54,15 +58,18 @@ class BertEncoder(tf.keras.layers.Layer):
         return self.embeddings.word_embeddings
 
     def stages(self) -> list[Stage]:
-        """Returns the stages `embeddings`, `layer_0`, ... and `pooler`.
+        """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` where the blocks are prenorm, and
+        `pooler`.
 
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
-        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), self._pooler_stage()]
+        final = [] if self.final_norm is None else [self._norm_stage(self.final_norm)]
+        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), *final, self._pooler_stage()]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*split_seed(dropout_seed, 1 + len(self.blocks)), None]
+        without = [None] if self.final_norm is None else [None, None]
+        return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
         """Encodes a batch of one sequence a row.
@@ -94,14 +101,23 @@ class BertEncoder(tf.keras.layers.Layer):
     def _block_stage(self, block: Any) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
-            context = blocks.Context(carried["seen"], ids_BL)
+            slots = blocks.find_slots(self._kind, features, self._config)
+            context = blocks.Context(carried["seen"], ids_BL, slots)
             return {"sequence": self._run_block(weights, carried["sequence"], context, seed)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
 
+    def _norm_stage(self, norm: layers.LayerNorm) -> Stage:
+        def run(weights, carried, features, seed):
+            x_BLD, epsilon = carried["sequence"], self._config.layer_norm_eps
+            return {"sequence": self._ops.norm(x_BLD, weights, epsilon, swish=False)}
+
+        return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
+
     def _pooler_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            return {"pooled": heads.pool(weights, carried["sequence"], features.get("cls_positions"))}
+            places_BS, slot = features.get("cls_positions"), heads.predicted_first(features)
+            return {"pooled": heads.pool(weights, carried["sequence"], places_BS, slot)}
 
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 

@@ -37,7 +37,8 @@ class BertPretrainer(tf.keras.Model):
 
         Args:
           features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}, and
-            what else `BertEncoder.stages` reads; more are ignored.
+            what else `BertEncoder.stages` reads; more are ignored. Without `masked_lm_positions`, see
+            `heads.predicted_first`.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
@@ -51,7 +52,7 @@ class BertPretrainer(tf.keras.Model):
         head, table_VD = self.masked_lm, self.encoder.word_embeddings
 
         def run(weights, carried, features, seed):
-            positions_BP = features["masked_lm_positions"]
+            positions_BP = heads.predicted_first(features) or features["masked_lm_positions"]
             logits_BPV = heads.masked_lm(weights, carried["sequence"], positions_BP, self._config)
             return {"masked_lm_logits": logits_BPV}
 

@@ -127,6 +127,15 @@ TRAININGS = [
         codes=(0, 3),
     ),
     Command(
+        "squad packed",
+        "train.py",
+        (*SQUAD, "--pack", *PACKED, "--model_dir=new", "--cache_dir=cache"),
+        (*_MODEL, "squad", "cache"),
+        (Target("squad/train.json", "json", json_schemas.SQUAD), *of_bytes("cache/*/*")),
+        PACKED_NUMBERS,
+        codes=(0, 3),
+    ),
+    Command(
         "squad predicted",
         "train.py",
         (*SQUAD, "--model_dir=runs/squad", "--do_train=false", "--do_predict"),
@@ -149,6 +158,15 @@ TRAININGS = [
             *of_bytes("glue/RTE/*"),
         ),
         TRAIN_NUMBERS,
+        codes=(0, 3),
+    ),
+    Command(
+        "glue packed",
+        "train.py",
+        (*GLUE, "--pack", *PACKED, "--model_dir=new"),
+        (*_MODEL, "glue"),
+        (Target("glue/RTE/train.tsv", "table", {"label": 3}), *of_bytes("glue/RTE/*")),
+        PACKED_NUMBERS,
         codes=(0, 3),
     ),
     Command(

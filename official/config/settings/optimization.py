@@ -49,10 +49,10 @@ class Optimization:
     )
     poly_power: float = setting(1.0, "Power of the polynomial decay.", minimum=0)
     warmup_power: float = setting(1.0, "Power of the warm-up: rate * (step / steps) ^ power.", minimum=0)
-    decay_steps: int = setting(
+    decay_steps: int | None = setting(
         None, "With --lr_schedule=natural_exponential: steps from one decay to the next.", minimum=1
     )
-    decay_rate: float = setting(
+    decay_rate: float | None = setting(
         None, "With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.", minimum=0
     )
     warmup_steps: float = setting(
@@ -73,7 +73,7 @@ class Optimization:
         "v0.7 reference). warmup_end: it goes on from the peak.",
         choices=("step_0", "warmup_end"),
     )
-    weight_decay_rate: float = setting(
+    weight_decay_rate: float | None = setting(
         0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0
     )
     beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)
