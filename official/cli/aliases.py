@@ -33,7 +33,6 @@ NAMES: dict[str, str] = {
     "steps_per_log": "steps_per_loop",
     "steps_per_logs": "steps_per_loop",
     "synthetic_data": "synthetic_input",
-    "task_name": "glue_task",
     "tf_checkpoint": "init_checkpoint",
     "wandb_project_name": "wandb_project",
 }

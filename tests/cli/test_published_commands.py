@@ -91,7 +91,6 @@ COMMANDS = {
     f"--config configs/mk2/squad_large_128_inf.json --micro-batch-size 3 {INFER}": {
         "do_train": False,
         "do_predict": True,
-        "predict_file": "squad/dev-v1.1.json",
         "generated_data": True,
     },
     f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"

@@ -11,7 +11,7 @@ from official.io.errors import ConfigError
 
 # Settings that only some optimizers and schedules read.
 _ADAM = ("adam", "adamw", "mpadamw")
-_OF_OPTIMIZERS = {
+OF_OPTIMIZERS = {
     ("lamb_variant", "lamb_bias_correction"): ("lamb",),
     ("adam_bias_correction",): _ADAM,
     ("momentum",): ("momentum",),
@@ -19,7 +19,7 @@ _OF_OPTIMIZERS = {
     ("beta_1", "beta_2", "epsilon"): ("lamb", *_ADAM),
 }
 _WARMED_UP = ("polynomial", "cosine", "natural_exponential", "up_down")
-_OF_SCHEDULES = {
+OF_SCHEDULES = {
     ("lr_schedule_by_step",): ("custom",),
     ("decay_steps", "decay_rate"): ("natural_exponential",),
     ("poly_power", "decay_from"): ("polynomial",),
@@ -56,7 +56,7 @@ def _check_optimizer(config: Config) -> None:
 
 def _check_kind_of_optimizer(config: Config) -> None:
     """Refuses settings that the optimizer would not read."""
-    for names, allowed in _OF_OPTIMIZERS.items():
+    for names, allowed in OF_OPTIMIZERS.items():
         _refuse_unread(config, names, "optimizer_type", allowed)
     if config.lamb_variant == "lamb":
         return
@@ -81,7 +81,7 @@ def _refuse_unread(config: Config, names: tuple[str, ...], by: str, allowed: tup
 
 
 def _check_schedule(config: Config) -> None:
-    for names, allowed in _OF_SCHEDULES.items():
+    for names, allowed in OF_SCHEDULES.items():
         _refuse_unread(config, names, "lr_schedule", allowed)
     if config.lr_schedule == "custom":
         if config.lr_schedule_by_step is None:

@@ -28,7 +28,7 @@ OPTIONS: Table = {
     "vocab_size": Row("@vocab_size", rows.whole),
     "do_training": Row("@do_training", rows.truth),
     "squad_do_validation": Row("@validation", rows.truth),
-    "enable_wandb": Row("wandb", rows.truth),
+    "task_name": Row("glue_task", lambda name: str(name).lower()),
     **rows.not_needed("predictions are made once", "epochs_inference"),
     **rows.ipu_only(
         """device_iterations replicated_tensor_sharding available_memory_proportion

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from official.config.checks.optimization import OF_OPTIMIZERS, OF_SCHEDULES
 from official.config.foreign import batches
 from official.config.model import BertConfig
 from official.config.table import FIELDS
@@ -89,8 +90,7 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
     """Fills in schedule, optimizer, clipping and loss scale."""
     if "optimizer" in terms:
         settings["optimizer_type"], corrects = terms["optimizer"]
-        if settings["optimizer_type"] == "lamb":
-            settings["lamb_bias_correction"] = corrects
+        settings |= {"lamb_bias_correction": corrects, "adam_bias_correction": corrects}
     for variant in ("nvlamb", "mpclip"):
         if terms.get(variant):
             settings["lamb_variant"] = variant
@@ -112,10 +112,6 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
 
 def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
     """Fills in what their programs do and no key says: where a decay starts and ends, and what is clipped."""
-    if settings.get("optimizer_type") != "lamb":
-        settings.pop("lamb_bias_correction", None)
-    if settings.get("optimizer_type") != "momentum":
-        settings.pop("momentum", None)
     settings["decay_from"] = "warmup_end"
     if (
         settings.get("lr_schedule", "polynomial") == "polynomial"
@@ -126,6 +122,18 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
         settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
     elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):
         settings["clip_scope"] = "none"
+    _drop_unread(settings)
+
+
+def _drop_unread(settings: dict[str, Any]) -> None:
+    """Drops what the optimizer or the schedule would not read: their files hold it all the same."""
+    for by, table in (("optimizer_type", OF_OPTIMIZERS), ("lr_schedule", OF_SCHEDULES)):
+        value = settings.get(by, FIELDS[by].default)
+        for names, allowed in table.items():
+            for name in names if value not in allowed else ():
+                settings.pop(name, None)
+    if settings.get("lr_schedule") == "custom":
+        settings["warmup_steps"] = 0
 
 
 def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> None:

@@ -24,7 +24,7 @@ _SHOWN = {
     **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
     "powers": "warmup_power poly_power",
     "schedule": "lr_schedule poly_power",
-    "optimizer": "optimizer_type lamb_bias_correction",
+    "optimizer": "optimizer_type lamb_bias_correction adam_bias_correction",
     **dict.fromkeys(("nvlamb", "mpclip"), "lamb_variant"),
     "reduction": "gradient_reduction",
     "dynamic_scale": "loss_scale",
