@@ -49,7 +49,7 @@ def settle(
     settings |= batches.settle_warmup(terms, known)
     _settle_optimization(settings, terms, family)
     _settle_data(settings, terms, task)
-    _settle_packing(settings, terms)
+    _settle_packing(settings, terms, base)
     _settle_checkpoints(settings, terms, known)
     if family:
         _settle_family(settings, terms, family)
@@ -163,13 +163,17 @@ def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> 
         settings["do_train"] = terms["do_training"]
 
 
-def _settle_packing(settings: dict[str, Any], terms: dict[str, Any]) -> None:
-    """Fills in how many sequences a row has. PopART's files are packed before, PyTorch's say whether."""
+def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Fills in how many sequences a row has. PopART's files are packed before, PyTorch's say whether; made-up
+    records are packed while they are read."""
     is_packed = terms.get("packs") or terms.get("prepacked") or terms.get("packed_data")
     if not is_packed:
         settings.pop("average_sequences_per_pack", None)
         return
     settings["max_sequences_per_pack"] = terms.get("sequences_per_pack")
+    made_up = ("generated_data", "synthetic_input", "use_synthetic_data")
+    if any(settings.get(name, base[name]) for name in made_up):
+        settings["pack_on_the_fly"] = True
     if terms.get("packed_data"):
         settings["average_sequences_per_pack"] = terms["factor"]
 

@@ -1,0 +1,102 @@
+"""Graphcore's configurations run: one of each graph at a reduced size, and all of them slowly."""
+
+import pytest
+
+from official import config as config_lib
+from official.cli import configs, flags
+from official.tasks import TASKS
+from official.training import runner
+
+# Of a graph that is small: what every configuration is reduced to.
+SIZES = dict(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=128,
+    max_position_embeddings=16,
+)
+SETTINGS = dict(
+    max_seq_length=16,
+    train_batch_size=4,
+    num_accumulation_steps=2,
+    num_steps_per_epoch=2,
+    num_train_epochs=1,
+    stop_steps=1,
+    steps_per_loop=1,
+    warmup_steps=1.0,
+    warmup_proportion=None,
+    use_synthetic_data=True,
+    do_train=True,
+    distribution_strategy="one_device",
+    deterministic=False,
+)
+NO_FILES = (
+    "input_files eval_files train_file predict_file data_dir vocab_file do_lower_case fit_vocabulary"
+    " init_checkpoint do_eval do_predict checkpoint_every_steps"
+).split()
+
+
+def settings_of(name: str) -> dict:
+    return flags.read_config(name)
+
+
+def graph_of(name: str) -> tuple:
+    """Returns what decides the graph of a model and its update."""
+    values = settings_of(name)
+    model = values["model"]
+    kinds = [model.get(key, "-") for key in ("block_type", "use_qkv_bias", "use_cls_layer")]
+    return (values["task"], *kinds, bool(values.get("max_sequences_per_pack")))
+
+
+def graph_and_update_of(name: str) -> tuple:
+    values = settings_of(name)
+    updates = (
+        "optimizer_type lamb_bias_correction adam_bias_correction lr_schedule clip_scope glue_task".split()
+    )
+    return (*graph_of(name), *(values.get(key) for key in updates))
+
+
+def one_of_each(key) -> list[str]:
+    """Returns the first configuration of each graph."""
+    return list({key(name): name for name in reversed(sorted(configs.theirs()))}.values())
+
+
+QUICK = one_of_each(graph_of)
+SLOW = sorted(set(one_of_each(graph_and_update_of)) - set(QUICK))
+
+
+def run_a_step(name: str, folder) -> None:
+    values = {key: value for key, value in settings_of(name).items() if key not in NO_FILES}
+    model = {**values["model"], **SIZES}
+    model.pop("block_type", None) if model.get("block_type") == "bert" else None
+    values |= SETTINGS | {"model": model, "model_dir": str(folder), "dtype": "fp32"}
+    if values["task"] == "pretrain":
+        values["max_predictions_per_seq"] = 3
+    if values["task"] == "glue":
+        values.setdefault("glue_task", "mrpc")
+    if values.get("max_sequences_per_pack"):
+        values["pack_on_the_fly"] = True
+    result = runner.run(config_lib.build_config([(name, values)]), TASKS[values["task"]])
+    assert (result.status, result.step) == ("finished", 1)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_one_of_each_graph_runs_a_step(name, tmp_path):
+    run_a_step(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_one_of_each_graph_and_update_runs_a_step(name, tmp_path):
+    run_a_step(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(configs.theirs()))
+def test_every_shipped_configuration_has_a_plan(name):
+    from official.planning import plan
+
+    task = ["--task-name=mrpc"] if "glue" in name and "regression" not in name else []
+    config = flags.parse([f"--config={name}", "--plan", *task])
+    assert "parameters" in plan.run(config, TASKS[config.task])
