@@ -8,15 +8,17 @@ from official.cli import configs, flags
 from official.config import ConfigError, train_steps
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
-TRAIN = "--train-file data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
+FILES = "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
+TRAIN = f"--train-file {FILES}"
 FINE_TUNE = "--do-training --do-predict --do-evaluation --init-checkpoint ckpt-2098 --wandb --wandb-name X"
 GLUE = "--data-dir glue_data/MRPC/ --task-name MRPC --output-dir tmp/MRPC/"
 INFER = "--generated-data=true --epochs-inference 20 --input-files=squad/dev-v1.1.json"
 COMMANDS = {
-    f"--config configs/pretrain_large_128_phase1_POD32.json {TRAIN} --wandb --wandb-name 'POD32 Large phase 1'": {
+    f"--config configs/pretrain_large_128_phase1_POD32.json {TRAIN} --wandb"
+    f" --wandb-name 'POD32 Large phase 1'": {
         "train_batch_size": 8 * 1040 * 8,
         "wandb_name": "POD32 Large phase 1",
-        "input_files": "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord",
+        "input_files": FILES,
         "warmup_steps": 2000,
         "lamb_bias_correction": False,
         "loss_scale": "32768",
@@ -69,7 +71,8 @@ COMMANDS = {
         "glue_task": "stsb",
         "train_batch_size": 36,
     },
-    "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation --steps-per-log 1": {
+    "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation"
+    " --steps-per-log 1": {
         "num_train_epochs": 1,
         "steps_per_loop": 1,
         "do_eval": False,
@@ -95,8 +98,10 @@ COMMANDS = {
     },
     f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
     " --available-memory-proportion 0.55": {"train_batch_size": 80},
-    f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER} --available-memory-proportion 0.58"
-    " --use-default-available-memory-proportion false": {"max_seq_length": 128},
+    f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
+    " --available-memory-proportion 0.58 --use-default-available-memory-proportion false": {
+        "max_seq_length": 128
+    },
     "--config=./configs/pod16-closed.json": {
         "train_batch_size": 2 * 256 * 3,
         "num_steps_per_epoch": 1000,

@@ -1,0 +1,94 @@
+"""Graphcore's command for data creation: its names, its values, and exactly its files."""
+
+import sys
+
+import pytest
+
+from official.cli.data import create
+from official.config import ConfigError
+from official.data.pretraining import creation
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dogs", "cats", "run", "sleep", "."]
+THEIRS = ["--sequence-length", "32", "--mask-tokens", "3", "--duplication-factor", "2"]
+
+
+@pytest.fixture(name="call")
+def _call(tmp_path, monkeypatch):
+    """Returns a function that runs the command with arguments, in a folder with text and a vocabulary."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    document = "Dogs run .\ncats sleep .\nCats run .\ndogs sleep .\n"
+    (tmp_path / "sample.txt").write_text("\n".join([document] * 8))
+
+    def call(*arguments: str) -> None:
+        monkeypatch.setattr(
+            sys,
+            "argv",
+            [
+                "create_pretraining_data.py",
+                "--input-file=sample.txt",
+                "--vocab-file=vocab.txt",
+                "--num_workers=1",
+                *arguments,
+            ],
+        )
+        create.main()
+
+    return call
+
+
+@pytest.fixture(name="jobs")
+def _jobs(monkeypatch):
+    """Returns the list of jobs that are begun."""
+    jobs = []
+    make = creation.create_pretraining_data
+
+    def begun(job):
+        jobs.append(job)
+        return make(job)
+
+    monkeypatch.setattr(creation, "create_pretraining_data", begun)
+    return jobs
+
+
+def test_exactly_the_files_that_are_named_are_written(call, jobs, tmp_path):
+    before = {path.name for path in tmp_path.iterdir()}
+    call("--output-file", "out/a.tfrecord,b.tfrecord", *THEIRS)
+    assert {path.name for path in tmp_path.iterdir()} - before == {"out", "b.tfrecord"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.tfrecord"]
+    assert min((tmp_path / name).stat().st_size for name in ("out/a.tfrecord", "b.tfrecord")) > 0
+    rules = jobs[0].rules
+    assert (rules.max_seq_length, rules.max_predictions_per_seq, rules.dupe_factor) == (32, 3, 2)
+    assert (jobs[0].random_seed, jobs[0].do_lower_case) == (1984, False)  # their values
+
+
+@pytest.mark.parametrize("arguments,lower", [([], False), (["--do-lower-case"], True)])
+def test_case_is_kept_unless_they_say_otherwise(call, jobs, arguments, lower):
+    call("--output-file", "a.tfrecord", "--sequence-length", "32", *arguments)
+    assert jobs[0].do_lower_case is lower and jobs[0].rules.dupe_factor == 6
+
+
+def test_our_spelling_has_our_values(call, jobs):
+    call("--output_dir=records", "--max_seq_length=32")
+    assert (jobs[0].rules.dupe_factor, jobs[0].random_seed) == (10, 12345)
+    assert jobs[0].do_lower_case is None
+
+
+def test_files_that_are_there_are_not_replaced_unasked(call, tmp_path):
+    (tmp_path / "a.tfrecord").write_text("kept")
+    with pytest.raises(ConfigError, match="--output_file=a.tfrecord exists"):
+        call("--output-file", "a.tfrecord", *THEIRS)
+    assert (tmp_path / "a.tfrecord").read_text() == "kept"
+    call("--output-file", "a.tfrecord", "--overwrite", *THEIRS)
+    assert (tmp_path / "a.tfrecord").stat().st_size > 100
+
+
+@pytest.mark.parametrize("arguments", [[], ["--output-file=a", "--output_dir=b"]])
+def test_one_place_to_write_to(call, arguments):
+    with pytest.raises(ConfigError, match="Give one of --output_dir=DIR and --output_file=FILES"):
+        call(*arguments)
+
+
+def test_the_number_of_files_is_that_of_their_names(call):
+    with pytest.raises(ConfigError, match="num_shards=3 excludes --output_file"):
+        call("--output-file=a", "--num_shards=3")
