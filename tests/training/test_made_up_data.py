@@ -110,8 +110,15 @@ def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monk
     assert not os.path.exists(config.model_dir) and list(tmp_path.iterdir()) == []
 
 
+def test_only_compiling_looks_at_files_that_are_there(make_config, record_files):
+    files = record_files()
+    assert make_config(**SMALL, compile_only=True, input_files=files).input_files == files
+    elsewhere = make_config(**SMALL, compile_only=True, input_files="/not/there/*")
+    assert elsewhere.generated_data and elsewhere.input_files is None
+
+
 def test_only_compiling_does_not_need_a_folder(make):
-    config = make("glue", glue_task="rte", compile_only=True, vocab_file=None, model_dir="")
+    config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
     assert "updates" in compilation.run(config, TASKS["glue"])
 
 
