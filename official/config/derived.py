@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from official.config import by_step
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
+_SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
@@ -34,6 +36,8 @@ def with_steps(
 
 
 def _warmup_steps(config: Config) -> float:
+    if config.lr_schedule == "custom":  # says of all steps what their rate is
+        return 0.0
     if config.warmup_proportion is not None:
         return config.warmup_proportion * schedule_steps(config)
     return (
@@ -46,6 +50,11 @@ def _warmup_steps(config: Config) -> float:
 def pack_depth(config: Config) -> int:
     """Returns the most sequences of a row that is packed here."""
     return config.max_sequences_per_pack or _PACK_DEPTH
+
+
+def synthetic_sequences_per_pack(config: Config) -> float:
+    """Returns how many random sequences a packed row holds on average."""
+    return min(config.average_sequences_per_pack or _SYNTHETIC_PER_PACK, float(pack_depth(config)))
 
 
 def schedule_steps(config: Config) -> int:
@@ -72,6 +81,8 @@ def compiles_first(config: Config) -> bool:
 
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
+    if config.loss_scale_by_step is not None:
+        return by_step.at(loss_scale_steps(config), 0)
     if config.loss_scale in (None, "dynamic"):
         return 2.0**15 if config.dtype == "fp16" or config.loss_scale else None
     return float(config.loss_scale)
@@ -79,11 +90,24 @@ def initial_loss_scale(config: Config) -> float | None:
 
 def dynamic_loss_scale(config: Config) -> bool:
     """Tells whether the loss scale follows the gradients."""
+    if config.loss_scale_by_step is not None:
+        return False
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
 
 
+def loss_scale_steps(config: Config) -> dict[int, float]:
+    """Returns {step: loss scale from that step on}; empty where --loss_scale_by_step is unset."""
+    text = config.loss_scale_by_step
+    return {} if text is None else by_step.read(text, "loss_scale_by_step")
+
+
 def encoder_options(config: Config) -> dict[str, bool]:
-    """Returns how the encoder is built: `fused` and `shared` of `official.modeling`. A step that is compiled
-    as a whole has no functions to share."""
+    """Returns how the encoder is built: `fused`, `shared` and `by_sequence` of `official.modeling`. A step
+    that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
+    of whole rows."""
     whole_step = config.enable_xla or BACKENDS[config.distribution_strategy].whole_step
-    return {"fused": config.fused_ops, "shared": not whole_step}
+    return {
+        "fused": config.fused_ops,
+        "shared": not whole_step,
+        "by_sequence": config.fused_ops and not whole_step,
+    }

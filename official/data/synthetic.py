@@ -32,6 +32,12 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
         "masked_lm_weights": np.ones((count, predictions)),
         "next_sentence_labels": generator.integers(0, 2, (count, 1)),
     }
+    if "position_ids" in schema:  # predicted tokens stand first
+        is_masked = np.zeros((count, length), bool)
+        np.put_along_axis(is_masked, values["masked_lm_positions"], True, axis=1)
+        others = np.argsort(is_masked, axis=1, kind="stable")[:, : length - predictions]
+        values["position_ids"] = np.concatenate([values["masked_lm_positions"], others], axis=1)
+        values["segment_ids"] = np.take_along_axis(values["segment_ids"], values["position_ids"], axis=1)
     typed = {name: values[name].astype(feature.dtype.as_numpy_dtype) for name, feature in schema.items()}
     typed["example_weights"] = np.ones(count, np.float32)
     return endless(typed, batch_size)

@@ -13,10 +13,12 @@ from official.modeling.stages import Stage
 class BertPretrainer(tf.keras.Model):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
 
-    def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
+    def __init__(
+        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+    ):
         super().__init__(name="bert_pretrainer")
         self._config = config
-        self.encoder = BertEncoder(config, fused, shared)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence)
         self.masked_lm = heads.MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
@@ -35,7 +37,8 @@ class BertPretrainer(tf.keras.Model):
 
         Args:
           features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}, and
-            what else `BertEncoder.stages` reads; more are ignored.
+            what else `BertEncoder.stages` reads; more are ignored. Without `masked_lm_positions`, see
+            `heads.predicted_first`.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
@@ -49,7 +52,7 @@ class BertPretrainer(tf.keras.Model):
         head, table_VD = self.masked_lm, self.encoder.word_embeddings
 
         def run(weights, carried, features, seed):
-            positions_BP = features["masked_lm_positions"]
+            positions_BP = heads.predicted_first(features) or features["masked_lm_positions"]
             logits_BPV = heads.masked_lm(weights, carried["sequence"], positions_BP, self._config)
             return {"masked_lm_logits": logits_BPV}
 

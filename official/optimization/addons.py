@@ -40,6 +40,9 @@ class Addons:
         # What apply_gradients calls.
         self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access
 
+    def scalars(self) -> dict:
+        return {}
+
     def update(self, gradients, variables, factor) -> None:
         self._optimizer.apply_gradients(
             zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False

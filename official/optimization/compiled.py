@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official.optimization.moments import Moments
 
-_compiled = tf.function(jit_compile=True, autograph=False)
+jitted = tf.function(jit_compile=True, autograph=False)
 # Traced and optimised once for all layers that are alike.
 _shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})
 _LAYER = re.compile(r".*/layer_\d+/")
@@ -43,7 +43,10 @@ class CompiledOptimizer(Moments):
         the graph."""
         step, rate = tf.cast(self.iterations + 1, tf.float32), self._learning_rate(self.iterations)
         beta_1, beta_2 = tf.constant(self._constants.beta_1), tf.constant(self._constants.beta_2)
-        beta_1_power, beta_2_power = tf.pow(beta_1, step), tf.pow(beta_2, step)
+        if self._corrects:
+            beta_1_power, beta_2_power = tf.pow(beta_1, step), tf.pow(beta_2, step)
+        else:
+            beta_1_power = beta_2_power = tf.constant(0.0)
         return {
             "factor": factor,
             "decayed": self._decayed_state(rate, beta_1_power, beta_2_power),
@@ -67,9 +70,13 @@ class CompiledOptimizer(Moments):
                         (weight, m, v), gradient, step["factor"], step["decayed"], self._constants
                     )
                 else:
-                    tf.raw_ops.ResourceApplyAdam(
-                        var=weight, m=m, v=v, grad=gradient * step["factor"], **step["excluded"]
-                    )
+                    self._update_excluded((weight, m, v), gradient, step)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        """Updates a weight that does not decay; `step` is what `_shared_by_updates` returns."""
+        weight, m, v = handles
+        gradient = gradient * step["factor"]
+        tf.raw_ops.ResourceApplyAdam(var=weight, m=m, v=v, grad=gradient, **step["excluded"])
 
     @staticmethod
     def _update_decayed(handles, grad, factor, state, constants):
@@ -86,29 +93,29 @@ class CompiledOptimizer(Moments):
         raise NotImplementedError
 
 
-@_compiled
+@jitted
 def _update_adamw(handles, grad, factor, state, constants):
     step_size, kept = state
-    weight, m, v = _read(handles, grad.shape)
-    new_m, new_v = _moments(m, v, grad * factor, constants)
-    _write(handles, (weight * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon), new_m, new_v))
+    weight, m, v = read(handles, grad.shape)
+    new_m, new_v = moments(m, v, grad * factor, constants)
+    write(handles, (weight * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon), new_m, new_v))
 
 
 def _update_lamb(handles, grad, factor, state, constants):
     rate, *corrections = state
     update = _lamb_direction(handles, grad, factor, corrections, constants)
-    weight, *_ = _read(handles[:1], grad.shape)
+    weight, *_ = read(handles[:1], grad.shape)
     weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weight)), tf.sqrt(2 * tf.nn.l2_loss(update))
     ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
     tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=rate * ratio, delta=update)
 
 
-@_compiled
+@jitted
 def _lamb_direction(handles, grad, factor, corrections, constants):
     """Updates the moments and returns u; `corrections` are what they are multiplied by."""
-    weight, m, v = _read(handles, grad.shape)
-    new_m, new_v = _moments(m, v, grad * factor, constants)
-    _write(handles[1:], (new_m, new_v))
+    weight, m, v = read(handles, grad.shape)
+    new_m, new_v = moments(m, v, grad * factor, constants)
+    write(handles[1:], (new_m, new_v))
     m_correction, v_correction = corrections
     return (
         new_m * m_correction / (tf.sqrt(new_v * v_correction) + constants.epsilon)
@@ -116,19 +123,22 @@ def _lamb_direction(handles, grad, factor, corrections, constants):
     )
 
 
-def _read(handles, shape):
+def read(handles, shape):
+    """Returns the values, float32, of variables of a shape, by their handles."""
     return [
         tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32), shape)
         for handle in handles
     ]
 
 
-def _write(handles, values):
+def write(handles, values):
+    """Writes values to variables, by their handles."""
     for handle, value in zip(handles, values):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
-def _moments(m, v, grad, constants):
+def moments(m, v, grad, constants):
+    """Returns the moments after a gradient, float32."""
     return m + (1 - constants.beta_1) * (grad - m), v + (1 - constants.beta_2) * (grad * grad - v)
 
 

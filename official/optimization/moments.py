@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -19,29 +19,21 @@ class Constants(NamedTuple):
     epsilon: float
 
 
-class Moments:
-    """Step counter, moments `m` and `v` of every variable, and which variables decay.
+class Slots:
+    """Step counter, and what is kept of every variable.
 
     Attributes:
       iterations: int64 variable, counts the updates.
+      SLOTS: {slot: its type, None for that of the variable}.
     """
 
-    def __init__(
-        self,
-        learning_rate: Callable,
-        weight_decay: float,
-        beta_1: float,
-        beta_2: float,
-        epsilon: float,
-        excluded: Iterable[str],
-    ):
-        """Makes the optimizer, in the strategy's scope.
+    SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None, "v": None}
+
+    def __init__(self, learning_rate: Callable):
+        """Makes the step counter, in the strategy's scope.
 
         Args:
           learning_rate: schedule, float32 of the step.
-          weight_decay: of the weights that `excluded` does not name.
-          beta_1, beta_2, epsilon: of Adam.
-          excluded: regular expressions; variables whose name one of them is found in are not decayed.
         """
         self.iterations = tf.Variable(
             0,
@@ -51,23 +43,56 @@ class Moments:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
         self._learning_rate = learning_rate
-        self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
-        self._excluded = re.compile("|".join(excluded))
         self._moments: dict[str, dict[str, tf.Variable]] = {}
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the moments of variables, no two of one name, in the strategy's scope."""
+        """Creates the slots of variables, no two of one name, in the strategy's scope."""
         for variable in variables:
-            zeros = functools.partial(tf.zeros, shape=variable.shape, dtype=variable.dtype)
+            zeros = functools.partial(tf.zeros, shape=variable.shape)
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
                 # For each name of its own TensorFlow would prepare an operation of its own, a millisecond
                 # that BERT-base would take 400 times.
                 self._moments[variable.name] = {
-                    slot: tf.Variable(zeros, trainable=False, name=slot) for slot in ("m", "v")
+                    slot: tf.Variable(
+                        functools.partial(zeros, dtype=dtype or variable.dtype), trainable=False, name=slot
+                    )
+                    for slot, dtype in self.SLOTS.items()
                 }
 
     def get_slot(self, variable: tf.Variable, slot: str) -> tf.Variable:
         return self._moments[variable.name][slot]
+
+    def scalars(self) -> dict[str, tf.Variable]:
+        """Returns {checkpoint name: variable} of what is kept beside the step counter and the slots."""
+        return {}
+
+
+class Moments(Slots):
+    """Moments `m` and `v` of every variable, and which variables decay."""
+
+    def __init__(
+        self,
+        learning_rate: Callable,
+        weight_decay: float,
+        beta_1: float,
+        beta_2: float,
+        epsilon: float,
+        excluded: Iterable[str],
+        bias_correction: bool = True,
+    ):
+        """Makes the optimizer, in the strategy's scope.
+
+        Args:
+          learning_rate: schedule, float32 of the step.
+          weight_decay: of the weights that `excluded` does not name.
+          beta_1, beta_2, epsilon: of Adam.
+          excluded: regular expressions; variables whose name one of them is found in are not decayed.
+          bias_correction: divides the moments by 1 - beta^step, which they are too small by.
+        """
+        super().__init__(learning_rate)
+        self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
+        self._excluded = re.compile("|".join(excluded))
+        self._corrects = bias_correction
 
     def decays(self, variable: tf.Variable) -> bool:
         return self._excluded.search(variable.name) is None

@@ -18,19 +18,28 @@ class PlainOptimizer(Moments):
         replica, all with the same gradients."""
         _, beta_1, beta_2, _ = self._constants
         step = tf.cast(self.iterations + 1, tf.float32)
-        corrections = 1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)
+        corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
         rate = self._learning_rate(self.iterations)
         for gradient, variable in zip(gradients, variables):
             m, v = self._moments[variable.name].values()
             gradient = gradient * factor
-            new_m = beta_1 * m + (1 - beta_1) * gradient
+            new_m = beta_1 * self._loaded(m) + (1 - beta_1) * gradient
             new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
-            weight = tf.convert_to_tensor(variable)
-            change = self._change(weight, (new_m, new_v), corrections, rate, self.decays(variable))
-            _write(variable, weight - change)
-            _write(m, new_m)
-            _write(v, new_v)
+            weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
+            moments = self._loaded(stored_m), new_v
+            change = self._change(weight, moments, corrections, rate, self.decays(variable))
+            write(variable, weight - change)
+            write(m, stored_m)
+            write(v, new_v)
         self.iterations.assign_add(1)
+
+    def _stored(self, m):
+        """Returns a first moment, float32, as it is kept."""
+        return m
+
+    def _loaded(self, m):
+        """Returns a first moment that is kept as float32."""
+        return m
 
     def _change(self, weight, moments, corrections, rate, decays: bool):
         """Returns what a weight decreases by.
@@ -74,6 +83,6 @@ class Lamb(PlainOptimizer):
         return rate * ratio * direction
 
 
-def _write(variable, value) -> None:
+def write(variable, value) -> None:
     """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -176,7 +176,8 @@ def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micr
     """Returns accumulated gradients with what is left to divide them by: the scale, where no clipping of
     micro batches has done it, and the number of micro batches, where their mean is wanted."""
     left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
-    return Gradients(tensors, left * (num_micro_batches if config.loss_normalization == "local" else 1.0))
+    averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
+    return Gradients(tensors, left * (num_micro_batches if averages else 1.0))
 
 
 def reduce_across_replicas(
@@ -191,11 +192,24 @@ def reduce_across_replicas(
 
 
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
-    """Returns (the factor that unscales the gradients and, with --clip_scope=global, clips them; the norm of
-    the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
-    norm = tf.linalg.global_norm(gradients.tensors) / gradients.divisor
-    factor = gradients_lib.clip_factor(norm, config.clip_norm) if config.clip_scope == "global" else 1.0
+    """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
+    of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
+    norm, largest = tf.linalg.global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
+    factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
+
+
+def largest_norm(config: Config) -> float | None:
+    """Returns the global norm that a step's gradient is clipped to, None for no clipping; called by a
+    replica.
+
+    Source: Graphcore's TF1 BERT: use_nvlamb clips to 1, use_mpclip to the number of replicas.
+    """
+    if config.lamb_variant == "nvlamb":
+        return 1.0
+    if config.lamb_variant == "mpclip":
+        return float(tf.distribute.get_replica_context().num_replicas_in_sync)
+    return config.clip_norm if config.clip_scope == "global" else None
 
 
 def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import Config, schedule_steps
+from official.config import by_step as by_step_lib
+from official.optimization import decays
 
-_DECAY_POINTS = 50  # of a decay that is no straight line
+_CURVE_POINTS = 50  # of what is no straight line
+
+Schedule = Callable[[Any], tf.Tensor]  # step -> learning rate, float32
 
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -66,6 +72,31 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
+class Warmup(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """A warm-up in front of another schedule: peak * (max(t - start, 0) / W) ** power for t < start + W.
+
+    Source: Graphcore's TF1 BERT, whose lr_power has a power of the warm-up and one of the decay.
+
+    Args:
+      after: schedule from step start + W on.
+      peak: learning rate that the warm-up leads to.
+      steps: W, above 0, may be fractional.
+      start: first step of the warm-up; the rate is 0 before it.
+      power: of the warm-up.
+    """
+
+    def __init__(self, after: Callable, peak: float, steps: float, start: int, power: float):
+        self.after, self.peak, self.steps, self.start, self.power = after, peak, steps, start, power
+
+    def __call__(self, step):
+        """Returns the learning rate, float32, of the update that is made at `step` (0-based)."""
+        done = tf.maximum(tf.cast(step, tf.float32) - self.start, 0.0) / self.steps
+        return tf.where(done < 1.0, self.peak * tf.pow(done, self.power), self.after(step))
+
+    def get_config(self):
+        return dict(vars(self))
+
+
 class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
     """A schedule times a constant: decoupled weight decay follows the learning rate."""
 
@@ -79,8 +110,18 @@ class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-def from_config(config: Config) -> WarmupPolynomialDecay:
+def from_config(config: Config) -> Schedule:
     """Returns the schedule that the configuration describes."""
+    polynomial = config.lr_schedule == "polynomial"
+    steps = config.warmup_steps if polynomial else decays.whole_warmup_steps(config)
+    schedule = _polynomial(config) if polynomial else decays.from_config(config)
+    if not steps or polynomial and config.warmup_power == 1:  # which has its warm-up
+        return schedule
+    start, power = config.start_warmup_step, config.warmup_power
+    return Warmup(schedule, config.learning_rate, steps, start, power)
+
+
+def _polynomial(config: Config) -> Schedule:
     return WarmupPolynomialDecay(
         config.learning_rate,
         schedule_steps(config),
@@ -95,12 +136,29 @@ def from_config(config: Config) -> WarmupPolynomialDecay:
 def corners(config: Config) -> dict[int, float]:
     """Returns {step: learning rate of the update made there} from the first to the last step of the schedule.
 
-    Straight lines from one to the next draw the schedule: exactly where it decays linearly, else through
-      _DECAY_POINTS points.
+    Straight lines from one to the next draw the schedule: exactly where it is made of such lines, else
+      through _CURVE_POINTS points.
     """
     schedule, last = from_config(config), max(schedule_steps(config) - 1, 0)
+    return {step: float(schedule(step)) for step in sorted(_corner_steps(config, last)) if 0 <= step <= last}
+
+
+def _corner_steps(config: Config, last: int) -> set[int]:
+    if config.lr_schedule_by_step:
+        changes = by_step_lib.read(config.lr_schedule_by_step, "lr_schedule_by_step")
+        return {0, last, *changes, *(step - 1 for step in changes)}
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     steps = {0, config.start_warmup_step, decay - 1, decay, last}
-    if config.poly_power != 1:
-        steps |= {decay + round((last - decay) * part / _DECAY_POINTS) for part in range(_DECAY_POINTS)}
-    return {step: float(schedule(step)) for step in sorted(steps) if 0 <= step <= last}
+    if config.lr_schedule == "up_down":
+        steps.add(decay + 1)  # the line starts a step below the peak
+    if config.warmup_power != 1:
+        steps |= _between(config.start_warmup_step, decay)
+    curved = config.lr_schedule in ("cosine", "natural_exponential")
+    if curved or config.lr_schedule == "polynomial" and config.poly_power != 1:
+        steps |= _between(decay, last)
+    return steps
+
+
+def _between(first: int, last: int) -> set[int]:
+    """Returns the steps of the points of a curve."""
+    return {first + round((last - first) * part / _CURVE_POINTS) for part in range(_CURVE_POINTS)}

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config, dynamic_loss_scale, initial_loss_scale
+from official.config import Config, dynamic_loss_scale, initial_loss_scale, loss_scale_steps
 from official.optimization import optimizers, schedules
+from official.optimization.decays import ByStep
 from official.optimization.loss_scale import LossScale
 
 
@@ -19,7 +20,7 @@ class TrainState:
 
     model: tf.keras.Model
     optimizer: optimizers.Optimizer
-    schedule: schedules.WarmupPolynomialDecay
+    schedule: schedules.Schedule
     loss_scale: LossScale | None
     samples: tf.Variable
     optimizer_type: str
@@ -42,6 +43,7 @@ class TrainState:
             self.optimizer, self.optimizer_type, self.model.trainable_variables
         )
         state |= {"global_step": self.optimizer.iterations, "samples": self.samples}
+        state |= self.optimizer.scalars()
         if self.loss_scale:
             state |= {
                 "loss_scale/scale": self.loss_scale.scale,
@@ -60,7 +62,9 @@ def make_state(
         optimizer = optimizers.build_optimizer(config, schedule)
         optimizer.create_slots(model.trainable_variables)
         initial = initial_loss_scale(config)
-        loss_scale = LossScale(initial, dynamic_loss_scale(config)) if initial else None
+        steps = loss_scale_steps(config)
+        by_step = ByStep(steps) if steps else None
+        loss_scale = LossScale(initial, dynamic_loss_scale(config), by_step) if initial else None
         samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
     return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, by_step
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
@@ -43,9 +43,9 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
 
     Returns:
       Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
-      packed; what is counted in sequences says so. `bytes` are of one replica, and
-      their sum is the most that lives at once: parameters, gradients and slots exactly, activations from the
-      graph (see `graph_cost`). Activations are all else at that moment: what the backward pass or the update
+      packed; what is counted in sequences says so. `bytes` are of one replica, and their sum is the most that
+      lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
+      Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
       --plan_tflops.
 
@@ -60,7 +60,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
     batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
     task = make_task(_with_packed_rows(config))
-    batches = batches.with_rows_of(task.sequences_per_row)
+    if task.sequences_per_row is not None:
+        batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
     with _precision(config):
         cost = graph_cost.step_cost(config, task, batches)
     plan = {
@@ -160,4 +161,6 @@ def learning_rates(config: Config) -> dict[str, float]:
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
+    if config.lr_schedule_by_step:
+        corners |= set(by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}

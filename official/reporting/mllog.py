@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from official import config as config_lib
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, by_step
 from official.io.writing import LineFile, read_lines, set_aside
 from official.reporting.mllog_events import end_after, kept_lines, open_block, parse, read_events
 from official.reporting.observer import End, Evaluation, Observer, Start
@@ -28,6 +28,8 @@ __all__ = ["FILE_NAME", "MLPerfLog", "log_path", "read_events", "run_settings"]
 
 FILE_NAME = "mllog.txt"
 _WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
+# By what name MLPerf's keys know an optimizer; those without one have no keys of their own.
+_KEY_NAMES = {"lamb": "lamb", "adamw": "adamw", "mpadamw": "adamw", "adam": "adam"}
 
 
 def log_path(config: Config) -> str:
@@ -49,7 +51,7 @@ def run_settings(
       sequences_per_step: of all replicas; of packed rows, on average.
       num_accumulation_steps: micro batches of a step of a replica.
     """
-    steps, name = config_lib.schedule_steps(config), config.optimizer_type
+    steps = config_lib.schedule_steps(config)
     warmup = (
         int(config.warmup_steps) if config.warmup_steps == int(config.warmup_steps) else config.warmup_steps
     )
@@ -65,15 +67,11 @@ def run_settings(
         *_packed_rows(config, sequences_per_step),
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config.max_predictions_per_seq),
-        ("opt_name", name),
+        ("opt_name", config.optimizer_type),
         ("opt_base_learning_rate", config.learning_rate),
         ("opt_end_learning_rate", config.end_learning_rate),
-        ("opt_epsilon", config.epsilon),
-        (f"opt_{name}_epsilon", config.epsilon),
-        (f"opt_{name}_beta_1", config.beta_1),
-        (f"opt_{name}_beta_2", config.beta_2),
-        (_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate),
-        (f"opt_{name}_learning_rate_decay_poly_power", config.poly_power),
+        *_optimizer_settings(config),
+        *_schedule_settings(config),
         ("opt_learning_rate_training_steps", steps),
         ("opt_learning_rate_warmup_steps", warmup),
         ("num_warmup_steps", warmup),
@@ -83,6 +81,35 @@ def run_settings(
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
         ("train_samples", sequences_per_step * steps),
     ]
+
+
+def _optimizer_settings(config: Config) -> list[tuple[str, object]]:
+    """Returns the numbers of the optimizer that MLPerf has keys for."""
+    name = _KEY_NAMES.get(config.optimizer_type)
+    if name is None:
+        return []
+    settings: list[tuple[str, object]] = [
+        ("opt_epsilon", config.epsilon),
+        (f"opt_{name}_epsilon", config.epsilon),
+        (f"opt_{name}_beta_1", config.beta_1),
+        (f"opt_{name}_beta_2", config.beta_2),
+    ]
+    if name in _WEIGHT_DECAY_KEYS:
+        settings.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
+    return settings
+
+
+def _schedule_settings(config: Config) -> list[tuple[str, object]]:
+    """Returns the shape of the schedule: the power of a polynomial, or the name of another, and where it
+    changes by step."""
+    name = _KEY_NAMES.get(config.optimizer_type)
+    if config.lr_schedule == "polynomial":
+        return [(f"opt_{name}_learning_rate_decay_poly_power", config.poly_power)] if name else []
+    settings: list[tuple[str, object]] = [("opt_learning_rate_decay_schedule", config.lr_schedule)]
+    if config.lr_schedule_by_step:
+        changes = [step for step in by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step") if step]
+        settings.append(("opt_learning_rate_decay_boundary_steps", changes))
+    return settings
 
 
 def _packed_rows(config: Config, sequences_per_step: int) -> list[tuple[str, object]]:

@@ -12,6 +12,7 @@ from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
 from official.data.generated import files as generated
+from official.data.pretraining import inspection
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
@@ -24,7 +25,6 @@ from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
-_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,8 @@ class PretrainingTask:
 
     def _split(self, files: list[str], flag: str) -> _Split:
         config = self._config
+        if config.static_mask:
+            return self._static_split(files, flag)
         if config.pack_on_the_fly:
             return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
         sizes = record_files.row_sizes(files)
@@ -112,6 +114,17 @@ class PretrainingTask:
         vocab_size = config.model.vocab_size
         return _Split(files, schema_lib.packed_schema(config.max_seq_length, slots, depth, vocab_size), None)
 
+    def _static_split(self, files: list[str], flag: str) -> _Split:
+        """Returns files whose rows are read as they stand, predicted tokens first."""
+        config, found = self._config, record_files.detect_format(files)
+        if files and found not in record_formats.AS_STATIC:
+            raise ConfigError(
+                f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
+                f" {files[0]}. Write them with --remask, or drop --static_mask."
+            )
+        sizes = (config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
+        return _Split(files, schema_lib.static_schema(*sizes), None)
+
     def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
         for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
             if files and self._config[name]:
@@ -126,7 +139,7 @@ class PretrainingTask:
         if not (self._config.do_train and schema_lib.is_packed(split.row_schema)):
             return None
         if told or not split.files:
-            return told or min(_SYNTHETIC_PER_ROW, split.row_schema["cls_positions"].length)
+            return told or config_lib.synthetic_sequences_per_pack(self._config)
         return record_batches.sequences_per_row(split.files, split.schema, split.packer)
 
     def build_model(self) -> BertPretrainer:
@@ -168,20 +181,21 @@ class PretrainingTask:
         config, schema = self._config, self._train.row_schema
         if not schema_lib.is_packed(schema):
             return synthetic.synthetic_dataset(schema, config.model.vocab_size, batch_size, config.seed)
-        average = config.average_sequences_per_pack or _SYNTHETIC_PER_ROW
+        average = config_lib.synthetic_sequences_per_pack(config)
         rows = synthetic.packed_rows(schema, config.model.vocab_size, average, config.seed)
         if self._train.packer:
             rows["streams"] = np.zeros(len(rows["input_ids"]), np.int32)
         return synthetic.endless(rows, batch_size)
 
     def explain_read_error(self) -> str | None:
-        splits = {
-            tuple(split.files): split.files for split in (self._train, self._eval) if split.files
-        }  # each may have a format of its own
-        return next(
-            filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
-            None,
-        )
+        # Each split may have a format of its own.
+        splits = {tuple(split.files): split for split in (self._train, self._eval) if split.files}
+        return next(filter(None, map(self._explain_of, splits.values())), None)
+
+    def _explain_of(self, split: _Split) -> str | None:
+        found = record_files.find_bad_record(split.files, self._schema)
+        # Packing needs more of a record than reading it does.
+        return found or (inspection.find_fault(split.files) if split.packer else None)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {

@@ -135,7 +135,7 @@ def _scaled_step(
             state.optimizer.iterations.assign_add(1)
 
         tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
-        loss_scale.update(finite)
+        loss_scale.update(finite, state.optimizer.iterations)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 
     return step

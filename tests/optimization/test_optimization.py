@@ -175,21 +175,21 @@ def test_the_two_shapes_at_the_end_of_the_warmup():
 
 def test_dynamic_loss_scale():
     scale = LossScale(8.0, dynamic=True)
-    scale.update(tf.constant(False))
+    scale.update(tf.constant(False), 1)
     assert scale.scale.numpy() == 4.0
     for _ in range(3):
-        scale.update(tf.constant(False))
+        scale.update(tf.constant(False), 1)
     assert scale.scale.numpy() == 1.0  # not below 1
     scale.good_steps.assign(GROWTH_STEPS - 2)
-    scale.update(tf.constant(True))
+    scale.update(tf.constant(True), 1)
     assert (scale.scale.numpy(), scale.good_steps.numpy()) == (1.0, GROWTH_STEPS - 1)
-    scale.update(tf.constant(True))
+    scale.update(tf.constant(True), 1)
     assert (scale.scale.numpy(), scale.good_steps.numpy()) == (2.0, 0)
 
 
 def test_fixed_loss_scale_stays():
     scale = LossScale(128.0, dynamic=False)
-    scale.update(tf.constant(False))
+    scale.update(tf.constant(False), 1)
     assert scale.scale.numpy() == 128.0
 
 

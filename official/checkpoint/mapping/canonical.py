@@ -46,7 +46,8 @@ CLASSIFIER_HEAD = ("output_weights", "output_bias")  # [C, H], [C]
 ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
-SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v")  # of a weight NAME: NAME/adam_m, in the shape of the weight
+# Of a weight NAME: NAME/adam_m, in the shape of the weight.
+SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
 # Ends the pattern of a name that may be a slot of it.
 SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
@@ -63,6 +64,11 @@ HEAD_GROUPS = (
     (SQUAD_HEAD, SQUAD_HEAD),
     (CLASSIFIER_HEAD, CLASSIFIER_HEAD),
 )
+
+# What a model may be without, in all of its layers: patterns of the names of what goes together.
+QKV_BIAS = r"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias"
+PROJECTION_BIAS = r"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias"
+MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias)"  # GroupBERT of one group
 
 # GroupBERT. Google has no names for it; these are Graphcore's. Kernels [in, out]; dwconv/weight [kernel size,
 # group size, H].
@@ -108,7 +114,8 @@ GROUPBERT_LAYER = tuple(
         "feed_forward_2/output/mixer/dense/bias",
     )
 )
-GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, "LayerNorm/gamma", "LayerNorm/beta", *POOLER)  # its encoder
+FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
+GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 
 @dataclasses.dataclass(frozen=True)

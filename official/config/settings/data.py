@@ -38,6 +38,12 @@ class Data:
     max_predictions_per_seq: int = setting(
         20, "Masked tokens of a sequence, at most.", minimum=1, tasks=PRETRAIN
     )
+    static_mask: bool = setting(
+        False,
+        "Records written with --remask are trained on as they stand, predicted tokens first: the masked-LM "
+        "head cuts them off and gathers nothing.",
+        tasks=PRETRAIN,
+    )
     num_eval_samples: int = setting(10000, "Evaluate the first N records.", minimum=1, tasks=PRETRAIN)
 
 

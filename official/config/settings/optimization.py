@@ -11,10 +11,50 @@ from official.config.setting import Section, setting
 class Optimization:
     """How weights are updated."""
 
-    optimizer_type: str = setting("adamw", "Optimizer.", choices=("adamw", "lamb"))
+    optimizer_type: str = setting(
+        "adamw",
+        "Optimizer. mpadamw: adamw with its first moment in float16. docs/optimization.md has the formulas.",
+        choices=("adamw", "lamb", "adam", "mpadamw", "sgd", "momentum"),
+    )
+    lamb_variant: str = setting(
+        "lamb",
+        "With --optimizer_type=lamb, how the step's gradient is clipped. lamb: as --clip_scope says. "
+        "nvlamb: to a global norm of 1. mpclip: to a global norm of the number of replicas.",
+        choices=("lamb", "nvlamb", "mpclip"),
+    )
+    lamb_bias_correction: bool = setting(
+        True, "LAMB corrects its moments for having started at 0. false: as LAMB_NO_BIAS of PopART."
+    )
+    adam_bias_correction: bool = setting(
+        True,
+        "adam, adamw and mpadamw correct their moments for having started at 0. false: as Google's BERT.",
+    )
+    momentum: float = setting(
+        0.984375,
+        "With --optimizer_type=momentum: share of the last update that is kept.",
+        minimum=0,
+        maximum=1,
+    )
     learning_rate: float = setting(5e-05, "Peak learning rate.", minimum=0)
     end_learning_rate: float = setting(0.0, "Learning rate at the end of the decay.", minimum=0)
+    lr_schedule: str = setting(
+        "polynomial",
+        "Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the last. "
+        "custom: --lr_schedule_by_step, without a warm-up. docs/optimization.md has the formulas.",
+        choices=("polynomial", "cosine", "natural_exponential", "up_down", "custom"),
+    )
+    lr_schedule_by_step: str | None = setting(
+        None,
+        'Learning rates of --lr_schedule=custom, each from its step on: {"0": 1e-4, "1000": 1e-5}.',
+    )
     poly_power: float = setting(1.0, "Power of the polynomial decay.", minimum=0)
+    warmup_power: float = setting(1.0, "Power of the warm-up: rate * (step / steps) ^ power.", minimum=0)
+    decay_steps: int | None = setting(
+        None, "With --lr_schedule=natural_exponential: steps from one decay to the next.", minimum=1
+    )
+    decay_rate: float | None = setting(
+        None, "With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.", minimum=0
+    )
     warmup_steps: float = setting(
         None,
         "Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps for "
@@ -33,7 +73,7 @@ class Optimization:
         "v0.7 reference). warmup_end: it goes on from the peak.",
         choices=("step_0", "warmup_end"),
     )
-    weight_decay_rate: float = setting(
+    weight_decay_rate: float | None = setting(
         0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0
     )
     beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)
@@ -58,7 +98,17 @@ class Optimization:
         "With --loss_normalization=local: divide each replica's loss by the number of replicas, so that "
         "the all-reduced gradient is a mean and not a sum.",
     )
+    gradient_reduction: str = setting(
+        "mean",
+        "With --loss_normalization=local: whether the gradients of a replica's micro batches are averaged or "
+        "added up.",
+        choices=("mean", "sum"),
+    )
     loss_scale: str | None = setting(None, "dynamic or a number. Unset: dynamic for fp16, none otherwise.")
+    loss_scale_by_step: str | None = setting(
+        None,
+        'Loss scales, each from its step on, in place of --loss_scale: {"0": 128, "1000": 512}.',
+    )
 
 
 SECTION = Section("Optimization", Optimization, evaluation=False)

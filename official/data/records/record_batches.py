@@ -138,6 +138,8 @@ def _row_parser(
 def _reader(files: list[str], schema: dict[str, Feature]) -> str:
     """Returns the format to read files by, whose rows are those of the schema."""
     record_format = record_files.detect_format(files)
+    if schema_lib.is_static(schema):
+        return record_formats.AS_STATIC[record_format]
     return record_formats.AS_ROWS[record_format] if schema_lib.is_packed(schema) else record_format
 
 

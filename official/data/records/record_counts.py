@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -81,9 +81,11 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     if missing:
         size = sum(versions[number][0] for number in missing)
         logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
-        records = framing.opener(paths, record_format)
-        num_bytes = framing.bytes_of(paths, record_format)
-        count_file = functools.partial(_count_file, record_format, records, num_bytes)
+        count_file = functools.partial(_count_file, record_format=record_format)
+        if framing.has_none(record_format):
+            count_file = functools.partial(
+                _count_unframed, record_format, framing.bytes_of(paths, record_format)
+            )
         with ThreadPoolExecutor(_READERS) as readers:
             for number, counts in zip(
                 missing, readers.map(count_file, [paths[number] for number in missing])
@@ -162,16 +164,26 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
 # Counting
 
 
-def _count_file(
-    record_format: str, records: Callable[[str], tf.data.Dataset], num_bytes: int | None, path: str
-) -> RowCounts:
-    if num_bytes:
-        framing.count_records(path, num_bytes)
+def _count_file(path: str, record_format: str) -> RowCounts:
     if record_formats.rows_per_record(record_format) == 1:
-        return RowCounts([(1, framing.count_records(path, num_bytes) if num_bytes else count_records(path))])
+        return RowCounts([(1, count_records(path))])
+    return _count_rows(path, tf.data.TFRecordDataset(path), record_format)
+
+
+def _count_unframed(record_format: str, num_bytes: int | None, path: str) -> RowCounts:
+    if num_bytes is None:
+        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+    records = framing.count_records(path, num_bytes)
+    if record_formats.rows_per_record(record_format) == 1:
+        return RowCounts([(1, records)])
+    return _count_rows(path, tf.data.FixedLengthRecordDataset(path, num_bytes), record_format)
+
+
+def _count_rows(path: str, records: tf.data.Dataset, record_format: str) -> RowCounts:
     try:
-        batches = records(path).batch(_PARSED_RECORDS)
-        batches = batches.map(lambda batch: record_formats.count_rows(batch, record_format))
+        batches = records.batch(_PARSED_RECORDS).map(
+            lambda batch: record_formats.count_rows(batch, record_format)
+        )
         rows = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
         return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
     except tf.errors.OpError as error:

@@ -18,7 +18,16 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, habana, packed, packed_whole, plain, popart, remask
+from official.data.records.formats import (
+    compact,
+    habana,
+    packed,
+    packed_whole,
+    plain,
+    popart,
+    remask,
+    remask_static,
+)
 from official.data.records.schema import Feature, read_example
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
@@ -35,7 +44,13 @@ FORMATS: dict[str, Any] = {
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
 _ROWS: dict[str, Any] = {"packed": packed_whole, "habana": habana.ROWS, **popart.ROWS}
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
-_READERS = {**FORMATS, **{AS_ROWS[name]: reader for name, reader in _ROWS.items()}}
+# By what name rows whose predicted tokens stand first are read as they stand.
+AS_STATIC = {"remask": "remask_static"}
+_READERS = {
+    **FORMATS,
+    **{AS_ROWS[name]: reader for name, reader in _ROWS.items()},
+    AS_STATIC["remask"]: remask_static,
+}
 
 
 def lower_case_of(path: str) -> bool | None:

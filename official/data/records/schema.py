@@ -46,6 +46,20 @@ def pretraining_schema(
     }
 
 
+def static_schema(
+    max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None
+) -> dict[str, Feature]:
+    """Returns the features of a row whose predicted tokens stand first, P = max_predictions_per_seq, and the
+    others, from [CLS] on, behind them.
+
+    There is no `masked_lm_positions`, by which models know such rows. `position_ids` are those in the text;
+    `input_mask` is 0 for slots that hold no token, wherever they are.
+    """
+    plain = pretraining_schema(max_seq_length, max_predictions_per_seq, vocab_size)
+    del plain["masked_lm_positions"]
+    return {**plain, "position_ids": Feature(max_seq_length, tf.int32, max_seq_length)}
+
+
 def packed_schema(
     max_seq_length: int, slots: int, depth: int, vocab_size: int | None = None
 ) -> dict[str, Feature]:
@@ -71,6 +85,11 @@ def packed_schema(
         "next_sentence_labels": Feature(depth, tf.int32, 2),
         "example_weights": Feature(depth, tf.float32),
     }
+
+
+def is_static(schema: dict[str, Feature]) -> bool:
+    """Tells whether the predicted tokens of a schema's rows stand first, see `static_schema`."""
+    return "masked_lm_positions" not in schema
 
 
 def is_packed(schema: dict[str, Feature]) -> bool:

@@ -80,7 +80,7 @@ def _slots(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     )[:, :length]
 
 
-def _schema(schema: dict[str, Feature]) -> dict[str, Feature]:
+def features(schema: dict[str, Feature]) -> dict[str, Feature]:
     """Returns the features of this format that have a fixed length, for those of the plain one."""
     ids, masks = schema["input_ids"], schema["masked_lm_ids"]
     return {
@@ -96,12 +96,20 @@ def _schema(schema: dict[str, Feature]) -> dict[str, Feature]:
     }
 
 
+def used_slots(found: dict[str, tf.Tensor], length: int, most: int) -> tf.Tensor:
+    """Returns whether each slot of parsed records holds a token, bool [B, S], of S = `length` slots, the
+    first `most` of them for predicted tokens."""
+    slot_S = tf.range(length)
+    is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= most)
+    return is_filled_BS & (slot_S < found["seq_padding_index"])
+
+
 def parse_rows(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
     """Puts the tokens back into their places."""
     length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
-    found = parse_examples(serialized_B, _schema(schema))
+    found = parse_examples(serialized_B, features(schema))
     slot_S, count_B1 = tf.range(length), found["mask_padding_index"]
-    is_used_BS = ((slot_S < count_B1) | (slot_S >= most)) & (slot_S < found["seq_padding_index"])
+    is_used_BS = used_slots(found, length, most)
     tokens_B1 = found["seq_padding_index"] - most + count_B1
     place_BS = tf.where(
         is_used_BS, found["input_position"], length
@@ -125,4 +133,4 @@ def parse_rows(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str,
 
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
-    return describe_example(record, _schema(schema))
+    return describe_example(record, features(schema))

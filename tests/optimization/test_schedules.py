@@ -1,0 +1,169 @@
+"""Schedules of the learning rate and of the loss scale by step against NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.optimization import decays, schedules
+from official.optimization.loss_scale import LossScale
+
+PEAK, FLOOR, TOTAL = 0.006, 1e-7, 200
+BY_STEP = '{"100": 3e-4, "0": 1e-3, "7": 2e-3}'
+
+
+def warmed_up(step, warmup, power):
+    return PEAK * (step / warmup) ** power if step < warmup else None
+
+
+def numpy_polynomial(step, warmup, warmup_power, power):
+    done = (step - warmup) / (TOTAL - warmup)
+    return (PEAK - FLOOR) * (1 - done) ** power + FLOOR
+
+
+def numpy_cosine(step, warmup):
+    return max(0.5 * PEAK * (1 + np.cos(np.pi * (step - warmup) / (TOTAL - warmup))), FLOOR)
+
+
+def numpy_natural_exponential(step, warmup, decay_rate=0.5, decay_steps=30):
+    return max(PEAK * np.exp(-decay_rate * ((step - warmup) // decay_steps)), FLOOR)
+
+
+def numpy_up_down(step, warmup):
+    return PEAK if step == warmup else max(PEAK * (TOTAL - step - 1) / (TOTAL - warmup), FLOOR)
+
+
+DECAYS = {
+    "cosine": (numpy_cosine, {}),
+    "natural_exponential": (numpy_natural_exponential, dict(decay_rate=0.5, decay_steps=30)),
+    "up_down": (numpy_up_down, {}),
+}
+
+
+def config_of(make_config, **settings):
+    defaults = dict(learning_rate=PEAK, end_learning_rate=FLOOR, num_steps_per_epoch=TOTAL)
+    return make_config(**{**defaults, **settings})
+
+
+@pytest.mark.parametrize("warmup", [0, 40])
+@pytest.mark.parametrize("power", [1.0, 0.5])
+@pytest.mark.parametrize("name", DECAYS)
+def test_decay_after_the_warmup(make_config, name, power, warmup):
+    decay, settings = DECAYS[name]
+    config = config_of(make_config, lr_schedule=name, warmup_steps=warmup, warmup_power=power, **settings)
+    schedule = schedules.from_config(config)
+    for step in range(TOTAL):
+        expected = warmed_up(step, warmup, power) if step < warmup else decay(step, warmup)
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=2e-5, atol=1e-9, err_msg=str(step))
+
+
+@pytest.mark.parametrize("power,warmup_power", [(1.0, 0.5), (2.0, 2.0)])
+def test_polynomial_with_a_power_of_the_warmup(make_config, power, warmup_power):
+    config = config_of(
+        make_config, decay_from="warmup_end", warmup_steps=40, warmup_power=warmup_power, poly_power=power
+    )
+    schedule = schedules.from_config(config)
+    for step in range(TOTAL):
+        expected = (
+            warmed_up(step, 40, warmup_power)
+            if step < 40
+            else numpy_polynomial(step, 40, warmup_power, power)
+        )
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5, err_msg=str(step))
+
+
+def test_the_default_is_the_polynomial_with_its_own_warmup(make_config):
+    assert type(schedules.from_config(make_config(warmup_steps=5))) is schedules.WarmupPolynomialDecay
+
+
+def test_a_share_of_the_steps_is_cut_to_whole_ones(make_config):
+    """Graphcore's: int(total * share)."""
+    config = config_of(make_config, lr_schedule="up_down", warmup_steps=None, warmup_proportion=0.129)
+    schedule = schedules.from_config(config)
+    assert config.warmup_steps == pytest.approx(25.8)
+    assert float(schedule(24)) == pytest.approx(PEAK * 24 / 25)
+    assert float(schedule(25)) == pytest.approx(PEAK)
+    assert float(schedule(26)) == pytest.approx(PEAK * 173 / 175)
+
+
+def test_a_warmup_that_starts_later(make_config):
+    config = config_of(make_config, lr_schedule="cosine", warmup_steps=10, start_warmup_step=5)
+    schedule = schedules.from_config(config)
+    rates = [float(schedule(step)) for step in (0, 5, 10, 15)]
+    assert rates == pytest.approx([0, 0, PEAK / 2, PEAK])
+
+
+def custom(make_config, **settings):
+    rest = dict(learning_rate=None, warmup_steps=None, lr_schedule="custom", num_steps_per_epoch=TOTAL)
+    return make_config(**{**rest, "lr_schedule_by_step": BY_STEP, **settings})
+
+
+def test_rates_by_step(make_config):
+    schedule = schedules.from_config(custom(make_config))
+    found = {step: float(schedule(step)) for step in (0, 6, 7, 99, 100, 199)}
+    expected = {0: 1e-3, 6: 1e-3, 7: 2e-3, 99: 2e-3, 100: 3e-4, 199: 3e-4}
+    assert found == {step: pytest.approx(rate) for step, rate in expected.items()}
+    assert schedules.corners(custom(make_config)) == found
+    inside = tf.function(lambda step: schedule(step))(tf.constant(99, tf.int64))
+    assert inside.dtype == tf.float32 and float(inside) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("name", DECAYS)
+def test_corners_draw_the_schedule(make_config, name):
+    config = config_of(make_config, lr_schedule=name, warmup_steps=40, warmup_power=0.5, **DECAYS[name][1])
+    corners, schedule = schedules.corners(config), schedules.from_config(config)
+    assert {0, 39, 40, 199} <= set(corners) and len(corners) < 110
+    if name == "up_down":
+        between = np.interp(np.arange(40, TOTAL), list(corners), list(corners.values()))
+        rates = [float(schedule(step)) for step in range(40, TOTAL)]
+        np.testing.assert_allclose(between, rates, rtol=1e-5, atol=2 * FLOOR)
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (dict(lr_schedule="custom"), "lr_schedule=custom needs --lr_schedule_by_step"),
+        (dict(lr_schedule_by_step=BY_STEP), "is not read by lr_schedule=polynomial, but by custom"),
+        (dict(lr_schedule="natural_exponential", decay_rate=0.1), "needs --decay_steps"),
+        (dict(lr_schedule="natural_exponential", decay_steps=10), "needs --decay_rate"),
+        (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
+        (dict(lr_schedule="cosine", poly_power=2.0), "poly_power=2.0 is not read by lr_schedule=cosine"),
+        (dict(warmup_power=0.0, warmup_steps=5), "warmup_power=0 is no warm-up"),
+        (dict(loss_scale="8", loss_scale_by_step='{"0": 1}'), "both set the loss scale"),
+        (dict(loss_scale_by_step='{"0": 0}'), "has a loss scale of 0"),
+        (dict(loss_scale_by_step='{"1": 8}'), "must say the value of step 0"),
+        (dict(loss_scale_by_step='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
+        (dict(loss_scale_by_step='{"0": 8, "00": 1}'), "has a step twice"),
+        (dict(loss_scale_by_step="{}"), "must say the value of step 0"),
+    ],
+)
+def test_contradictions_are_refused(make_config, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(**{"learning_rate": None, **settings})
+
+
+@pytest.mark.parametrize(
+    "text", ["8", "[1]", '{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"]
+)
+def test_what_is_no_table_of_steps_is_refused(make_config, text):
+    with pytest.raises(ConfigError, match="loss_scale_by_step=.*expected JSON of step and value"):
+        make_config(loss_scale_by_step=text)
+
+
+@pytest.mark.parametrize("name", ["warmup_steps", "learning_rate", "start_warmup_step"])
+def test_rates_by_step_stand_alone(make_config, name):
+    with pytest.raises(ConfigError, match=f"{name}="):
+        custom(make_config, **{name: 3})
+
+
+def test_the_loss_scale_by_step_is_that_of_the_step_that_comes(make_config):
+    config = make_config(loss_scale_by_step='{"0": 128, "3": 512}')
+    values = config_lib.loss_scale_steps(config)
+    assert config_lib.initial_loss_scale(config) == 128 and not config_lib.dynamic_loss_scale(config)
+    scale = LossScale(values[0], False, decays.ByStep(values))
+    found = []
+    for step in range(5):
+        found.append(float(scale.scale.numpy()))
+        scale.update(tf.constant(True), tf.constant(step + 1, tf.int64))
+    assert found == [128, 128, 128, 512, 512]
