@@ -100,6 +100,15 @@ def test_the_wait_for_the_host_is_a_share(make_config, record_files):
     assert all(0 <= line["host_wait_share"] <= 1 for line in lines_of(config))
 
 
+def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
+    lines = []
+    for style in ("plain", "graphcore"):
+        config = make_config(**SMALL, log_style=style, model_dir=str(tmp_path / style))
+        run(config)
+        lines.append([{**line, "sequences_per_sec": 0, "host_wait_share": 0} for line in lines_of(config)])
+    assert lines[0] == lines[1] and len(lines[0]) == 2
+
+
 def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
