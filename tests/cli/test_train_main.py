@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import official
-from official.cli import train
+from official.cli import train as train_command
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT
 
@@ -184,5 +184,5 @@ def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path, dtype, cpu_flags, a
     ],
 )
 def test_graphcores_style_says_which_configuration_is_used(arguments, style, expected, make_config, capsys):
-    train._say_config(arguments, make_config(log_style=style))
+    train_command._say_config(arguments, make_config(log_style=style))
     assert capsys.readouterr().err == expected
