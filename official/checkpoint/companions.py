@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 
 from official.checkpoint import hf_config
-from official.checkpoint.mapping import table
+from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Options
 from official.checkpoint.registry import Checkpoint
@@ -21,6 +22,8 @@ _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension tha
     "vocab_size": ("bert/embeddings/word_embeddings", 0),
     "hidden_size": ("bert/embeddings/word_embeddings", 1),
     "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
+    "groupbert_conv_kernel_size": ("bert/encoder/layer_0/convolution/dwconv/weight", 0),
+    "groupbert_conv_group_size": ("bert/encoder/layer_0/convolution/dwconv/weight", 1),
     "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
     "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0),
 }
@@ -128,7 +131,37 @@ def notes_of_result(options: Options, written: list[str]) -> list[str]:
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give."""
     sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
-    return {**sizes, "num_hidden_layers": table.layers_of(tensors)}
+    sizes["num_hidden_layers"] = table.layers_of(tensors)
+    return {**sizes, **_groups_of(tensors), **_absent_parts(tensors)}
+
+
+def _groups_of(tensors: Tensors) -> dict:
+    """Returns the keys that say GroupBERT's blocks; none of BERT's."""
+    inner = tensors.get("bert/encoder/layer_0/feed_forward_1/intermediate/dense/bias")
+    output = tensors.get("bert/encoder/layer_0/feed_forward_1/output/dense/kernel")
+    if inner is None or output is None:
+        return {}
+    return {
+        "block_type": "groupbert",
+        "intermediate_size": inner.shape[0],
+        "groupbert_ffn_output_groups": inner.shape[0] // output.shape[0],
+    }
+
+
+def _absent_parts(tensors: Tensors) -> dict:
+    """Returns the keys that say what a model is without: biases in the attention, the masked-LM head's
+    transform."""
+    absent = {
+        "use_qkv_bias": canonical.QKV_BIAS,
+        "use_attention_projection_bias": canonical.PROJECTION_BIAS,
+    }
+    if canonical.OUTPUT_BIAS in tensors:
+        absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
+    return {
+        key: False
+        for key, pattern in absent.items()
+        if not any(re.fullmatch(pattern, name) for name in tensors)
+    }
 
 
 def check_source(location: str, tensors: Tensors) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from official.checkpoint import companions, registry, vocabulary_rows
 from official.checkpoint.format import Format
-from official.checkpoint.mapping import canonical
+from official.checkpoint.mapping import biases, canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
@@ -48,6 +48,8 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     options = companions.with_companions(given, checkpoint)
     read = checkpoint.to_canonical(options)
     companions.check_source(checkpoint.location, read.tensors)
+    if not target.may_lack_biases:
+        biases.add_zero_biases(read)
     dropped = dict(read.dropped)
     kept = _without_slots(read.tensors, options, dropped)
     registry.check_finite(kept, checkpoint)

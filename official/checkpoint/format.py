@@ -57,6 +57,8 @@ class Format:
       name_in_reports: where reports and listings keep an older name; empty: `name`.
       signature: regular expression of a tensor's name that tells the format from others in the same
         container; None: the container alone tells it.
+      foreign: regular expression of a tensor's name that the format never has, where another with the same
+        signature does; None: there is none.
       precedence: of two formats that fit a path, the one with the higher number is taken.
       encoder_names: regular expression, found in names that must belong to an encoder.
       partners: {format: what the names of actions call it}, of a format that is converted only to and from
@@ -66,6 +68,7 @@ class Format:
       usual_activation: of its models, where no configuration says it.
       keeps_float32: whether a tensor of this name is float32 at any precision.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
+      may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
       brings_companions: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
     """
@@ -78,6 +81,7 @@ class Format:
     aliases: tuple[str, ...] = ()
     name_in_reports: str = ""
     signature: str | None = None
+    foreign: str | None = None
     precedence: int = 5
     encoder_names: str = ENCODER_NAMES
     partners: Mapping[str, str] | None = None
@@ -87,6 +91,7 @@ class Format:
     usual_activation: str = BertConfig.hidden_act
     keeps_float32: Callable[[str], bool] = lambda name: False
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
+    may_lack_biases: bool = False
     brings_companions: bool = False
     writer: Callable[[Tensors, str, Options, Progress], None] | None = None
 
@@ -105,6 +110,9 @@ class Format:
 
     def fits(self, names: Iterable[str]) -> bool:
         """Returns whether names of tensors in its container are of this format."""
+        names = list(names)
+        if self.foreign is not None and any(re.fullmatch(self.foreign, name) for name in names):
+            return False
         return self.signature is None or any(re.fullmatch(self.signature, name) for name in names)
 
     def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:

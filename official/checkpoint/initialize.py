@@ -76,6 +76,7 @@ def _assign(
     assumed = check_model(model, checkpoint) if model else None
     mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
+    found = _without_zero_biases(found, variables)
     strange = {
         name: checkpoint.tensors[name].shape
         for name in mapped.unmatched
@@ -131,10 +132,10 @@ def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: 
 def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
     raises for all else that does not fit."""
-    encoder = {name: shape for name, shape in wanted.items() if name.startswith(ENCODER_SCOPE)}
+    encoder = {name: shape for name, shape in wanted.items() if _is_of_encoder(name)}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
     problems = wholeness.compare_names(
-        encoder, {name: shape for name, shape in found.items() if name.startswith(ENCODER_SCOPE)} | unexpected
+        encoder, {name: shape for name, shape in found.items() if _is_of_encoder(name)} | unexpected
     )
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
     same_classes = all(
@@ -152,6 +153,21 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
             problems,
         )
     return set(heads) - set(shared)
+
+
+def _without_zero_biases(found: Tensors, variables: dict[str, tf.Variable]) -> Tensors:
+    """Leaves out biases of zeros that the model does not have: without them it computes the same."""
+    absent = [
+        name
+        for name in found
+        if name not in variables and re.fullmatch(f"{canonical.QKV_BIAS}|{canonical.PROJECTION_BIAS}", name)
+    ]
+    zeros = {name for name in absent if not found[name].read().any()}
+    return {name: tensor for name, tensor in found.items() if name not in zeros}
+
+
+def _is_of_encoder(name: str) -> bool:
+    return name.startswith(ENCODER_SCOPE) or name in canonical.FINAL_NORM
 
 
 def _is_state(name: str) -> bool:

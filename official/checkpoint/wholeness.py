@@ -1,5 +1,7 @@
 """What a checkpoint of BERT must have, by canonical names: a whole encoder, whole heads, fitting shapes."""
 
+import re
+
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.tensors import Tensors
 
@@ -61,6 +63,9 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
         if any(member in shapes for member in some)
         for name in group
     ]
+    for pattern in (canonical.QKV_BIAS, canonical.PROJECTION_BIAS, canonical.MIXER):
+        if not any(re.fullmatch(pattern, name) for name in shapes):
+            names = [name for name in names if not re.fullmatch(pattern, name)]
     sizes = _sizes(shapes)
     expected = {}
     for name in names:

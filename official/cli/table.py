@@ -54,6 +54,7 @@ _ROWS = (
     Command("compare", "official.cli.compare", "compare runs: settings, results, curves, MLPerf score"),
     Command("record", "official.cli.record", "keep the numbers and the picture of a finished run"),
     Command("benchmark step", "official.cli.benchmark.step", "the training step, beside bare products"),
+    Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
     Command("benchmark packing", "official.cli.benchmark.packing", "packed rows beside one sequence a row"),
     Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),

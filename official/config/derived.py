@@ -7,6 +7,7 @@ from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
+_SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
@@ -51,6 +52,11 @@ def pack_depth(config: Config) -> int:
     return config.max_sequences_per_pack or _PACK_DEPTH
 
 
+def synthetic_sequences_per_pack(config: Config) -> float:
+    """Returns how many random sequences a packed row holds on average."""
+    return min(config.average_sequences_per_pack or _SYNTHETIC_PER_PACK, float(pack_depth(config)))
+
+
 def schedule_steps(config: Config) -> int:
     """Returns the steps over which the learning rate decays."""
     return config.num_steps_per_epoch * config.num_train_epochs
@@ -65,6 +71,12 @@ def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
     loops = round(train_steps(config) / 10 / config.steps_per_loop)
     return config.checkpoint_every_steps or config.steps_per_loop * max(1, loops)
+
+
+def compiles_first(config: Config) -> bool:
+    """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
+    of their log has a throughput of steps alone."""
+    return config.device_warmup or config.log_style == "graphcore"
 
 
 def initial_loss_scale(config: Config) -> float | None:
@@ -90,7 +102,12 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
 
 
 def encoder_options(config: Config) -> dict[str, bool]:
-    """Returns how the encoder is built: `fused` and `shared` of `official.modeling`. A step that is compiled
-    as a whole has no functions to share."""
+    """Returns how the encoder is built: `fused`, `shared` and `by_sequence` of `official.modeling`. A step
+    that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
+    of whole rows."""
     whole_step = config.enable_xla or BACKENDS[config.distribution_strategy].whole_step
-    return {"fused": config.fused_ops, "shared": not whole_step}
+    return {
+        "fused": config.fused_ops,
+        "shared": not whole_step,
+        "by_sequence": config.fused_ops and not whole_step,
+    }

@@ -27,6 +27,13 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     block_type: str = "bert"  # of block_types()
+    # Graphcore's keys. What is off has no variables.
+    use_qkv_bias: bool = True
+    use_attention_projection_bias: bool = True
+    use_cls_layer: bool = True  # the transform of the masked-LM head
+    groupbert_ffn_output_groups: int = 4
+    groupbert_conv_kernel_size: int = 7
+    groupbert_conv_group_size: int = 16
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
@@ -38,6 +45,9 @@ LARGEST = {
     "intermediate_size": 2**18,
     "max_position_embeddings": 2**20,
     "type_vocab_size": 2**10,
+    "groupbert_ffn_output_groups": 2**16,
+    "groupbert_conv_kernel_size": 2**10,
+    "groupbert_conv_group_size": 2**16,
 }
 _MOST_PARAMETERS = 10**11
 
@@ -144,6 +154,7 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
             " are allowed."
         )
     _check_names(model, source)
+    _check_groups(model, source)
     return model
 
 
@@ -163,12 +174,58 @@ def _check_names(model: BertConfig, source: str) -> None:
             )
 
 
+def _check_groups(model: BertConfig, source: str) -> None:
+    """Raises ConfigError where the groups of GroupBERT do not divide its sizes."""
+    if model.block_type != "groupbert":
+        return
+    for key, sizes in (
+        ("groupbert_ffn_output_groups", ("hidden_size", "intermediate_size")),
+        ("groupbert_conv_group_size", ("hidden_size",)),
+    ):
+        for size in sizes:
+            if getattr(model, size) % getattr(model, key):
+                raise ConfigError(
+                    f"{source}: {size}={getattr(model, size)} is not divisible by"
+                    f" {key}={getattr(model, key)}."
+                )
+    if model.groupbert_conv_kernel_size % 2 == 0:
+        raise ConfigError(
+            f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
+            " of tokens: a token and as many neighbours on either side."
+        )
+
+
 def parameters(model: BertConfig) -> int:
-    """Returns the number of weights of an encoder with BERT's blocks: embeddings, blocks and pooler."""
-    hidden, inner = model.hidden_size, model.intermediate_size
+    """Returns the number of weights of an encoder: embeddings, blocks and pooler."""
+    hidden, is_grouped = model.hidden_size, model.block_type == "groupbert"
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
-    block = 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden
-    return embeddings + model.num_hidden_layers * block + hidden * (hidden + 1)
+    block = _attention_parameters(model) + (_groupbert_parameters if is_grouped else _bert_parameters)(model)
+    ends = hidden * (hidden + 1) + 2 * hidden * is_grouped  # pooler; LayerNorm after the last block
+    return embeddings + model.num_hidden_layers * block + ends
+
+
+def _attention_parameters(model: BertConfig) -> int:
+    """Returns the weights of one attention: query, key, value, projection and LayerNorm."""
+    biases = 3 * model.use_qkv_bias + model.use_attention_projection_bias
+    return model.hidden_size * (4 * model.hidden_size + biases + 2)
+
+
+def _bert_parameters(model: BertConfig) -> int:
+    """Returns the weights of a block of BERT without its attention."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    return 2 * hidden * inner + inner + hidden + 2 * hidden
+
+
+def _groupbert_parameters(model: BertConfig) -> int:
+    """Returns the weights of a block of GroupBERT without its attention: convolution and two feed-forward
+    layers."""
+    hidden, inner, groups = model.hidden_size, model.intermediate_size, model.groupbert_ffn_output_groups
+    dense = hidden * (hidden + 1)
+    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size
+    convolution = 3 * dense + taps * hidden + 4 * hidden
+    mixer = dense if groups > 1 else 0
+    feed_forward = hidden * inner + inner + inner // groups * hidden + hidden + mixer + 2 * hidden
+    return convolution + 2 * feed_forward
 
 
 def checked_sizes(values: dict, source: str) -> dict:
@@ -228,7 +285,9 @@ def _warn_of_key(key: str, source: str) -> None:
 def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
     kind: Any = _BERT_FIELDS[key].type
-    if kind is str:
+    if kind is bool:
+        valid = isinstance(value, bool)
+    elif kind is str:
         valid = isinstance(value, str)
     elif kind is int:
         valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -237,7 +296,7 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
-        allowed = "a string" if kind is str else "a positive integer" if kind is int else numbers
+        allowed = {bool: "true or false", str: "a string", int: "a positive integer"}.get(kind, numbers)
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")

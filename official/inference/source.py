@@ -132,8 +132,6 @@ def find(
         companions.check_source(checkpoint.location, tensors)
     except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
-    if any("/convolution/" in name for name in tensors):
-        raise ConfigError(f"{name} is GroupBERT, whose model is not there yet. Give a checkpoint of BERT.")
     vocab_file = _vocabulary_file(options.vocab_file, settings, checkpoint.location)
     if do_lower_case is None:
         said = str(companions.config_beside(checkpoint.location))

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import layers
+from official.modeling import layers, sequence_rows
+from official.modeling.dropout import split_seed
 from official.modeling.operations import Operations
+from official.modeling.sequence_rows import Places
 from official.modeling.shapes import sizes
 
 MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token does not see
+
+
+def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Tensor | Places:
+    """Returns which tokens of a batch see each other, as `self_attention` reads it.
+
+    Args:
+      features: of a batch, as for `scores`.
+      heads: number of heads.
+      by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
+        `sequence_ids` of rows of `sequence_rows.SHORTEST_ROW` tokens or more. The number of sequences of a
+        length is then a size that no compiled step can have.
+
+    Returns:
+      Their places, or `scores`.
+    """
+    ids_BL = features.get("sequence_ids")
+    if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= sequence_rows.SHORTEST_ROW:
+        return sequence_rows.find_places(ids_BL, heads)
+    return scores(features)
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -41,7 +62,7 @@ def sequence_scores(sequence_ids_BL: tf.Tensor) -> tf.Tensor:
 def self_attention(
     qkv: layers.Affine,
     x_BLD: tf.Tensor,
-    scores_B1LM: tf.Tensor,
+    seen: tf.Tensor | Places,
     heads: int,
     rate: float,
     seed: tf.Tensor | None,
@@ -54,7 +75,8 @@ def self_attention(
     Args:
       qkv: kernels of query, key and value side by side, [D, 3 x D], and their biases [3 x D].
       x_BLD: in the compute dtype.
-      scores_B1LM: float32 [B, 1, L or 1, M], see `scores`.
+      seen: which tokens see each other: float32 [B, 1, L or 1, M], see `scores`, or the places of sequences,
+        see `seen`. With places, padding gets zeros, and other weights than with scores are dropped.
       heads: number of heads, which divides D.
       rate, seed: of the dropout of attention weights, as in `dropout.dropout`.
       ops: set of operations.
@@ -62,9 +84,42 @@ def self_attention(
     Returns:
       The heads' outputs side by side, [B, L, D] in the compute dtype.
     """
-    _, length, hidden = sizes(x_BLD)
-    products_BL3HK = tf.reshape(layers.dense(x_BLD, qkv), [-1, length, 3, heads, hidden // heads])
+    return attend(layers.dense(x_BLD, qkv), seen, heads, rate, seed, ops)
+
+
+def attend(
+    products_BLE: tf.Tensor,
+    seen: tf.Tensor | Places,
+    heads: int,
+    rate: float,
+    seed: tf.Tensor | None,
+    ops: Operations,
+) -> tf.Tensor:
+    """Returns what `self_attention` does of query, key and value side by side, [B, L, 3 x D]."""
+    function = _by_sequence if isinstance(seen, Places) else _by_row
+    return function(products_BLE, seen, heads, rate, seed, ops)
+
+
+def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
+    """Returns the heads' outputs where every token of a row is multiplied with every other."""
+    _, length, columns = sizes(products_BLE)
+    products_BL3HK = tf.reshape(products_BLE, [-1, length, 3, heads, columns // (3 * heads)])
     # unstack, not products[i]: the gradient of three slices is three padded tensors and their sum.
     query, key, value = tf.unstack(tf.transpose(products_BL3HK, [2, 0, 3, 1, 4]), num=3)
     heads_BHLK = ops.attend(query, key, value, scores_B1LM, rate, seed)
-    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, hidden])
+    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, columns // 3])
+
+
+def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:
+    """Returns the same where every sequence is a row of its own."""
+    _, length, columns = sizes(products_BLE)
+    size = columns // (3 * heads)
+    parts = sequence_rows.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
+    outputs = []
+    for part, is_token_NW, part_seed in zip(parts, places.is_token_NW, split_seed(seed, len(parts))):
+        width = is_token_NW.shape[1]
+        query, key, value = tf.unstack(tf.reshape(part, [3, -1, heads, width, size]), num=3)
+        output_NHWK = ops.attend(query, key, value, padding_scores(is_token_NW), rate, part_seed)
+        outputs.append(tf.reshape(output_NHWK, [-1, size]))
+    together = sequence_rows.put_together(outputs, places.heads)
+    return tf.reshape(together, [-1, length, columns // 3])

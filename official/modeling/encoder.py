@@ -16,12 +16,14 @@ from official.modeling.stages import Stage
 class BertEncoder(tf.keras.layers.Layer):
     """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
 
-    What its stages carry: `sequence` [B, L, D] in the compute dtype, `scores` float32 [B, 1, L or 1, L] (see
-    `attention.scores`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S sequences
-    a row begin (see `heads.pool`).
+    What its stages carry: `sequence` [B, L, D] in the compute dtype, `seen` (which tokens see each other,
+    see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S
+    sequences a row begin (see `heads.pool`).
     """
 
-    def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
+    def __init__(
+        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+    ):
         """Makes the encoder.
 
         Args:
@@ -30,9 +32,12 @@ class BertEncoder(tf.keras.layers.Layer):
           shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
             optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
             that the backward pass takes from the forward pass must be constants there.
+          by_sequence: leaves out attention scores between the sequences of a row on CPUs, see
+            `attention.seen`. Not for functions with jit_compile either.
         """
         super().__init__(name="bert")
         self._config = config
+        self._by_sequence = by_sequence and _on_cpus()
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
             self.embeddings = embeddings.Embeddings(config)
@@ -41,7 +46,11 @@ class BertEncoder(tf.keras.layers.Layer):
             self.pooler = layers.Dense(
                 "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
             )
-        self._run_block = _block_function(kind, config, operations.choose(fused), shared)
+        # Graphcore's name has no scope.
+        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+        self._kind = kind
+        self._ops = operations.choose(fused)
+        self._run_block = _block_function(kind, config, self._ops, shared)
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -49,15 +58,18 @@ class BertEncoder(tf.keras.layers.Layer):
         return self.embeddings.word_embeddings
 
     def stages(self) -> list[Stage]:
-        """Returns the stages `embeddings`, `layer_0`, ... and `pooler`.
+        """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` where the blocks are prenorm, and
+        `pooler`.
 
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
-        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), self._pooler_stage()]
+        final = [] if self.final_norm is None else [self._norm_stage(self.final_norm)]
+        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), *final, self._pooler_stage()]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*split_seed(dropout_seed, 1 + len(self.blocks)), None]
+        without = [None] if self.final_norm is None else [None, None]
+        return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
         """Encodes a batch of one sequence a row.
@@ -78,18 +90,29 @@ class BertEncoder(tf.keras.layers.Layer):
     def _embeddings_stage(self) -> Stage:
         def run(weights, carried, features, seed):
             x_BLD = embeddings.run(weights, features, seed, self._config)
-            return {"sequence": tf.cast(x_BLD, self.compute_dtype), "scores": attention.scores(features)}
+            return {"sequence": tf.cast(x_BLD, self.compute_dtype), "seen": self._seen(features)}
 
         layer = self.embeddings
-        return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "scores"))
+        return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
+
+    def _seen(self, features):
+        return attention.seen(features, self._config.num_attention_heads, self._by_sequence)
 
     def _block_stage(self, block: Any) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
-            context = blocks.Context(carried["scores"], ids_BL)
+            slots = blocks.find_slots(self._kind, features, self._config)
+            context = blocks.Context(carried["seen"], ids_BL, slots)
             return {"sequence": self._run_block(weights, carried["sequence"], context, seed)}
 
-        return Stage(block.name, block.variables, block.tensors, run, ("sequence", "scores"), ("sequence",))
+        return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
+
+    def _norm_stage(self, norm: layers.LayerNorm) -> Stage:
+        def run(weights, carried, features, seed):
+            x_BLD, epsilon = carried["sequence"], self._config.layer_norm_eps
+            return {"sequence": self._ops.norm(x_BLD, weights, epsilon, swish=False)}
+
+        return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
 
     def _pooler_stage(self) -> Stage:
         def run(weights, carried, features, seed):
@@ -108,3 +131,11 @@ def _block_function(
         return kind.run(weights, x_BLD, context, seed, config, ops)
 
     return layers.shared_function(run_block) if shared else run_block
+
+
+def _on_cpus() -> bool:
+    """Tells whether the strategy that a model is made for, if there is one, computes on CPUs."""
+    if not tf.distribute.has_strategy():
+        return True
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    return all("cpu" in device.lower() for device in devices)

@@ -19,9 +19,11 @@ class SpanModel(tf.keras.Model):
     run_squad.py.
     """
 
-    def __init__(self, config: BertConfig, fused: bool = False, shared: bool = False):
+    def __init__(
+        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+    ):
         super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, fused, shared)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = heads.LinearHead("squad", config, outputs=2)
@@ -61,11 +63,18 @@ class SequenceModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, fused: bool = False, shared: bool = False):
+    def __init__(
+        self,
+        config: BertConfig,
+        outputs: int,
+        fused: bool = False,
+        shared: bool = False,
+        by_sequence: bool = False,
+    ):
         """Makes a model of `outputs` classes, or of one score."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, fused, shared)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence)
         self.head = heads.LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:

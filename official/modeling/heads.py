@@ -17,14 +17,14 @@ class MaskedLMWeights(NamedTuple):
     """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
 
     Attributes:
-      dense: [D, D], in the compute dtype.
+      dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
       norm: float32.
       table: the word embeddings [V, D], in the compute dtype.
       output_bias: float32 [V].
     """
 
-    dense: layers.Affine
-    norm: layers.Norm
+    dense: layers.Affine | None
+    norm: layers.Norm | None
     table: tf.Tensor
     output_bias: tf.Tensor
 
@@ -42,11 +42,12 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
     def __init__(self, config: BertConfig):
         super().__init__(name="predictions")
         with tf.name_scope("cls/predictions"):
-            with tf.name_scope("transform"):
-                self.dense = layers.Dense(
-                    "dense", config.hidden_size, config.hidden_size, config.initializer_range
-                )
-                self.layer_norm = layers.LayerNorm(config.hidden_size)
+            self.dense = self.layer_norm = None
+            if config.use_cls_layer:
+                with tf.name_scope("transform"):
+                    hidden = config.hidden_size
+                    self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
+                    self.layer_norm = layers.LayerNorm(hidden)
             # Not cast with the kernels: it is added to float32 logits.
             self.output_bias = self.add_weight(
                 name="output_bias",
@@ -57,8 +58,8 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 
     def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
         return MaskedLMWeights(
-            self.dense.tensors(),
-            self.layer_norm.tensors(),
+            None if self.dense is None else self.dense.tensors(),
+            None if self.layer_norm is None else self.layer_norm.tensors(),
             layers.read(word_embeddings_VD, self.compute_dtype),
             tf.convert_to_tensor(self.output_bias),
         )
@@ -122,12 +123,13 @@ def masked_lm(
       Logits float32 [B, P, V].
     """
     if isinstance(positions_BP, int):
-        masked_BPD = sequence_BLD[:, :positions_BP]
+        x_BPD = sequence_BLD[:, :positions_BP]
     else:
-        masked_BPD = layers.gather_positions(sequence_BLD, positions_BP)
-    x_BPD = layers.dense(masked_BPD, weights.dense)
-    x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
-    x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+        x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
+    if weights.dense is not None and weights.norm is not None:
+        x_BPD = layers.dense(x_BPD, weights.dense)
+        x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
+        x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
     batch, predictions, hidden = sizes(x_BPD)
     x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
     # The product is in the compute dtype; bias, log-softmax and loss are float32.

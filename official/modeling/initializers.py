@@ -27,6 +27,16 @@ def normal_initializer(stddev: float) -> Callable:
     return draw
 
 
+def glorot_initializer(shape: tuple[int, ...], dtype=tf.float32, **_) -> tf.Tensor:
+    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as Keras reads them from the shape
+    [..., in, out]. Source: Glorot and Bengio 2010."""
+    taps = math.prod(shape[:-2])
+    limit = math.sqrt(6 / (taps * (shape[-2] + shape[-1])))
+    seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+    words = random_words(seed, taps * shape[-2], shape[-1])
+    return tf.cast(tf.reshape(limit * (tf.cast(words, tf.float32) * (2 / RANDOM_WORDS) - 1), shape), dtype)
+
+
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _truncated_normal(count: int) -> Callable:
     """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as

@@ -7,20 +7,22 @@ configuration, and names do not depend on how a layer is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
 from official.modeling.initializers import normal_initializer
 from official.modeling.shapes import sizes
 
+Bias = Literal["zeros", "normal", "frozen", "none"]
+
 
 class Affine(NamedTuple):
-    """What a dense product takes: kernel [in, out] and bias [out], in the compute dtype."""
+    """What a dense product takes: kernel [in, out] and bias [out], in the compute dtype; None for none."""
 
     kernel: tf.Tensor
-    bias: tf.Tensor
+    bias: tf.Tensor | None
 
 
 class Norm(NamedTuple):
@@ -33,16 +35,38 @@ class Norm(NamedTuple):
 class Dense(tf.keras.layers.Layer):
     """The variables of x @ kernel + bias: `kernel` [in, out] and `bias` [out]. See `dense`."""
 
-    def __init__(self, scope: str, in_size: int, out_size: int, stddev: float):
+    def __init__(
+        self,
+        scope: str,
+        in_size: int,
+        out_size: int,
+        stddev: float,
+        bias: Bias = "zeros",
+    ):
+        """Makes them.
+
+        Args:
+          scope: of their names.
+          in_size, out_size: of the vectors.
+          stddev: of the kernel's first values.
+          bias: its first values, zeros or normal like the kernel's; `frozen` stays zero and is not trained;
+            with `none` there is no variable for it.
+        """
         super().__init__(name=scope.replace("/", "_"))
+        normal, self.bias = normal_initializer(stddev), None
         with tf.name_scope(scope):
-            self.kernel = self.add_weight(
-                name="kernel", shape=(in_size, out_size), initializer=normal_initializer(stddev)
-            )
-            self.bias = self.add_weight(name="bias", shape=(out_size,), initializer="zeros")
+            self.kernel = self.add_weight(name="kernel", shape=(in_size, out_size), initializer=normal)
+            if bias != "none":
+                self.bias = self.add_weight(
+                    name="bias",
+                    shape=(out_size,),
+                    initializer=normal if bias == "normal" else "zeros",
+                    trainable=bias != "frozen",
+                )
 
     def tensors(self) -> Affine:
-        return Affine(read(self.kernel, self.compute_dtype), read(self.bias, self.compute_dtype))
+        bias = None if self.bias is None else read(self.bias, self.compute_dtype)
+        return Affine(read(self.kernel, self.compute_dtype), bias)
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -65,7 +89,19 @@ def read(variable: tf.Variable, dtype: str) -> tf.Tensor:
 
 def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:
     """Returns x @ kernel + bias over the last axis, in the type of `x`."""
-    return tf.nn.bias_add(matmul_2d(x, weights.kernel), tf.cast(weights.bias, x.dtype))
+    product = matmul_2d(x, weights.kernel)
+    return product if weights.bias is None else tf.nn.bias_add(product, tf.cast(weights.bias, x.dtype))
+
+
+def bias_of(weights: Affine) -> tf.Tensor:
+    """Returns the bias [out]; zeros where there is none."""
+    return tf.zeros_like(weights.kernel[0]) if weights.bias is None else weights.bias
+
+
+def side_by_side(parts: Sequence[Affine]) -> Affine:
+    """Returns dense products of the same vectors as one; all of them have a bias, or none."""
+    kernels, biases = zip(*parts)
+    return Affine(tf.concat(kernels, axis=-1), None if biases[0] is None else tf.concat(biases, axis=-1))
 
 
 def layer_norm(x: tf.Tensor, norm: Norm, epsilon: float) -> tf.Tensor:

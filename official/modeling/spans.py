@@ -43,4 +43,4 @@ def cut_out(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
 def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns bool [B, S, L]: whether a token of the row is one of the sequence."""
     numbers_S = 1 + tf.range(features["cls_positions"].shape[1])
-    return features["sequence_ids"][:, None, :] == numbers_S[:, None]
+    return tf.equal(features["sequence_ids"][:, None, :], numbers_S[:, None])

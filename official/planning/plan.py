@@ -43,9 +43,9 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
 
     Returns:
       Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
-      packed; what is counted in sequences says so. `bytes` are of one replica, and
-      their sum is the most that lives at once: parameters, gradients and slots exactly, activations from the
-      graph (see `graph_cost`). Activations are all else at that moment: what the backward pass or the update
+      packed; what is counted in sequences says so. `bytes` are of one replica, and their sum is the most that
+      lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
+      Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
       --plan_tflops.
 
@@ -60,7 +60,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
     batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
     task = make_task(_with_packed_rows(config))
-    batches = batches.with_rows_of(task.sequences_per_row)
+    if task.sequences_per_row is not None:
+        batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
     with _precision(config):
         cost = graph_cost.step_cost(config, task, batches)
     plan = {

@@ -11,6 +11,8 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
+from official.data.generated import files as generated
+from official.data.pretraining import inspection
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
@@ -23,7 +25,6 @@ from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
 _GUESSES = 3  # of a masked token, in the report
-_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,7 @@ class PretrainingTask:
         self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
+        self._config = generated.with_files(self._config)
         if self._config.do_train:
             self._train = self._find("input_files")
         if self._config.do_eval:
@@ -137,7 +139,7 @@ class PretrainingTask:
         if not (self._config.do_train and schema_lib.is_packed(split.row_schema)):
             return None
         if told or not split.files:
-            return told or min(_SYNTHETIC_PER_ROW, split.row_schema["cls_positions"].length)
+            return told or config_lib.synthetic_sequences_per_pack(self._config)
         return record_batches.sequences_per_row(split.files, split.schema, split.packer)
 
     def build_model(self) -> BertPretrainer:
@@ -179,20 +181,21 @@ class PretrainingTask:
         config, schema = self._config, self._train.row_schema
         if not schema_lib.is_packed(schema):
             return synthetic.synthetic_dataset(schema, config.model.vocab_size, batch_size, config.seed)
-        average = config.average_sequences_per_pack or _SYNTHETIC_PER_ROW
+        average = config_lib.synthetic_sequences_per_pack(config)
         rows = synthetic.packed_rows(schema, config.model.vocab_size, average, config.seed)
         if self._train.packer:
             rows["streams"] = np.zeros(len(rows["input_ids"]), np.int32)
         return synthetic.endless(rows, batch_size)
 
     def explain_read_error(self) -> str | None:
-        splits = {
-            tuple(split.files): split.files for split in (self._train, self._eval) if split.files
-        }  # each may have a format of its own
-        return next(
-            filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
-            None,
-        )
+        # Each split may have a format of its own.
+        splits = {tuple(split.files): split for split in (self._train, self._eval) if split.files}
+        return next(filter(None, map(self._explain_of, splits.values())), None)
+
+    def _explain_of(self, split: _Split) -> str | None:
+        found = record_files.find_bad_record(split.files, self._schema)
+        # Packing needs more of a record than reading it does.
+        return found or (inspection.find_fault(split.files) if split.packer else None)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {

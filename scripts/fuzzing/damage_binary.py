@@ -4,6 +4,7 @@ import os
 import random
 import re
 import struct
+from collections.abc import Mapping
 
 from fuzzing.damage import ANY, NAMED, REFUSED, Done, read_bytes, write_bytes
 
@@ -21,9 +22,29 @@ _FEATURES = {  # of Google's records: values that are none
 }
 
 
-def damage_records(rng: random.Random, path: str, reads_values: bool = True) -> Done:
-    """Damages a TFRecord file of Google's examples; where the command reads them, also a value or a
-    feature."""
+_PACKED_FEATURES = {  # of packed rows
+    "packed_input_ids": (-1, 10**6),
+    "packed_input_mask": (-1, 99),
+    "packed_segment_ids": (9, -1),
+    "packed_position_ids": (-1, 10**4),
+    "packed_masked_lm_positions": (-1, 10**4),
+    "packed_masked_lm_ids": (-5, 10**6),
+    "packed_masked_lm_mask": (float("nan"), float("inf"), -1.0, 0.5, 99.0),
+    "packed_next_sentence_labels": (7, -1),
+    "packed_next_sentence_mask": (float("nan"), -1.0, 0.5),
+}
+
+
+def damage_packed_rows(rng: random.Random, path: str) -> Done:
+    """Damages a TFRecord file of packed rows."""
+    return damage_records(rng, path, features=_PACKED_FEATURES)
+
+
+def damage_records(
+    rng: random.Random, path: str, reads_values: bool = True, features: Mapping[str, tuple] = _FEATURES
+) -> Done:
+    """Damages a TFRecord file, of Google's examples unless `features` says otherwise; where the command reads
+    them, also a value or a feature."""
     import tensorflow as tf
 
     kind = rng.choice(
@@ -41,8 +62,8 @@ def damage_records(rng: random.Random, path: str, reads_values: bool = True) -> 
     records = _split(data)
     number = rng.randrange(len(records))
     example = tf.train.Example.FromString(records[number])
-    name = rng.choice(sorted(_FEATURES))
-    _change(rng, example.features.feature, name, kind)
+    name = rng.choice(sorted(features))
+    _change(rng, example.features.feature, name, kind, features[name])
     records[number] = example.SerializeToString()
     with tf.io.TFRecordWriter(path) as writer:
         for record in records:
@@ -50,11 +71,11 @@ def damage_records(rng: random.Random, path: str, reads_values: bool = True) -> 
     return f"records {kind} of {name}", REFUSED
 
 
-def _change(rng: random.Random, features, name: str, kind: str) -> None:
+def _change(rng: random.Random, features, name: str, kind: str, wrong: tuple) -> None:
     feature = features[name]
     values = feature.float_list.value if feature.HasField("float_list") else feature.int64_list.value
     if kind == "value":
-        values[rng.randrange(len(values))] = rng.choice(_FEATURES[name])
+        values[rng.randrange(len(values))] = rng.choice(wrong)
     elif kind == "missing":
         del features[name]
     elif kind == "length":

@@ -68,6 +68,15 @@ PRETRAINING = (
     "--num_eval_samples=8",
     "--num_steps_per_epoch=8",
 )
+PACKED = ("--max_sequences_per_pack=3", "--average_sequences_per_pack=1.5")
+ON_THE_FLY = (*PRETRAINING, "--pack_on_the_fly", *PACKED)
+PACKED_FILES = tuple(flag.replace("=records/", "=packed/") for flag in PRETRAINING)
+PACKING = (
+    "--input_files=records/*.tfrecord",
+    "--max_sequences_per_pack=3",
+    "--num_shards=2",
+    "--num_workers=1",
+)
 SQUAD = (
     *_TRAINING,
     "--task=squad",
@@ -105,6 +114,7 @@ CHECKPOINTS = {
 BERT = Target("bert.json", "json", json_schemas.MODEL)
 WORDS = Target("vocab.txt", "vocabulary")
 WORDS_OF_MODEL = Target("vocab.txt", "vocabulary", {"of_model": True})
+PACKED_NUMBERS = ("max_sequences_per_pack", "average_sequences_per_pack")
 TRAIN_NUMBERS = (
     "train_batch_size",
     "learning_rate",
@@ -151,5 +161,6 @@ DAMAGES = {
     "vocabulary": damage.damage_vocabulary,
     "table": damage.damage_table,
     "records": damage_binary.damage_records,
+    "packed_rows": damage_binary.damage_packed_rows,
     "checkpoint": damage_binary.damage_checkpoint,
 }

@@ -66,6 +66,14 @@ DATA = [
         ("examples",),
     ),
     Command(
+        "inspect_data packed",
+        "scripts/inspect_data.py",
+        ("packed", "--report=report.json", "--vocab_file=vocab.txt"),
+        ("packed", "vocab.txt"),
+        (Target("packed/part-0000*", "packed_rows"), *of_bytes("packed/*")),
+        ("examples",),
+    ),
+    Command(
         "make_eval_set",
         "scripts/make_eval_set.py",
         ("--input_files=records/*.tfrecord", "--output_file=eval.tfrecord", "--num_samples=10"),

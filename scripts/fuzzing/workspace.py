@@ -154,6 +154,8 @@ def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
         wanted = wanted | {"runs/pretrain"}
     if wanted & {"runs/pretrain", "runs/again"}:
         wanted = wanted | {"records"}
+    if wanted & {"runs/packed", "packed"}:
+        wanted = wanted | {"records"}
     creation = "scripts/create_pretraining_data.py"
     rounds = [
         {
@@ -163,6 +165,11 @@ def make(folder: str, server: "processes.Server", wanted: set[str]) -> None:
         },
         {
             "runs/pretrain": ("train.py", (*definitions.PRETRAINING, "--model_dir=runs/pretrain")),
+            "runs/packed": ("train.py", (*definitions.ON_THE_FLY, "--model_dir=runs/packed")),
+            "packed": (
+                "scripts/pack_pretraining_data.py",
+                (*definitions.PACKING, "--output_dir=packed"),
+            ),
             "runs/again": ("train.py", (*definitions.PRETRAINING, "--model_dir=runs/again", "--seed=2")),
         },
         {

@@ -50,7 +50,7 @@ def test_a_model_cut_between_two_stages_is_the_whole(cut):
 
     found, seeds = model.stages(), model.seeds(seed)
     crossing = sorted(stages.crossing(found, cut))
-    floats = [name for name in crossing if name != "scores"]
+    floats = [name for name in crossing if name != "seen"]
     with tf.GradientTape() as first:
         carried = run_stages(found[:cut], seeds[:cut], {}, batch)
     arrived = {name: tf.identity(carried[name]) for name in crossing}
@@ -86,15 +86,15 @@ def test_a_block_can_be_computed_again_in_the_backward_pass(fused):
     first, block = model.stages()[:2]
     carried = first.run(first.weights(), {}, batch, None)
 
-    def run(x, scores, weights, seed):
-        return block.run(weights, {"sequence": x, "scores": scores}, batch, seed)["sequence"]
+    def run(x, seen, weights, seed):
+        return block.run(weights, {"sequence": x, "seen": seen}, batch, seed)["sequence"]
 
     found = {}
     for name, function in (("kept", run), ("again", tf.recompute_grad(run))):
         with tf.GradientTape() as tape:
             weights = block.weights()
             tape.watch(carried["sequence"])
-            output = function(carried["sequence"], carried["scores"], weights, tf.constant([5, 6]))
+            output = function(carried["sequence"], carried["seen"], weights, tf.constant([5, 6]))
             loss = tf.reduce_sum(tf.sin(output))
         found[name] = [output, *tape.gradient(loss, [carried["sequence"], *tf.nest.flatten(weights)])]
     for kept, again in zip(found["kept"], found["again"]):

@@ -298,6 +298,14 @@ def test_packed_rows_are_counted_in_sequences(make_config, packed):
     assert plain["train_records_read"] == plain["train_rows"] == plain["train_sequences"] == 160
 
 
+@pytest.mark.parametrize("task", [dict(task="squad"), dict(task="glue", glue_task="rte", data_dir="d")])
+def test_packed_fine_tuning_is_planned_without_its_data(make_config, task):
+    settings = dict(task, use_synthetic_data=False, plan=True, max_predictions_per_seq=20, max_seq_length=32)
+    plan = plan_of(make_config({"max_position_embeddings": 32}, pack=True, **PACKED, **settings))
+    assert (plan["sequences_per_step"], plan["sequences_per_row"]) == (20, 2.5)
+    assert plan["train_records_read"] == plan["train_sequences"] == 400
+
+
 def test_a_packed_plan_says_rows_and_sequences(make_config):
     texts = [
         plan_lib.describe(plan_of(make_config(input_files="x", plan=True, **PACKED, **more)))

@@ -270,10 +270,12 @@ FORMAT = Format(
     to_canonical=to_canonical,
     from_canonical=from_canonical,
     signature=r".*(/attention/projection/|/qkv_bias|/qkv_weight|embeddings/s\d+/|_step_counter$|/prenorm/|^glue_loss/).*",
+    foreign="samples",  # of this project's trainer, whose GroupBERT has the same names
     precedence=3,
     options=OPTIONS,
     as_source={"precision": 32},
     # The published google2graphcore's: what Graphcore's model configurations want.
     as_target={"vocab_size": 30400, "precision": 16, "use_cls_layer": False},
     keeps_float32=keeps_float32,
+    may_lack_biases=True,
 )

@@ -9,7 +9,10 @@ from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
 
 TABLE = {
-    **table.with_slots({name: name for name in canonical.WEIGHTS}, {slot: slot for slot in canonical.SLOTS}),
+    **table.with_slots(
+        {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)},
+        {slot: slot for slot in canonical.SLOTS},
+    ),
     **{name: name for name in canonical.COUNTERS},
 }
 
@@ -52,4 +55,5 @@ FORMAT = Format(
     name_in_reports="keras",
     signature="samples|.*/lamb_[mv]",
     precedence=2,
+    may_lack_biases=True,
 )

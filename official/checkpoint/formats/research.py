@@ -249,4 +249,5 @@ FORMAT = Format(
     as_source={"precision": 16},
     as_target={"precision": 16},
     keeps_float32=keeps_float32,
+    may_lack_biases=True,
 )

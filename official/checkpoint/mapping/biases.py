@@ -9,15 +9,17 @@ from official.checkpoint.mapping.table import Mapped
 
 def add_zero_biases(mapped: Mapped) -> None:
     """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical
-    names."""
+    names. A bias that is there without slots is not trained."""
+    there = set(mapped.tensors)
     for name, tensor in list(mapped.tensors.items()):
         match = re.fullmatch(
             rf"(bert/encoder/layer_\d+/attention/(?:self/\w+|(?:output|projection)/dense)/)kernel{SLOT}",
             name,
         )
-        bias = match and f"{match.group(1)}bias{match['slot']}"
-        if bias and bias not in mapped.tensors:
-            mapped.tensors[bias] = tensors_lib.zeros(tensor.shape[-1:], tensor.dtype)
-            mapped.added[bias] = (
+        bias = f"{match.group(1)}bias" if match else name
+        slot = match["slot"] if match else ""
+        if bias not in there and bias + slot not in there:
+            mapped.tensors[bias + slot] = tensors_lib.zeros(tensor.shape[-1:], tensor.dtype)
+            mapped.added[bias + slot] = (
                 "zeros: the model of this checkpoint has no such bias, which is the same function"
             )

@@ -65,6 +65,11 @@ HEAD_GROUPS = (
     (CLASSIFIER_HEAD, CLASSIFIER_HEAD),
 )
 
+# What a model may be without, in all of its layers: patterns of the names of what goes together.
+QKV_BIAS = r"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias"
+PROJECTION_BIAS = r"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias"
+MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias)"  # GroupBERT of one group
+
 # GroupBERT. Google has no names for it; these are Graphcore's. Kernels [in, out]; dwconv/weight [kernel size,
 # group size, H].
 GROUPBERT_LAYER = tuple(
@@ -109,7 +114,8 @@ GROUPBERT_LAYER = tuple(
         "feed_forward_2/output/mixer/dense/bias",
     )
 )
-GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, "LayerNorm/gamma", "LayerNorm/beta", *POOLER)  # its encoder
+FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
+GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ memory.
 
 Creation runs in one process after everything is loaded, from text files to records and
 manifest, in turns with the tokenizer; reading is the dataset that train.py uses, shuffled and parsed, of
-files in the page cache, once it has started.
+files in the page cache, once it has started: a sequence a row, rows that are packed in the files, and rows
+that are packed while they are read, all counted in sequences.
 """
 
 import argparse
@@ -24,6 +25,8 @@ SHAPES = ((128, 20), (512, 76))
 DUPE_FACTORS = (1, 10)
 FORMATS = ("plain", "compact")
 _READ_BATCH = 256
+_PACKED_DEPTH = 12  # sequences of a packed row, at most, as of a run
+_VOCAB_SIZE = 30522
 _READ_EPOCHS = 16  # so many that starting the dataset, a fraction of a second, counts little
 _MEMORY_BYTES = (40_000_000, 400_000_000)
 
@@ -92,37 +95,63 @@ def tokenizer_case(flags, sentences: list[str]):
 
 
 def reading_cases(folder: str) -> tuple[dict, dict]:
-    """Returns ({name: what reads the records of 512 tokens a few times}, {name: how many records})."""
+    """Returns ({name: what reads the records of 512 tokens a few times}, {name: how many sequences}); packed
+    rows of them are made first."""
+    from official.data.records import record_batches, record_files, schema
+    from official.data.records.on_the_fly import Packer
+
+    length, predictions = SHAPES[-1]
+    features = schema.pretraining_schema(length, predictions, _VOCAB_SIZE)
+    packer = Packer(features, _PACKED_DEPTH)
+    made = {kind: os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}") for kind in FORMATS}
+    packed = pack(made[FORMATS[-1]], os.path.join(folder, "packed"))
+    sources = {
+        **{f"read {kind}": (path, features, None) for kind, path in made.items()},
+        "read packed": (packed, packer.schema, None),
+        **{f"read {kind}, packing": (path, features, packer) for kind, path in made.items()},
+    }
+    cases, counts = {}, {}
+    for name, (path, of_record, packs) in sources.items():
+        paths = record_files.find_files(os.path.join(path, "*.tfrecord"), "input_files")
+        is_packed = schema.is_packed(packs.schema if packs else of_record)
+        per_row = record_batches.sequences_per_row(paths, of_record, packs) if is_packed else 1.0
+        sequences = sum(read_json(os.path.join(made[FORMATS[0]], "manifest.json"))["files"].values())
+        batches = round(_READ_EPOCHS * sequences / per_row / _READ_BATCH)
+        cases[name] = reading_case(paths, of_record, packs, batches)
+        counts[name] = batches * _READ_BATCH * per_row
+    return cases, counts
+
+
+def pack(records: str, folder: str) -> str:
+    """Packs a folder of records into files with as many sequences a row as a run packs; returns theirs."""
+    from official.data.packing import creation
+
+    files = os.path.join(records, "*.tfrecord")
+    creation.pack_records(
+        creation.Job(files, folder, algorithm="lpfhp", max_sequences_per_pack=_PACKED_DEPTH, num_workers=1)
+    )
+    return folder
+
+
+def reading_case(paths: list[str], schema: dict, packer, batches: int):
+    """Returns what reads some batches of training data of files."""
     import tensorflow as tf
 
     from official.data.pipeline import TrainingOrder
-    from official.data.records import record_batches, record_files, schema
+    from official.data.records import record_batches
 
-    length, predictions = SHAPES[-1]
-    cases, counts = {}, {}
-    for kind in FORMATS:
-        made = os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}")
-        paths = record_files.find_files(os.path.join(made, "*.tfrecord"), "input_files")
-        batches = (
-            _READ_EPOCHS
-            * sum(read_json(os.path.join(made, "manifest.json"))["files"].values())
-            // _READ_BATCH
-        )
-        features = schema.pretraining_schema(length, predictions, 30522)
+    order, streams = TrainingOrder(seed=1), record_batches.num_streams(len(paths), _READ_BATCH)
+    # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does
+    # not count.
+    dataset = record_batches.training_dataset(paths, schema, _READ_BATCH, order, streams, packer=packer)
+    iterator = iter(dataset)
 
-        # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that
-        # does not count.
-        iterator = iter(
-            record_batches.training_dataset(paths, features, _READ_BATCH, TrainingOrder(seed=1), len(paths))
-        )
+    @tf.function
+    def read():
+        for _ in tf.range(batches):
+            next(iterator)
 
-        @tf.function
-        def read(iterator=iterator, batches=batches):
-            for _ in tf.range(batches):
-                next(iterator)
-
-        cases[f"read {kind}"], counts[f"read {kind}"] = read, batches * _READ_BATCH
-    return cases, counts
+    return read
 
 
 def peak_memory(flags, folder: str) -> dict:
@@ -224,7 +253,7 @@ def main() -> None:
         if flags.memory:
             figures["peak_memory_bytes"] = peak_memory(flags, folder)
     for name, value in {**figures["mb_per_sec"], **figures["records_per_sec"]}.items():
-        unit = "records/s" if name.startswith("read") else "MB/s"
+        unit = "sequences/s" if name.startswith("read") else "MB/s"
         print(f"{name:24}{value['median']:>12,.2f} {unit} +- {value['spread']:.1%}")
     print(
         f"dupe 1, 128 tokens: {figures['share_of_tokenizer']:.2f} of the bare tokenizer; compact:"

@@ -24,6 +24,16 @@ class Data:
         tasks=PRETRAIN,
     )
     use_synthetic_data: bool = setting(False, "Train on random records of the right shape instead of files.")
+    generated_data: bool = setting(
+        False,
+        "In place of all files of data, records that are made up here and then read like files: the whole "
+        "input pipeline works. Files that are given are not read.",
+    )
+    synthetic_input: bool = setting(
+        False,
+        "Train on one random batch that stays on the devices: no input pipeline at all. Files that are given "
+        "are not read.",
+    )
     max_seq_length: int = setting(128, "Tokens of a sequence.", minimum=8)
     max_predictions_per_seq: int = setting(
         20, "Masked tokens of a sequence, at most.", minimum=1, tasks=PRETRAIN

@@ -20,6 +20,11 @@ class Job:
         "test set.",
         tasks=FINE_TUNING,
     )
+    compile_only: bool = setting(
+        False,
+        "Build and compile the steps, print the time that took, the memory and the plan, and stop. Needs no "
+        "data, writes no checkpoint.",
+    )
     model_dir: str = setting(
         None, "Folder of the run: checkpoints, metrics, result, report. Resumed where it holds a checkpoint."
     )
@@ -32,7 +37,7 @@ class Job:
         "Seeds initial weights, data order and dropout.",
         minimum=0,
         maximum=2**31 - 1,
-        evaluation=lambda config: config.use_synthetic_data,
+        evaluation=lambda config: config.use_synthetic_data or config.generated_data,
     )
 
 

@@ -14,14 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config, pack_depth
+from official.config import Config, pack_depth, synthetic_sequences_per_pack
 from official.data import pipeline
 from official.data.packing import layout
 from official.data.rows import packed_order, ragged
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_SYNTHETIC_PER_ROW = 2.0  # sequences of a packed row, where nothing says how many
 _LONGEST = 1 << 20  # tokens; above any row
 _OF_TOKENS = {"input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids"}  # [B, L]
 
@@ -268,7 +267,7 @@ def synthetic_length(config: Config) -> int:
     """Returns the tokens of a synthetic sequence: a row, or, packed, its share of it."""
     if not config.pack:
         return config.max_seq_length
-    sequences = min(round(config.average_sequences_per_pack or _SYNTHETIC_PER_ROW), pack_depth(config))
+    sequences = round(synthetic_sequences_per_pack(config))
     return max(1, config.max_seq_length // sequences)
 
 

@@ -6,6 +6,11 @@ A file has
       the block's weights, a NamedTuple of tensors
   run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
       what the block does with vectors, in their type; a function of its arguments alone
+and, where the kind wants them,
+  IS_PRENORM
+      true: a LayerNorm follows the last block
+  slots(features, config) -> Slots or None
+      what keeps the sequences of a row apart where the order of tokens counts; it is put into the context
 Nothing else names the kinds: a new file is a new kind.
 """
 
@@ -17,20 +22,24 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from official.config import BertConfig
+from official.modeling.neighbours import Slots
 from official.modeling.operations import Operations
+from official.modeling.sequence_rows import Places
 
 
 class Context(NamedTuple):
     """What blocks know of a batch beside its vectors.
 
     Attributes:
-      scores_B1LM: float32 [B, 1, L or 1, M], see `attention.scores`.
+      seen: which tokens see each other, see `attention.seen`.
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
+      slots: see `neighbours.find_slots`; None where the kind needs none, and for rows of one sequence.
     """
 
-    scores_B1LM: tf.Tensor
+    seen: tf.Tensor | Places
     sequence_ids_BL: tf.Tensor
+    slots: Slots | None = None
 
 
 class Kind(Protocol):
@@ -52,3 +61,14 @@ class Kind(Protocol):
 def find(block_type: str) -> Kind:
     """Returns the module of a kind of block, one of `official.config.model.block_types()`."""
     return importlib.import_module(f"{__name__}.{block_type}")
+
+
+def is_prenorm(kind: Kind) -> bool:
+    """Tells whether a LayerNorm follows the last block of a kind."""
+    return getattr(kind, "IS_PRENORM", False)
+
+
+def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None:
+    """Returns the slots of a batch's tokens; None for a kind that needs none."""
+    function = getattr(kind, "slots", None)
+    return None if function is None else function(features, config)

@@ -41,11 +41,13 @@ class Block(tf.keras.layers.Layer):
         with tf.name_scope(f"layer_{index}"):
             with tf.name_scope("attention"):
                 with tf.name_scope("self"):
-                    self.query = dense("query", hidden, hidden)
-                    self.key = dense("key", hidden, hidden)
-                    self.value = dense("value", hidden, hidden)
+                    bias: layers.Bias = "zeros" if config.use_qkv_bias else "none"
+                    self.query = dense("query", hidden, hidden, bias=bias)
+                    self.key = dense("key", hidden, hidden, bias=bias)
+                    self.value = dense("value", hidden, hidden, bias=bias)
                 with tf.name_scope("output"):
-                    self.attention_output = dense("dense", hidden, hidden)
+                    bias = "zeros" if config.use_attention_projection_bias else "none"
+                    self.attention_output = dense("dense", hidden, hidden, bias=bias)
                     self.attention_norm = layers.LayerNorm(hidden)
             self.intermediate = dense("intermediate/dense", hidden, inner)
             with tf.name_scope("output"):
@@ -89,9 +91,10 @@ def run(
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     end = functools.partial(_add_and_norm, config=config, ops=ops)
     attended_BLD = attention.self_attention(
-        _side_by_side(weights),
+        # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
+        layers.side_by_side((weights.query, weights.key, weights.value)),
         x_BLD,
-        context.scores_B1LM,
+        context.seen,
         config.num_attention_heads,
         config.attention_probs_dropout_prob,
         attention_seed,
@@ -101,15 +104,6 @@ def run(
     inner_BLF = layers.matmul_2d(x_BLD, weights.intermediate.kernel)
     inner_BLF = ops.bias_activation(inner_BLF, weights.intermediate.bias, config.hidden_act)
     return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)
-
-
-def _side_by_side(weights: Weights) -> layers.Affine:
-    """Returns query, key and value as one product.
-
-    Their variables stay apart: LAMB takes one trust ratio a variable, and the published recipe has three.
-    """
-    parts = zip(weights.query, weights.key, weights.value)
-    return layers.Affine(*(tf.concat(part, axis=-1) for part in parts))
 
 
 def _add_and_norm(
@@ -124,4 +118,4 @@ def _add_and_norm(
     """Returns LayerNorm(residual + dropout(dense(x))): how both halves of a block end."""
     product = layers.matmul_2d(x, dense.kernel)
     rate, epsilon = config.hidden_dropout_prob, config.layer_norm_eps
-    return ops.residual_norm(product, dense.bias, residual, norm, epsilon, rate, seed)
+    return ops.residual_norm(product, layers.bias_of(dense), residual, norm, epsilon, rate, seed)

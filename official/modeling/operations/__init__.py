@@ -31,6 +31,14 @@ class Operations(Protocol):
         seed: tf.Tensor | None,
     ) -> tf.Tensor: ...
 
+    def norm(self, x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor: ...
+
+    def gate(self, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor: ...
+
+    def residual(
+        self, x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
+    ) -> tf.Tensor: ...
+
     def attend(
         self,
         query_BHLK: tf.Tensor,

@@ -79,10 +79,7 @@ def residual_norm(
 def _normalize(x, bias, residual, norm, epsilon, rate, seed):
     """Returns (LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
     x = dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed)
-    x = x + tf.cast(residual, tf.float32)
-    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
-    normal = centred * scale
+    normal, scale = _made_normal(x + tf.cast(residual, tf.float32), epsilon)
     return tf.cast(normal * norm.gamma + norm.beta, residual.dtype), normal, scale
 
 
@@ -90,11 +87,115 @@ def _normalize(x, bias, residual, norm, epsilon, rate, seed):
 def _norm_gradient(upstream, normal, scale, gamma, rate, seed, dtype):
     """Returns (gradient of x, gradient of the residual, what sums to that of gamma)."""
     upstream = tf.cast(upstream, tf.float32)
-    scaled = upstream * gamma
-    mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
-    along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
-    gradient = scale * (scaled - mean - normal * along)
+    gradient = _normal_gradient(upstream * gamma, normal, scale)
     return tf.cast(dropout(gradient, rate, seed), dtype), tf.cast(gradient, dtype), upstream * normal
+
+
+def _made_normal(x, epsilon):
+    """Returns (x of mean 0 and variance 1, 1 / its standard deviation [..., 1]), over the last axis."""
+    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
+    return centred * scale, scale
+
+
+def _normal_gradient(upstream, normal, scale):
+    """Returns the gradient of x of `_made_normal`, given that of its first result."""
+    mean = tf.reduce_mean(upstream, axis=-1, keepdims=True)
+    along = tf.reduce_mean(upstream * normal, axis=-1, keepdims=True)
+    return scale * (upstream - mean - normal * along)
+
+
+def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
+    """See `plain.norm`."""
+
+    @tf.custom_gradient
+    def normalize(x, gamma, beta):
+        y, normal, scale = _normalize_only(x, Norm(gamma, beta), epsilon, swish)
+
+        def gradient(upstream):
+            x_gradient, scaled, gamma_terms = _norm_only_gradient(
+                upstream, normal, scale, Norm(gamma, beta), swish, x.dtype
+            )
+            return x_gradient, _column_sums(gamma_terms, gamma.dtype), _column_sums(scaled, beta.dtype)
+
+        return y, gradient
+
+    return normalize(x, *map(tf.convert_to_tensor, norm))
+
+
+@_compiled
+def _normalize_only(x, norm, epsilon, swish):
+    """Returns (LayerNorm, or swish of it; x made normal; 1 / its standard deviation [..., 1])."""
+    normal, scale = _made_normal(tf.cast(x, tf.float32), epsilon)
+    y = normal * norm.gamma + norm.beta
+    return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype), normal, scale
+
+
+@_compiled
+def _norm_only_gradient(upstream, normal, scale, norm, swish, dtype):
+    """Returns (gradient of x, what sums to that of beta, what sums to that of gamma)."""
+    upstream = tf.cast(upstream, tf.float32)
+    if swish:
+        y = normal * norm.gamma + norm.beta
+        share = tf.sigmoid(y)
+        upstream = upstream * share * (1 + y * (1 - share))
+    gradient = _normal_gradient(upstream * norm.gamma, normal, scale)
+    return tf.cast(gradient, dtype), upstream, upstream * normal
+
+
+def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """See `plain.gate`."""
+
+    @tf.custom_gradient
+    def open_gates(x, bias):
+        def gradient(upstream):
+            x_gradient = _gate_gradient(x, bias, upstream)
+            return x_gradient, _column_sums(x_gradient, bias.dtype)
+
+        return _gate(x, bias), gradient
+
+    return open_gates(x, tf.convert_to_tensor(bias))
+
+
+@_compiled
+def _gate(x, bias):
+    values, gates = tf.split(x + tf.cast(bias, x.dtype), 2, axis=-1)
+    return values * tf.sigmoid(gates)
+
+
+@_compiled
+def _gate_gradient(x, bias, upstream):
+    values, gates = tf.split(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), 2, axis=-1)
+    upstream, share = tf.cast(upstream, tf.float32), tf.sigmoid(gates)
+    both = tf.concat([upstream * share, upstream * values * share * (1 - share)], axis=-1)
+    return tf.cast(both, x.dtype)
+
+
+def residual(
+    x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """See `plain.residual`."""
+
+    @tf.custom_gradient
+    def add(x, bias, residual):
+        def gradient(upstream):
+            x_gradient = _dropped(upstream, rate, seed, x.dtype)
+            return x_gradient, _column_sums(x_gradient, bias.dtype), upstream
+
+        return _add(x, bias, residual, rate, seed), gradient
+
+    return add(x, tf.convert_to_tensor(bias), residual)
+
+
+@_compiled
+def _add(x, bias, residual, rate, seed):
+    return residual + tf.cast(dropout(x + tf.cast(bias, x.dtype), rate, seed), residual.dtype)
+
+
+def _dropped(upstream, rate, seed, dtype):
+    if seed is None or rate == 0:
+        return tf.cast(upstream, dtype)
+    return _drop(upstream, rate, seed, dtype)
 
 
 def attend(

@@ -42,6 +42,31 @@ def residual_norm(
     return tf.cast(layer_norm(x, norm, epsilon), residual.dtype)
 
 
+def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
+    """Returns LayerNorm(x), or swish of it, y sigmoid(y), in the type of x [..., D]; computed in float32.
+
+    Source of swish: Ramachandran et al. 2017, "Searching for Activation Functions".
+    """
+    y = layer_norm(tf.cast(x, tf.float32), norm, epsilon)
+    return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype)
+
+
+def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Returns the gated linear unit of x [..., 2 x D] and bias [2 x D]: the first half of their sum times the
+    sigmoid of the second, in the type of x. Source: Dauphin et al. 2016, "Language Modeling with Gated
+    Convolutional Networks"."""
+    values, gates = tf.split(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), 2, axis=-1)
+    return values * tf.sigmoid(gates)
+
+
+def residual(
+    x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns residual + dropout(x + bias), in the type of the residual; arguments as in `residual_norm`."""
+    x = dropout(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), rate, seed)
+    return residual + tf.cast(x, residual.dtype)
+
+
 def attend(
     query_BHLK: tf.Tensor,
     key_BHMK: tf.Tensor,

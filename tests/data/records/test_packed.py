@@ -191,6 +191,17 @@ DAMAGES = {
     ),
     "a strange word": (set_to("packed_input_ids", 0, 50), "input_ids has values from"),
     "a segment before its time": (set_to("packed_segment_ids", 4, 1), "not zeros and then ones"),
+    "[CLS] in the second segment": (
+        lambda row: np.place(row["packed_segment_ids"], row["packed_input_mask"] == 1, 1),
+        "not zeros and then ones",
+    ),
+    "a segment of padding": (set_to("packed_segment_ids", 12, 1), "packed_segment_ids are not 0 in the padd"),
+    "a word of padding": (set_to("packed_input_ids", 12, -1), "input_ids has values from"),
+    "a place of an empty slot": (
+        set_to("packed_masked_lm_positions", -1, -1),
+        "packed_masked_lm_positions exceed the row of 24 tokens",
+    ),
+    "a label of an empty slot": (set_to("packed_masked_lm_ids", -1, -1), "masked_lm_ids has values from"),
     "a short feature": (cut("packed_position_ids"), "has 23 values, packed_input_ids 24"),
     "no feature": (lambda row: row.pop("packed_segment_ids"), "packed_segment_ids is missing"),
 }

@@ -36,6 +36,8 @@ from official.data.records.schema import INTEGER_LIMIT, Feature, describe_range,
 ROWS_PER_RECORD = 3  # as published; rows may hold more
 VOCABULARY_LIMIT = wire.LIMIT
 IDS = "packed_input_ids"
+# What a step looks up, in padding and empty slots, too: what it must be below, without a vocabulary.
+_LOOKED_UP = {"input_ids": INTEGER_LIMIT, "masked_lm_ids": INTEGER_LIMIT, "next_sentence_labels": 2}
 
 
 def encode(examples: Examples) -> list[bytes]:
@@ -112,7 +114,7 @@ def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
                 f" {expected[0]} and {expected[1]}"
             )
         values = packed_rows.members_of(row).features()
-        values["next_sentence_labels"] = row["packed_next_sentence_labels"]
+        values |= {name: row[f"packed_{name}"] for name in _LOOKED_UP}
     except ValueError as error:
         return str(error)
     return next(
@@ -164,9 +166,9 @@ def _words(rows: packed_rows.Rows, sizes: tuple[int, int]) -> np.ndarray:
     found = packed_rows.sizes_of(rows)
     if found != sizes:
         raise ValueError(f"rows are of {found} tokens and predicted ones, expected {sizes}")
-    labels = rows["packed_next_sentence_labels"]
     examples = packed_rows.members_of(rows)
-    for values, limit in ((labels, 2), (examples.input_ids, INTEGER_LIMIT), (examples.labels, INTEGER_LIMIT)):
+    for name, limit in _LOOKED_UP.items():
+        values = rows[f"packed_{name}"]
         if values.min() < 0 or values.max() >= limit:
             raise ValueError(f"values from {values.min()} to {values.max()}, expected 0 to {limit - 1}")
     return compact.words(examples, np.int32)

@@ -210,10 +210,12 @@ def _take_tokens(rows: Rows, members: _Members) -> tuple[np.ndarray, np.ndarray,
     positions[body.row, body.place] = body.index + 1
     _check_equal(rows["packed_input_mask"], mask, "packed_input_mask: examples overlap or stand apart")
     _check_equal(rows["packed_position_ids"], positions, "packed_position_ids leave their example")
+    is_stray = (rows["packed_input_mask"] == 0) & (rows["packed_segment_ids"] != 0)
+    _check(is_stray, "packed_segment_ids are not 0 in the padding")
     segments = np.zeros((len(row_N), shape[1]), np.int64)
     segments[body.example, body.index + 1] = rows["packed_segment_ids"][body.row, body.place]
     segments[:, 0] = rows["packed_segment_ids"][row_N, heads_at]
-    first_N = lengths_N - (segments > 0).sum(axis=1)
+    first_N = np.maximum(lengths_N - (segments > 0).sum(axis=1), 1)  # [CLS] is of the first segment
     column_L = np.arange(shape[1])
     expected = (column_L >= first_N[:, None]) & (column_L < lengths_N[:, None])
     _check(segments != expected, "packed_segment_ids of an example are not zeros and then ones")
@@ -235,9 +237,10 @@ def _take_predictions(
     mask = np.zeros(rows["packed_masked_lm_mask"].shape, np.int64)
     mask[found.row, found.place] = slot_N[found.example] + 1
     _check_equal(rows["packed_masked_lm_mask"], mask, "packed_masked_lm_mask is not ones, twos, .. and zeros")
-    place = rows["packed_masked_lm_positions"][found.row, found.place]
-    is_outside = (place < 0) | (place >= length)
+    places = rows["packed_masked_lm_positions"]
+    is_outside = (places < 0) | (places >= length)  # of empty slots, too: a step looks them up
     _check(is_outside, f"packed_masked_lm_positions exceed the row of {length} tokens")
+    place = places[found.row, found.place]
     owner = rows["packed_input_mask"][found.row, place]
     _check(owner != slot_N[found.example] + 1, "packed_masked_lm_positions leave their example")
     positions = np.zeros((len(row_N), most), np.int64)

@@ -1,0 +1,116 @@
+"""Products in groups: a convolution and a projection whose channels see their own group only.
+
+Both are batches of dense products. TensorFlow has a grouped convolution, but on CPUs no gradient of it unless
+oneDNN is on. One product for each tap, of a group's few channels, is slow everywhere; here a product makes a
+block of tokens at once, which takes 1.4 times the multiplications and an eighth of the time.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from official.modeling.layers import Affine, matmul_2d
+from official.modeling.shapes import sizes
+
+_BLOCK = 4  # tokens that a product makes; 2 and 8 take 1.7 times as long with 7 taps of 16 channels
+
+
+def projection(parts_BLI: list[tf.Tensor], weights: Affine) -> tf.Tensor:
+    """Returns the projection of one part of the channels a group, side by side.
+
+    Args:
+      parts_BLI: [B, L, in / groups], one a group.
+      weights: kernel [in / groups, out]: each group has its own out / groups columns. Bias [out].
+
+    Returns:
+      [B, L, out], in the type of the parts.
+    """
+    kernels = tf.split(weights.kernel, len(parts_BLI), axis=1)
+    joined = tf.concat([matmul_2d(part, kernel) for part, kernel in zip(parts_BLI, kernels)], axis=-1)
+    return joined if weights.bias is None else tf.nn.bias_add(joined, tf.cast(weights.bias, joined.dtype))
+
+
+def convolution(x_BLD: tf.Tensor, weight_KGD: tf.Tensor) -> tf.Tensor:
+    """Convolves along a row, which zeros go on from on both sides.
+
+    Args:
+      x_BLD: in the compute dtype.
+      weight_KGD: K taps, an odd number, the middle one a token's own; G channels of a group, which divides D.
+
+    Returns:
+      y [B, L, D]: y[l, c] = sum over k, g of x[l + k - K // 2, first channel of the group of c, + g] x
+      weight[k, g, c].
+    """
+    weight_KGD = tf.cast(weight_KGD, x_BLD.dtype)
+
+    @tf.custom_gradient
+    def convolve(x, weight):
+        def gradient(upstream):
+            # The blocks are made again: kept, they are 2.5 times as large as x.
+            return _convolve(upstream, _backward(weight)), _weight_gradient(x, upstream, weight.shape)
+
+        return _convolve(x, weight), gradient
+
+    return convolve(x_BLD, weight_KGD)
+
+
+def _convolve(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    taps, size, hidden = weight.shape
+    products = tf.matmul(_windows(x, taps, size), _block_matrix(weight))
+    batch, length, _ = sizes(x)
+    block = _block_of(taps)
+    y = tf.reshape(products, [hidden // size, batch, -1, block, size])
+    y = tf.reshape(tf.transpose(y, [1, 2, 3, 0, 4]), [batch, -1, hidden])[:, :length]
+    return tf.reshape(y, [batch, length, hidden])
+
+
+def _block_of(taps: int) -> int:
+    """Returns the tokens of a block: a token's neighbours are in its own block or the next on either side."""
+    return max(_BLOCK, taps // 2)
+
+
+def _in_blocks(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
+    """Returns x as [groups, B, blocks, tokens of a block, channels of a group], with zeros at the end."""
+    batch, length, hidden = sizes(x)
+    block = _block_of(taps)
+    x = tf.pad(x, [[0, 0], [0, -length % block], [0, 0]])
+    return tf.transpose(tf.reshape(x, [batch, -1, block, hidden // size, size]), [3, 0, 1, 2, 4])
+
+
+def _windows(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
+    """Returns what each block sees: itself and `taps // 2` tokens on either side, as [groups, B x blocks,
+    tokens x channels]."""
+    block, reach = _block_of(taps), taps // 2
+    blocks = _in_blocks(x, taps, size)
+    before, after = blocks[:, :, :-1, block - reach :], blocks[:, :, 1:, :reach]
+    sides = [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]], [[0, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
+    seen = tf.concat([tf.pad(before, sides[0]), blocks, tf.pad(after, sides[1])], axis=3)
+    return tf.reshape(seen, [seen.shape[0], -1, (block + 2 * reach) * size])
+
+
+def _block_matrix(weight: tf.Tensor) -> tf.Tensor:
+    """Returns the weight as a product of a block's window: [groups, window x channels, block x channels]."""
+    taps, size, hidden = weight.shape
+    block = _block_of(taps)
+    shifted = [tf.pad(weight, [[first, block - 1 - first], [0, 0], [0, 0]]) for first in range(block)]
+    matrix = tf.reshape(tf.stack(shifted), [block, -1, size, hidden // size, size])
+    matrix = tf.transpose(matrix, [3, 1, 2, 0, 4])  # [groups, window, in, block, out]
+    return tf.reshape(matrix, [hidden // size, -1, block * size])
+
+
+def _backward(weight: tf.Tensor) -> tf.Tensor:
+    """Returns the weight of the way back: taps in reverse, channels in and out changed."""
+    taps, size, hidden = weight.shape
+    parts = tf.reshape(tf.reverse(weight, [0]), [taps, size, hidden // size, size])
+    return tf.reshape(tf.transpose(parts, [0, 3, 2, 1]), [taps, size, hidden])
+
+
+def _weight_gradient(x: tf.Tensor, upstream: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns the gradient of the weight: that of the block matrix, summed where it holds the same number."""
+    taps, size, hidden = shape
+    block, groups = _block_of(taps), hidden // size
+    given = tf.reshape(_in_blocks(upstream, taps, size), [groups, -1, block * size])
+    of_matrix = tf.matmul(_windows(x, taps, size), given, transpose_a=True)
+    of_matrix = tf.reshape(of_matrix, [groups, -1, size, block, size])
+    total = tf.add_n([of_matrix[:, first : first + taps, :, first] for first in range(block)])
+    return tf.reshape(tf.transpose(total, [1, 2, 0, 3]), [taps, size, hidden])

@@ -1,0 +1,288 @@
+"""GroupBERT: against its NumPy oracle, its sizes, packed rows, and both sets of operations."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, ConfigError, bert_config_from_dict
+from official.config.model import parameters
+from official.modeling import grouped, neighbours
+from official.modeling.fine_tuning import SequenceModel, SpanModel
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+from tests.modeling.test_modeling import features, randomised
+from tests.modeling.test_sequences_in_rows import (
+    LENGTHS,
+    OPERATIONS,
+    ROW,
+    STARTS,
+    outputs_and_gradients,
+    packed,
+    separate,
+)
+from tests.numpy_groupbert import NumpyGroupBert, convolve
+
+GROUPBERT = {
+    **TINY,
+    "block_type": "groupbert",
+    "groupbert_conv_group_size": 8,
+    "layer_norm_eps": 1e-3,
+}
+
+
+def config(**changes) -> BertConfig:
+    return BertConfig(**{**GROUPBERT, **changes})
+
+
+def weights_of(model) -> dict:
+    return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
+
+
+@OPERATIONS
+@pytest.mark.parametrize("groups", [4, 1])
+def test_forward_pass_agrees_with_numpy(groups, fused_ops):
+    sizes, batch = config(groupbert_ffn_output_groups=groups), features()
+    model = randomised(BertPretrainer(sizes, fused_ops))
+    expected = NumpyGroupBert(
+        weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3
+    ).pretrain_logits(
+        *(batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions"))
+    )
+    for found, other in zip(model(batch), expected):
+        np.testing.assert_allclose(found, other, atol=1e-5, rtol=1e-5)
+
+
+def test_a_layer_of_the_base_model_has_11_314_944_parameters():
+    base = BertConfig(block_type="groupbert")
+    longer = dataclasses.replace(base, num_hidden_layers=13)
+    assert parameters(longer) - parameters(base) == 11_314_944
+    assert parameters(base) - 12 * 11_314_944 == 109_482_240 - 12 * 7_087_872 + 2 * 768
+    one = dataclasses.replace(base, num_hidden_layers=1, vocab_size=7)
+    layer = [v for v in BertPretrainer(one).variables if "/layer_0/" in v.name]
+    assert sum(np.prod(variable.shape) for variable in layer) == 11_314_944
+
+
+@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"use_qkv_bias": False},
+        {"use_attention_projection_bias": False},
+        {"groupbert_ffn_output_groups": 1, "groupbert_conv_kernel_size": 3},
+    ],
+    ids=str,
+)
+def test_parameters_are_those_of_the_model(block_type, changes):
+    sizes = config(**changes, block_type=block_type)
+    model = BertPretrainer(sizes)
+    encoder = [v for v in model.variables if not v.name.startswith("cls/")]
+    assert parameters(sizes) == sum(np.prod(variable.shape) for variable in encoder)
+
+
+def test_key_bias_stays_zero_and_the_rest_is_trained():
+    model = BertPretrainer(config())
+    frozen = {variable.name for variable in model.non_trainable_variables}
+    assert frozen == {f"bert/encoder/layer_{layer}/attention/self/key/bias:0" for layer in (0, 1)}
+    with tf.GradientTape() as tape:
+        masked, relation = model(features())
+        loss = tf.reduce_sum(tf.sin(masked)) + tf.reduce_sum(relation**2)
+    assert all(gradient is not None for gradient in tape.gradient(loss, model.trainable_variables))
+
+
+@pytest.mark.parametrize("taps,size,length", [(7, 8, 13), (7, 4, 2), (3, 16, 8), (1, 8, 5), (11, 2, 12)])
+def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, size, length):
+    generator = np.random.default_rng(0)
+    x, weight = generator.normal(size=[2, length, 16]), generator.normal(size=[taps, size, 16])
+    upstream = generator.normal(size=x.shape)
+    inputs = [tf.constant(value, tf.float64) for value in (x, weight)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        found = grouped.convolution(*inputs)
+        loss = tf.reduce_sum(found * upstream)
+    np.testing.assert_allclose(found, convolve(x, weight), atol=1e-12)
+    for place, gradient in enumerate(tape.gradient(loss, inputs)):
+        # It is linear in both: a difference of any length is the derivative.
+        direction = generator.normal(size=gradient.shape)
+        moved = [x, weight]
+        moved[place] = moved[place] + direction
+        difference = ((convolve(*moved) - convolve(x, weight)) * upstream).sum()
+        np.testing.assert_allclose((gradient.numpy() * direction).sum(), difference, rtol=1e-9)
+
+
+@OPERATIONS
+def test_packed_sequences_are_the_separate_ones(fused_ops):
+    model = randomised(BertPretrainer(config(), fused_ops, shared=fused_ops))
+    (masked, relation), gradients = outputs_and_gradients(model, packed())
+    (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
+    np.testing.assert_allclose(relation[0], relation_alone, atol=1e-5)
+    np.testing.assert_allclose(tf.reshape(masked, masked_alone.shape), masked_alone, atol=1e-5, rtol=1e-5)
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(
+            gradients[name], gradient, atol=1e-5 * np.abs(gradient).max(), rtol=0, err_msg=name
+        )
+
+
+def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
+    """Returns a packed row whose sequence k has its [CLS] at place -k, as published packed records, and the
+    old place of what stands at each."""
+    firsts = STARTS[::-1]
+    body = np.setdiff1d(np.flatnonzero(row["sequence_ids"][0]), firsts)
+    padding = np.flatnonzero(row["sequence_ids"][0] == 0)
+    order = np.concatenate([body, padding, firsts])
+    moved = {name: row[name][:, order] for name in row if row[name].shape == (1, ROW)}
+    place = np.argsort(order).astype(np.int32)
+    moved |= {name: place[row[name]] for name in ("cls_positions", "masked_lm_positions")}
+    return moved, order
+
+
+@OPERATIONS
+def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(fused_ops):
+    model = randomised(BertPretrainer(config(num_hidden_layers=1), fused_ops))
+    moved, order = with_first_tokens_at_the_end(packed())
+    assert (moved["position_ids"][0, -len(LENGTHS) :] == 0).all()
+    outputs, gradients = outputs_and_gradients(model, moved)
+    expected, expected_gradients = outputs_and_gradients(model, packed())
+    for found, other in zip(outputs, expected):
+        np.testing.assert_allclose(found, other, atol=1e-5, rtol=1e-5)
+    for name, gradient in expected_gradients.items():
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(gradients[name], gradient, atol=1e-5 * scale, rtol=0, err_msg=name)
+
+
+@OPERATIONS
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, fused_ops):
+    model = randomised(SpanModel(config(), fused_ops))
+    batch = with_first_tokens_at_the_end(packed())[0] if at_the_end else packed()
+    changed = (batch["sequence_ids"] == 2) | (batch["sequence_ids"] == 0)
+    other = {**batch, "input_ids": np.where(changed, 7, batch["input_ids"])}
+    for found, before in zip(model(other), model(batch)):
+        np.testing.assert_array_equal(found.numpy()[~changed], before.numpy()[~changed])
+        assert not np.allclose(found.numpy()[changed], before.numpy()[changed])
+
+
+@OPERATIONS
+def test_a_row_of_one_sequence_does_not_see_its_padding(fused_ops):
+    batch, tokens = separate(), separate()["input_mask"] > 0
+    other = {**batch, "input_ids": np.where(tokens, batch["input_ids"], 7)}
+    spans = randomised(SpanModel(config(), fused_ops))
+    for found, before in zip(spans(other), spans(batch)):
+        np.testing.assert_array_equal(found.numpy()[tokens], before.numpy()[tokens])
+    classes = randomised(SequenceModel(config(), 3, fused_ops))
+    np.testing.assert_allclose(classes(packed())[0], classes(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["in order", "mixed"])
+def test_slots_set_sequences_apart_and_give_them_back(order):
+    ids = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [2, 2, 1, 1, 1, 0, 1, 2]], np.int32)
+    positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
+    if order == "in order":
+        ids, positions = ids[:1], positions[:1]
+    found = neighbours.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
+    for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
+        expected, width = [], 8 + 2 * (ids.max() - 1)
+        for number in range(1, row_ids.max() + 1):
+            tokens = np.flatnonzero(row_ids == number)
+            expected += [*tokens[np.argsort(row_positions[tokens])], 8, 8]
+        np.testing.assert_array_equal(row, (expected + [8] * width)[:width])
+    x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        back = neighbours.collect(neighbours.spread(x, found), found)
+        loss = tf.reduce_sum(back * x)
+    tokens = (ids > 0)[:, :, None]
+    np.testing.assert_array_equal(back, x * tokens)
+    np.testing.assert_array_equal(tape.gradient(loss, x), 2 * x * tokens)
+
+
+def dropping(**options):
+    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    return randomised(BertPretrainer(config(num_hidden_layers=1, **rates), **options))
+
+
+@pytest.mark.parametrize(
+    "compiled,batch", [(False, separate()), (True, packed())], ids=["graph", "compiled step, packed"]
+)
+def test_fused_is_plain_with_dropout_also_in_a_compiled_step(compiled, batch):
+    plain, fused = dropping(), dropping(fused=True, shared=not compiled)
+    for variable, other in zip(fused.variables, plain.variables):
+        variable.assign(other)
+    seed = tf.constant([3, 4])
+    outputs, gradients = outputs_and_gradients(plain, batch, seed)
+
+    @tf.function(jit_compile=compiled)
+    def run(batch):
+        with tf.GradientTape() as tape:
+            found = tf.nest.flatten(fused(batch, dropout_seed=seed))
+            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in found])
+        return found, tape.gradient(loss, fused.trainable_variables)
+
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    found, found_gradients = run(batch)
+    for output, other in zip(found, outputs):
+        np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
+    for variable, gradient in zip(fused.trainable_variables, found_gradients):
+        other = gradients[variable.name]
+        np.testing.assert_allclose(
+            tf.convert_to_tensor(gradient), other, atol=1e-4 * np.abs(other).max(), err_msg=variable.name
+        )
+
+
+@pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.15), ("mixed_float16", 0.02)])
+@OPERATIONS
+def test_mixed_precision(fused_ops, policy, tolerance):
+    model = randomised(BertPretrainer(config(), fused_ops))
+    outputs, expected = outputs_and_gradients(model, packed())
+    tf.keras.mixed_precision.set_global_policy(policy)
+    low = BertPretrainer(config(), fused_ops)
+    for variable, other in zip(low.variables, model.variables):
+        variable.assign(other)
+    found_outputs, found = outputs_and_gradients(low, packed())
+    joined = [np.concatenate([one[name].ravel() for name in expected]) for one in (found, expected)]
+    assert 0 < np.linalg.norm(joined[0] - joined[1]) < tolerance * np.linalg.norm(joined[1])
+    assert 0 < np.abs(found_outputs[0] - outputs[0]).max() < tolerance * np.abs(outputs[0]).max()
+
+
+@pytest.mark.parametrize("options,batch", [({}, packed()), ({"fused": True, "shared": True}, packed())])
+def test_no_size_of_a_batch_need_be_known_to_a_graph(options, batch):
+    model, seed = dropping(**options), tf.constant([1, 2])
+
+    @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in batch}])
+    def run(batch):
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(model(batch, dropout_seed=seed))
+            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in outputs])
+        return outputs, tape.gradient(loss, model.trainable_variables)
+
+    outputs, gradients = run({name: tf.constant(value) for name, value in batch.items()})
+    expected, expected_gradients = outputs_and_gradients(model, batch, seed)
+    for output, other in zip(outputs, expected):
+        np.testing.assert_allclose(output, other, atol=1e-5)
+    for variable, gradient in zip(model.trainable_variables, gradients):
+        other = expected_gradients[variable.name]
+        np.testing.assert_allclose(
+            gradient, other, atol=1e-5 * max(1.0, np.abs(other).max()), err_msg=variable.name
+        )
+
+
+@pytest.mark.parametrize(
+    "changes,words",
+    [
+        (
+            {"groupbert_ffn_output_groups": 3},
+            "hidden_size=32 is not divisible by groupbert_ffn_output_groups=3",
+        ),
+        (
+            {"groupbert_conv_group_size": 64},
+            "hidden_size=32 is not divisible by groupbert_conv_group_size=64",
+        ),
+        ({"groupbert_conv_kernel_size": 6}, "groupbert_conv_kernel_size=6, expected an odd number"),
+        ({"use_qkv_bias": 1}, "use_qkv_bias=1, expected true or false"),
+    ],
+)
+def test_sizes_that_make_no_groups_are_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        bert_config_from_dict({**GROUPBERT, **changes}, "a.json")

@@ -1,0 +1,258 @@
+"""Attention sequence by sequence against attention by row; neighbours leave no trace in gradients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, encoder_options
+from official.modeling import attention, sequence_rows
+from official.modeling.pretrainer import BertPretrainer
+from official.modeling.sequence_rows import Places
+from tests.conftest import TINY
+from tests.modeling.test_modeling import features, randomised
+from tests.modeling.test_sequences_in_rows import OPERATIONS, outputs_and_gradients
+
+ROW = 24  # widths of 8, 16 and 24 tokens
+ROWS = {
+    "one sequence": [1] * 24,
+    "one and padding": [1] * 9 + [0] * 15,
+    "a width each": [1] * 8 + [2] * 16,
+    "several": [1] * 3 + [2] * 10 + [3] * 5 + [4] * 2 + [0] * 4,
+    "[CLS] at the end": [1] * 6 + [2] * 7 + [3] * 4 + [0] * 4 + [3, 2, 1],
+    "a number left out": [2] * 11 + [0] * 3 + [5] * 9 + [0],
+    "padding": [0] * 24,
+}
+MEMBERS = 5
+
+
+@pytest.fixture(autouse=True)
+def _short_rows(monkeypatch):
+    monkeypatch.setattr(sequence_rows, "SHORTEST_ROW", ROW)
+
+
+def batch_of(*rows: list, seed=0) -> dict:
+    """Returns a batch of rows, each the numbers of its tokens' sequences; a prediction a token of them."""
+    ids, generator = np.array(rows, np.int32), np.random.default_rng(seed)
+    batch = features(batch=len(rows), length=ROW)
+    tokens = [np.flatnonzero(row) if row.any() else np.zeros(1, int) for row in ids]
+    cls = [[np.argmax(row == number) for number in range(1, MEMBERS + 1)] for row in ids]
+    return {
+        "input_ids": batch["input_ids"],
+        "segment_ids": batch["segment_ids"],
+        "input_mask": np.minimum(ids, 1),
+        "sequence_ids": ids,
+        "position_ids": generator.integers(0, ROW, ids.shape).astype(np.int32),
+        "cls_positions": np.array(
+            [np.where(row.any(), places, 0) for row, places in zip(ids, cls)], np.int32
+        ),
+        "masked_lm_positions": np.stack([generator.choice(places, ROW) for places in tokens]).astype(
+            np.int32
+        ),
+    }
+
+
+def pair(fused_ops: bool, shared: bool = False, **changes):
+    """Returns one model that computes by sequence and one by row, of the same weights."""
+    config = BertConfig(**{**TINY, **changes})
+    ours = randomised(BertPretrainer(config, fused_ops, shared, by_sequence=True))
+    expected = BertPretrainer(config, fused_ops)
+    copy_weights(ours, expected)
+    return ours, expected
+
+
+def copy_weights(source, target) -> None:
+    for variable, other in zip(target.variables, source.variables):
+        variable.assign(other)
+
+
+def assert_same(ours, expected, tolerance: float) -> None:
+    """Compares (outputs, gradients); the latter in parts of the largest number of their tensor."""
+    for output, other in zip(ours[0], expected[0]):
+        np.testing.assert_allclose(output, other, atol=tolerance, rtol=tolerance)
+    for name, gradient in expected[1].items():
+        # The true gradient of a key's bias is zero: rounding is all that is there.
+        scale = 1.0 if "key/bias" in name else np.abs(gradient).max()
+        np.testing.assert_allclose(ours[1][name], gradient, atol=tolerance * scale, rtol=0, err_msg=name)
+
+
+@OPERATIONS
+def test_by_sequence_is_by_row(fused_ops):
+    """Every kind of row; what a row of padding gives is nobody's."""
+    batch = batch_of(*(row for name, row in ROWS.items() if name != "padding"))
+    ours, expected = (outputs_and_gradients(model, batch) for model in pair(fused_ops, shared=True))
+    assert_same(ours, expected, 2e-6)
+    assert any(np.abs(gradient).max() > 1 for gradient in expected[1].values())
+
+
+def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
+    counts = [sequence_rows._filled(tf.range(count), tf.constant(99)).shape[0] for count in range(70)]
+    assert counts[:9] == list(range(9)) and all(
+        count <= found < 1.25 * count + 1 for count, found in enumerate(counts)
+    )
+    assert len(set(counts[9:])) == 4 * 3 + 1
+    assert sequence_rows._filled(tf.range(9), tf.constant(99)).numpy().tolist() == [*range(9), 99]
+    batch = batch_of(*[[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 7, seed=1)  # 21 of one width
+    ours, expected = (outputs_and_gradients(model, batch) for model in pair(True, shared=True))
+    assert_same(ours, expected, 2e-6)
+
+
+@OPERATIONS
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(fused_ops, row):
+    from official.modeling import layers, operations
+
+    generator, ids = np.random.default_rng(0), tf.constant([row], tf.int32)
+    draw = lambda *shape: tf.constant(generator.normal(size=shape), tf.float32)  # noqa: E731
+    qkv, x, ops = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8), operations.choose(fused_ops)
+    places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
+    assert isinstance(places, Places)
+    ours = attention.self_attention(qkv, x, places, 2, 0.0, None, ops)
+    expected = attention.self_attention(qkv, x, attention.sequence_scores(ids), 2, 0.0, None, ops)
+    is_token = tf.cast(ids > 0, tf.float32)[..., None]
+    np.testing.assert_allclose(ours, expected * is_token, atol=2e-6)
+
+
+def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
+    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+    batch = batch_of(ROWS["several"], ROWS["[CLS] at the end"])
+    plain, fused = (pair(fused_ops, **rates)[0] for fused_ops in (False, True))
+    copy_weights(plain, fused)
+    one, other = tf.constant([3, 4]), tf.constant([4, 4])
+    found = outputs_and_gradients(fused, batch, one)
+    assert_same(found, outputs_and_gradients(plain, batch, one), 1e-5)
+    for again, value in zip(outputs_and_gradients(fused, batch, one)[0], found[0]):
+        np.testing.assert_array_equal(again, value)
+    assert not np.allclose(found[0][0], outputs_and_gradients(fused, batch, other)[0][0])
+
+
+@OPERATIONS
+def test_a_block_by_sequence_can_be_computed_again_in_the_backward_pass(fused_ops):
+    model = pair(fused_ops, attention_probs_dropout_prob=0.3)[0]
+    first, block = model.stages()[:2]
+    batch = {name: tf.constant(value) for name, value in batch_of(ROWS["several"]).items()}
+    carried, found = first.run(first.weights(), {}, batch, None), []
+
+    def run(x):
+        return block.run(block.weights(), {**carried, "sequence": x}, batch, tf.constant([5, 6]))["sequence"]
+
+    for function in (run, tf.recompute_grad(run)):
+        with tf.GradientTape() as tape:
+            tape.watch(carried["sequence"])
+            output = function(carried["sequence"])
+            loss = tf.reduce_sum(tf.sin(output))
+        found.append([output, *tape.gradient(loss, [carried["sequence"], *block.variables])])
+    for kept, again in zip(*found):
+        np.testing.assert_array_equal(kept, again)
+
+
+def test_by_sequence_in_bfloat16():
+    reference_model = pair(True)[0]
+    batch = batch_of(ROWS["several"], ROWS["one sequence"])
+    reference = outputs_and_gradients(reference_model, batch)
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    ours = pair(True)[0]
+    copy_weights(reference_model, ours)
+    found = outputs_and_gradients(ours, batch)
+    joined = [
+        np.concatenate([each[name].ravel() for name in reference[1]]) for each in (found[1], reference[1])
+    ]
+    assert 0 < np.linalg.norm(joined[0] - joined[1]) < 0.1 * np.linalg.norm(joined[1])
+
+
+@OPERATIONS
+@pytest.mark.parametrize("by_sequence", [False, True], ids=["by row", "by sequence"])
+def test_gradients_of_a_sequence_do_not_depend_on_its_neighbours(fused_ops, by_sequence):
+    """The second of three gets other tokens: every gradient of the others' losses keeps its bits."""
+    model = pair(fused_ops)[0 if by_sequence else 1]
+    batch = batch_of([1] * 7 + [2] * 9 + [3] * 5 + [0] * 3)
+    batch["masked_lm_positions"] = np.array([[1, 3, 17, 20, 8]], np.int32)
+    other = {**batch, "input_ids": np.copy(batch["input_ids"]), "segment_ids": np.copy(batch["segment_ids"])}
+    other["input_ids"][0, 7:16] = 1 + (batch["input_ids"][0, 7:16] + 11) % 40
+    other["segment_ids"][0, 7:16] = 1 - batch["segment_ids"][0, 7:16]
+    (gradients, its_own), (gradients_other, its_own_other) = (
+        member_gradients(model, b) for b in (batch, other)
+    )
+    for variable, gradient, changed in zip(model.trainable_variables, gradients, gradients_other):
+        np.testing.assert_array_equal(gradient, changed, err_msg=variable.name)
+        assert np.abs(gradient).max() > 0, variable.name
+    assert not np.allclose(its_own, its_own_other)
+
+
+def member_gradients(model, batch: dict):
+    """Returns (the gradients of the losses of the first and the third sequence, the second's predictions)."""
+
+    @tf.function(autograph=False)
+    def run(batch):
+        with tf.GradientTape() as tape:
+            masked, relation = model(batch)
+            loss = tf.reduce_sum(tf.sin(masked[:, :4])) + tf.reduce_sum(tf.sin(relation[:, 0:3:2]))
+        return tape.gradient(loss, model.trainable_variables), masked[:, 4]
+
+    gradients, its_own = run({name: tf.constant(value) for name, value in batch.items()})
+    return [tf.convert_to_tensor(gradient).numpy() for gradient in gradients], its_own
+
+
+def test_what_is_taken_apart_comes_together_again():
+    """Random rows, in no order: tokens keep their vectors, padding gets zeros; so do gradients."""
+    generator = np.random.default_rng(0)
+    for most in (1, 2, 6, 20):
+        ids = tf.constant(generator.integers(0, most + 1, [3, ROW]), tf.int32)
+        places = sequence_rows.find_places(ids, heads=2)
+        vectors = tf.constant(generator.normal(size=[3 * ROW * 2, 5]), tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            parts = sequence_rows.take_apart(vectors, places.heads._replace(reads=real_reads(places)))
+            together = sequence_rows.put_together(parts, places.heads)
+        expected = vectors.numpy() * np.repeat(ids.numpy().reshape(-1) > 0, 2)[:, None]
+        np.testing.assert_array_equal(together, expected)
+        upstream = tf.constant(generator.normal(size=vectors.shape), tf.float32)
+        found = tape.gradient(together, vectors, output_gradients=upstream)
+        np.testing.assert_array_equal(found, (expected != 0) * upstream.numpy())
+        assert (
+            sum(int(tf.reduce_sum(tf.cast(part, tf.int32))) for part in places.is_token_NW)
+            == (ids > 0).numpy().sum()
+        )
+
+
+def real_reads(places: Places) -> tuple:
+    """Returns reads that stay within the table of vectors, which has no row of zeros behind it."""
+    return tuple(tf.minimum(reads, 3 * ROW * 2 - 1) for reads in places.heads.reads)
+
+
+@pytest.mark.parametrize(
+    "length,count,step", [(512, 16, 32), (384, 16, 24), (128, 16, 8), (24, 3, 8), (100, 13, 8)]
+)
+def test_widths(length, count, step):
+    found = sequence_rows.widths(length)
+    assert (len(found), found[0], found[-1]) == (count, step, length) and sorted(set(found)) == found
+
+
+def test_by_sequence_where_it_was_measured_and_can_be(make_config):
+    def kind(length, by_sequence=True, name="sequence_ids"):
+        given = {name: tf.ones([2, length], tf.int32), "input_mask": tf.ones([2, length], tf.int32)}
+        return type(attention.seen(given, 2, by_sequence))
+
+    assert kind(ROW) is Places
+    assert not {kind(ROW - 1), kind(ROW, by_sequence=False), kind(ROW, name="other")} & {Places}
+    signature = {"sequence_ids": tf.TensorSpec([None, None], tf.int32)}
+    unknown = tf.function(lambda ids: attention.seen(ids, 2, True)).get_concrete_function(signature)
+    assert unknown.structured_outputs.shape.rank == 4
+    assert encoder_options(make_config())["by_sequence"]
+    assert not encoder_options(make_config(enable_xla=True))["by_sequence"]
+    assert not encoder_options(make_config(fused_ops=False))["by_sequence"]
+
+
+def test_the_number_of_rows_need_not_be_known_to_a_graph():
+    model = pair(True, shared=True, attention_probs_dropout_prob=0.3)[0]
+    batch, seed = batch_of(ROWS["several"], ROWS["one and padding"]), tf.constant([1, 2])
+
+    @tf.function(
+        input_signature=[
+            {name: tf.TensorSpec([None, value.shape[1]], tf.int32) for name, value in batch.items()}
+        ]
+    )
+    def run(batch):
+        return model(batch, dropout_seed=seed)
+
+    for found, expected in zip(run(batch), outputs_and_gradients(model, batch, seed)[0]):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
