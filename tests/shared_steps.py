@@ -21,10 +21,10 @@ _FREE = frozenset(
     """model_dir input_files eval_files train_file predict_file data_dir cache_dir vocab_file init_checkpoint
     do_train do_eval do_predict num_eval_samples eval_batch_size eval_rule steps_between_eval
     steps_before_eval_start checkpoint_every_steps keep_checkpoints steps_per_loop stop_steps stop_threshold
-    use_synthetic_data clear_caches device_warmup mllog_file mllog_to_stdout submission_org
-    submission_platform submission_division submission_status num_runs n_best_size max_answer_length
-    max_query_length doc_stride null_score_diff_threshold bert_config_file do_lower_case wandb wandb_project
-    wandb_name num_steps_per_epoch num_train_epochs warmup_proportion""".split()
+    use_synthetic_data generated_data compile_only clear_caches device_warmup mllog_file mllog_to_stdout
+    submission_org submission_platform submission_division submission_status num_runs n_best_size
+    max_answer_length max_query_length doc_stride null_score_diff_threshold bert_config_file do_lower_case
+    wandb wandb_project wandb_name num_steps_per_epoch num_train_epochs warmup_proportion""".split()
 )
 _MOST = 8  # states that are kept
 
@@ -92,7 +92,8 @@ def shared_steps(step_pool, monkeypatch):
     monkeypatch.setattr(
         step_lib,
         "make_train_loop",
-        lambda *given: step_pool.graph("train", make_train_loop, given[2], *given),
+        # Whether rows are packed is a matter of the files.
+        lambda *given: step_pool.graph(f"train {given[4]}", make_train_loop, given[2], *given),
     )
     monkeypatch.setattr(
         step_lib, "make_eval_step", lambda *given: step_pool.graph("eval", make_eval_step, given[1], *given)

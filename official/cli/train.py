@@ -70,11 +70,18 @@ def _run(arguments: list[str]) -> int:
     from official.planning import plan
     from official.reporting.progress import configure_logging
     from official.tasks import TASKS
-    from official.training import repeats
+    from official.training import compilation, repeats
 
     configure_logging(config.verbosity)
+    _say_config(arguments, config)
     if config.plan:
         text = plan.run(config, TASKS[config.task])
+        with quiet.telling():
+            print(text)
+        return 0
+    if config.compile_only:
+        with signals.raising():
+            text = compilation.run(config, TASKS[config.task])
         with quiet.telling():
             print(text)
         return 0
@@ -84,6 +91,16 @@ def _run(arguments: list[str]) -> int:
     with quiet.telling():
         _tell(result, config, command)
     return result.exit_code
+
+
+def _say_config(arguments: list[str], config: Config) -> None:
+    """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
+    if config.log_style != "graphcore" or config.verbosity < 0 or config.task_index:
+        return
+    for argument, following in zip(arguments, [*arguments[1:], ""]):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in ("config", "flagfile"):
+            print(f"Using config: {value if equals else following}", file=sys.stderr, flush=True)
 
 
 def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
@@ -101,5 +118,6 @@ def _say_what_starts(config: Config) -> None:
     """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
     refused run stays one line."""
     if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:
-        what = f"BERT, task {config.task}, in {config.model_dir}: loading TensorFlow"
+        where = f", in {config.model_dir}" if config.model_dir else ""
+        what = f"BERT, task {config.task}{where}: loading TensorFlow"
         print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

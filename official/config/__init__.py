@@ -15,6 +15,7 @@ from official.config.checks import validate
 from official.config.checks.steps import check_schedule
 from official.config.derived import (
     checkpoint_every_steps,
+    compiles_first,
     dynamic_loss_scale,
     encoder_options,
     initial_loss_scale,
@@ -26,6 +27,7 @@ from official.config.derived import (
     with_steps,
 )
 from official.config.eval_rules import with_eval_rule
+from official.config.made_up import with_made_up_data
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 from official.config.setting import Field, Section
 from official.config.table import FIELDS, SECTIONS, Config, replaced
@@ -45,6 +47,7 @@ __all__ = [
     "check_settings",
     "checked_sizes",
     "checkpoint_every_steps",
+    "compiles_first",
     "dynamic_loss_scale",
     "encoder_options",
     "initial_loss_scale",
@@ -88,7 +91,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 values[name] = FIELDS[name].checked(value, source)
                 if name == "bert_config_file" and value and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(value, name), value)
-    config = with_eval_rule(Config(**values))
+    config = with_eval_rule(with_made_up_data(Config(**values)))
     if config.task == "pretrain":
         config = with_steps(config)
     validate(config)

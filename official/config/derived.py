@@ -73,6 +73,12 @@ def checkpoint_every_steps(config: Config) -> int:
     return config.checkpoint_every_steps or config.steps_per_loop * max(1, loops)
 
 
+def compiles_first(config: Config) -> bool:
+    """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
+    of their log has a throughput of steps alone."""
+    return config.device_warmup or config.log_style == "graphcore"
+
+
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
     if config.loss_scale_by_step is not None:

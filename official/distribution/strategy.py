@@ -4,6 +4,7 @@ What differs between kinds of devices is in `official.distribution.backends`.
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -52,9 +53,34 @@ def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> I
     return backends.of_strategy(strategy).distribute(host_dataset, strategy)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldBatch:
+    """A batch of every replica of this process that stays on its devices: the iterator of no pipeline."""
+
+    batch: Any
+
+    def __iter__(self) -> "HeldBatch":
+        return self
+
+    def __next__(self) -> Any:
+        return self.batch
+
+
+def held(iterator: Iterator, strategy: tf.distribute.Strategy) -> HeldBatch:
+    """Copies the next batch of an iterator onto the devices; `next_batch` returns it again and again."""
+
+    @tf.function(autograph=False)
+    def copied(batch):
+        return strategy.run(lambda own: tf.nest.map_structure(tf.identity, own), args=(batch,))
+
+    return HeldBatch(copied(next_batch(iterator, strategy)))
+
+
 def next_batch(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
-    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns.
-    For graphs, too."""
+    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns,
+    or one that is `held`. For graphs, too."""
+    if isinstance(iterator, HeldBatch):
+        return next(iterator)
     return backends.of_strategy(strategy).next_batch(iterator, strategy)
 
 

@@ -28,6 +28,19 @@ class Start:
 
 
 @dataclasses.dataclass(frozen=True)
+class Built:
+    """The data are found, the model is built and has its weights; nothing is compiled.
+
+    Attributes:
+      data_secs: seconds that finding the data took, of fine-tuning also reading and cutting them.
+      devices: where each replica is, such as GPU 0.
+    """
+
+    data_secs: float
+    devices: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """The outcome of an evaluation of the whole set.
 
@@ -67,6 +80,13 @@ class End:
 class Observer:
     """Hears of every event of a run. Events of an evaluation without training are the same, less those of
     training."""
+
+    def on_built(self, built: Built) -> None:
+        """The model is built."""
+
+    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
+        """Of the graphs that are compiled before the run starts, `done` are, in `secs` altogether; first
+        comes 0."""
 
     def on_start(self, start: Start) -> None:
         """The run begins or goes on."""

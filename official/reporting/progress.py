@@ -77,7 +77,7 @@ class Progress(Observer):
         global _active_bar
         self._total_steps = start.last_step
         self._started = self._first_update = (start.step, time.monotonic())
-        if _is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
+        if is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
             self._bar = _active_bar = tqdm.tqdm(
                 total=start.last_step,
                 initial=start.step,
@@ -110,16 +110,7 @@ class Progress(Observer):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Logs the outcome, where it is one; a bar is drawn again below the line."""
-        values = {name: value for name, value in evaluation.values.items() if name != "samples"}
-        if not all(map(math.isfinite, values.values())):
-            return
-        logging.info(
-            "Evaluation at step %d: %s%s, %.1f s",
-            evaluation.step,
-            "  ".join(f"{name} {value:.4f}" for name, value in values.items()),
-            "" if evaluation.target is None else f" (target {evaluation.target})",
-            evaluation.secs,
-        )
+        log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
         """Leaves the bar as it is and gives the terminal back; of a run that fails, nothing of the bar
@@ -153,7 +144,21 @@ class Progress(Observer):
         return steps * _LINES_OF_A_RUN >= self._total_steps or secs >= _SECS_BETWEEN_LINES
 
 
-def _is_terminal(stream) -> bool:
+def log_evaluation(evaluation: Evaluation) -> None:
+    """Logs the outcome of an evaluation, where all of its numbers are finite."""
+    values = {name: value for name, value in evaluation.values.items() if name != "samples"}
+    if not all(map(math.isfinite, values.values())):
+        return
+    logging.info(
+        "Evaluation at step %d: %s%s, %.1f s",
+        evaluation.step,
+        "  ".join(f"{name} {value:.4f}" for name, value in values.items()),
+        "" if evaluation.target is None else f" (target {evaluation.target})",
+        evaluation.secs,
+    )
+
+
+def is_terminal(stream) -> bool:
     """Returns whether a bar can be drawn: not on a terminal without a size, as containers give, where tqdm
     hides it."""
     if not stream.isatty():

@@ -6,8 +6,9 @@ import time
 
 import tensorflow as tf
 
+from official.reporting.graphcore_tags import COMPILE_TIME, Tags
 from official.reporting.metrics import finite_numbers
-from official.reporting.observer import End, Evaluation, Observer
+from official.reporting.observer import End, Evaluation, Observer, Start
 
 FOLDER = "tensorboard"
 
@@ -15,15 +16,28 @@ FOLDER = "tensorboard"
 class TensorBoard(Observer):
     """Writes an event file for each split that has numbers."""
 
-    def __init__(self, model_dir: str, resume_step: int | None = None):
+    def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):
         """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
-        later steps are not shown any more. None: all are shown."""
+        later steps are not shown any more. None: all are shown. tags: other names of an interval's numbers,
+        which are written, too."""
+        self._tags, self._compile_secs = tags, 0.0
         self._folder = os.path.join(model_dir, FOLDER)
         self._resume_step = resume_step
         self._files: dict[str, _EventFile] = {}
 
+    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
+        self._compile_secs = secs
+
+    def on_start(self, start: Start) -> None:
+        if self._tags and self._compile_secs:
+            self._file("train").write(start.step, {COMPILE_TIME: self._compile_secs})
+
     def on_interval(self, step: int, values: dict) -> None:
         self.write("train", step, values)
+        if self._tags:
+            ours = finite_numbers(values)
+            others = {tag: value for tag, value in self._tags(step, values).items() if tag not in ours}
+            self._file("train").write(int(step), others)
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self.write("eval", evaluation.step, evaluation.values)
@@ -33,9 +47,12 @@ class TensorBoard(Observer):
 
     def write(self, split: str, step: int, values: dict) -> None:
         """Writes the numbers of `values` at a step of a split, train or eval."""
+        self._file(split).write(int(step), finite_numbers(values))
+
+    def _file(self, split: str) -> "_EventFile":
         if split not in self._files:
             self._files[split] = _EventFile(os.path.join(self._folder, split), self._resume_step)
-        self._files[split].write(int(step), finite_numbers(values))
+        return self._files[split]
 
     def close(self) -> None:
         while self._files:

@@ -14,8 +14,9 @@ from official import config as config_lib
 from official.config import Config, ConfigError
 from official.io.files import is_remote
 from official.io.writing import replace_file
+from official.reporting import graphcore_tags
 from official.reporting.metrics import finite_numbers, plain_value
-from official.reporting.observer import Evaluation, Observer
+from official.reporting.observer import Evaluation, Observer, Start
 from official.reporting.result import EXIT_CODES
 
 ID_FILE_NAME = "wandb_id.txt"
@@ -46,6 +47,7 @@ class WandbRun(Observer):
         """
         wandb = _import()
         self._run: Any = None
+        self._tags, self._compile_secs = graphcore_tags.of_run(config), 0.0
         local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
@@ -53,7 +55,7 @@ class WandbRun(Observer):
             dir=folder,
             id=_run_id(config.model_dir),
             resume="allow",
-            project=config.wandb_project or _PROJECT,
+            project=config.wandb_project or (graphcore_tags.WANDB_PROJECT if self._tags else _PROJECT),
             name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)),
             config=_flat_config(config),
             allow_val_change=True,
@@ -61,13 +63,21 @@ class WandbRun(Observer):
         )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
-        self._attempt(_define_metrics)
+        self._attempt(lambda run: _define_metrics(run, bool(self._tags)))
+
+    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
+        self._compile_secs = secs
+
+    def on_start(self, start: Start) -> None:
+        if self._tags and self._compile_secs:
+            found = {graphcore_tags.COMPILE_TIME: self._compile_secs}
+            self._attempt(lambda run: run.log({"step": start.step, **found}))
 
     def on_interval(self, step: int, values: dict) -> None:
-        self._send("train", step, values)
+        self._send("train", step, values, self._tags(step, values) if self._tags else {})
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._send("eval", evaluation.step, evaluation.values)
+        self._send("eval", evaluation.step, evaluation.values, {})
 
     def on_result(self, status: str, result: dict) -> None:
         """Ends the W&B run with the result as its summary."""
@@ -83,13 +93,16 @@ class WandbRun(Observer):
         """Ends the W&B run as a crash where it has not ended yet."""
         self._finish(1)
 
-    def _send(self, split: str, step: int, values: dict) -> None:
-        """Sends one line of metrics; what is not a finite number is left out."""
+    def _send(self, split: str, step: int, values: dict, tags: dict[str, float]) -> None:
+        """Sends one line of metrics, and the same under other tags; what is not a finite number is left
+        out."""
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
         # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
         # beside the others.
         self._attempt(
-            lambda run: run.log({"step": int(step), "samples": plain_value(values.get("samples")), **line})
+            lambda run: run.log(
+                {**tags, "step": int(step), "samples": plain_value(values.get("samples")), **line}
+            )
         )
 
     def _finish(self, exit_code: int) -> None:
@@ -165,10 +178,11 @@ def _init(wandb, arguments: dict):
     return wandb.init(**arguments)
 
 
-def _define_metrics(run) -> None:
+def _define_metrics(run, has_tags: bool) -> None:
     run.define_metric("step")
-    for split in _SPLITS:
-        run.define_metric(f"{split}/*", step_metric="step")
+    folders = [f"{split}/*" for split in _SPLITS]
+    for name in [*folders, *graphcore_tags.FOLDERS] if has_tags else folders:
+        run.define_metric(name, step_metric="step")
 
 
 def _one_line(error: Exception) -> str:

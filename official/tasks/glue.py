@@ -5,6 +5,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
+from official.data.generated import files as generated
 from official.data.glue import features as features_lib
 from official.data.glue import metrics, submission, tasks, tsv_files
 from official.data.pipeline import TrainingOrder
@@ -42,7 +43,7 @@ class GlueTask:
     # Data
 
     def find_data(self) -> list[str]:
-        config = self._config
+        config = self._config = generated.with_files(self._config)
         if config.use_synthetic_data:
             return []
         vocab_file = known(config.vocab_file)

@@ -11,6 +11,8 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
+from official.data.generated import files as generated
+from official.data.pretraining import inspection
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
@@ -64,6 +66,7 @@ class PretrainingTask:
         self.companions: dict[str, bytes] = {}
 
     def find_data(self) -> list[str]:
+        self._config = generated.with_files(self._config)
         if self._config.do_train:
             self._train = self._find("input_files")
         if self._config.do_eval:
@@ -185,13 +188,14 @@ class PretrainingTask:
         return synthetic.endless(rows, batch_size)
 
     def explain_read_error(self) -> str | None:
-        splits = {
-            tuple(split.files): split.files for split in (self._train, self._eval) if split.files
-        }  # each may have a format of its own
-        return next(
-            filter(None, (record_files.find_bad_record(files, self._schema) for files in splits.values())),
-            None,
-        )
+        # Each split may have a format of its own.
+        splits = {tuple(split.files): split for split in (self._train, self._eval) if split.files}
+        return next(filter(None, map(self._explain_of, splits.values())), None)
+
+    def _explain_of(self, split: _Split) -> str | None:
+        found = record_files.find_bad_record(split.files, self._schema)
+        # Packing needs more of a record than reading it does.
+        return found or (inspection.find_fault(split.files) if split.packer else None)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {

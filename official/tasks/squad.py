@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
+from official.data.generated import files as generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.squad import answers as answers_lib
@@ -67,7 +68,7 @@ class SquadTask:
     # Data
 
     def find_data(self) -> list[str]:
-        config = self._config
+        config = self._config = generated.with_files(self._config)
         if config.use_synthetic_data:
             return []
         self._windows.check()

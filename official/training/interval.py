@@ -10,6 +10,7 @@ import tensorflow as tf
 from official.optimization.state import TrainState
 from official.training import step as step_lib
 from official.training.task import Task
+from official.training.waiting import HostWait
 
 # Of a call of the devices: so often somebody looks for signals and losses that are not finite.
 CALL_SECS = 5.0
@@ -28,6 +29,7 @@ class Interval:
       totals: what the training loop has summed up in it, see `step.no_totals`.
       steps, sequences, secs: of them, those that this process has done, what they trained on, and how long
         they took.
+      waited_secs: of `secs`, those in which a step's program waited for its batch; None where nobody asks.
     """
 
     first_step: int
@@ -35,6 +37,12 @@ class Interval:
     steps: int = 0
     sequences: int = 0
     secs: float = 0.0
+    waited_secs: float | None = None
+
+    def add_wait(self, wait: HostWait | None) -> None:
+        """Notes how long a call has waited for batches, where that is measured."""
+        if wait is not None:
+            self.waited_secs = (self.waited_secs or 0.0) + wait.take_secs()
 
     def add(self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float) -> None:
         """Notes what a call has returned, which has gone on from `totals`."""
@@ -54,6 +62,7 @@ class Interval:
     def values(self, task: Task, state: TrainState) -> dict:
         """Returns the line of the metrics as far as the interval is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
+        wait = {} if self.waited_secs is None else {"host_wait_share": self.waited_secs / self.secs}
         return {
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
             "learning_rate": float(state.schedule(state.step - 1)),
@@ -61,6 +70,7 @@ class Interval:
             "loss_scale": float(state.loss_scale.scale.numpy()) if state.loss_scale else 1.0,
             "skipped_steps": skipped,
             "sequences_per_sec": self.sequences / self.secs,
+            **wait,
         }
 
     def non_finite(self, task: Task, values: dict) -> NonFiniteError:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from official import config as config_lib
 from official.config import Config
-from official.reporting import mllog
+from official.reporting import graphcore_tags, mllog
+from official.reporting.graphcore_log import GraphcoreLog
 from official.reporting.metrics import MetricsWriter
 from official.reporting.observer import Observer
 from official.reporting.progress import Progress
@@ -26,7 +27,9 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
     Raises:
       ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
     """
-    observers: list[Observer] = [Progress()]
+    observers: list[Observer] = [
+        GraphcoreLog(config, writes) if config.log_style == "graphcore" else Progress()
+    ]
     if config.wandb and config.do_train and writes:
         observers.append(WandbRun(config))
     with contextlib.ExitStack() as stack:
@@ -46,7 +49,7 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
     log = _mlperf_log(config, devices, beginning) if config.task == "pretrain" else None
     files = [
         MetricsWriter(config.model_dir, resume_step=step),
-        TensorBoard(config.model_dir, resume_step=step),
+        TensorBoard(config.model_dir, step, graphcore_tags.of_run(config)),
     ]
     return [log, *files] if log else files
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
@@ -30,6 +30,7 @@ from official.training.interval import NonFiniteError
 from official.training.outcome import Outcome, PackingCounts
 from official.training.task import Task, is_scored
 from official.training.together import Together
+from official.training.waiting import HostWait
 
 
 @dataclasses.dataclass
@@ -60,7 +61,10 @@ class Loop:
     def __post_init__(self) -> None:
         state, strategy = self.state, self.strategy
         self.together = Together(strategy, self.interruption)
-        self.train_loop = step_lib.make_train_loop(self.config, self.task, state, strategy, self.plan)
+        self.wait = HostWait() if self.config.log_style == "graphcore" else None
+        self.train_loop = step_lib.make_train_loop(
+            self.config, self.task, state, strategy, self.plan, self.wait
+        )
         self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
         self.weights_are_finite = step_lib.make_finite_check(state)
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else state.step
@@ -108,7 +112,17 @@ class Loop:
         return self.place.order(order) if self.plan.is_packed else order
 
     def _train_iterator(self) -> Iterator:
+        if self.config.synthetic_input:
+            return self._held_batch
         return feeding.training_batches(self.task, self.plan, self.order(), self.strategy)
+
+    def _synthetic_batches(self) -> Iterator:
+        return feeding.synthetic_batches(self.task, self.plan.replica_batch_size, self.strategy)
+
+    @functools.cached_property
+    def _held_batch(self) -> strategy_lib.HeldBatch:
+        """The batch of --synthetic_input: one for good, as the graph of the steps knows no other."""
+        return strategy_lib.held(self._synthetic_batches(), self.strategy)
 
     def _save(self) -> None:
         """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
@@ -123,13 +137,30 @@ class Loop:
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step on synthetic data and leaves every variable
-        bit-equal."""
+        bit-equal; tells of each."""
+        since, works = time.monotonic(), self._compilations()
+        self._tell_compiling(0, len(works), since)
+        for number, work in enumerate(works, 1):
+            work()
+            self._tell_compiling(number, len(works), since)
+        if self.wait:
+            self.wait.take_secs()  # of no step that counts
+
+    def _compilations(self) -> list[Callable[[], None]]:
+        return [self._compile_training, *([self._compile_evaluation] if self.config.do_eval else [])]
+
+    def _compile_training(self) -> None:
         with restored(list(self.state.variables().values())):
-            batches = feeding.synthetic_batches(self.task, self.plan.replica_batch_size, self.strategy)
+            batches = self._held_batch if self.config.synthetic_input else self._synthetic_batches()
             self.train_loop(batches, tf.constant(1), self.nothing)
-        if self.config.do_eval:
-            batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
-            self.eval_step(strategy_lib.next_batch(batches, self.strategy))
+
+    def _compile_evaluation(self) -> None:
+        batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
+        self.eval_step(strategy_lib.next_batch(batches, self.strategy))
+
+    def _tell_compiling(self, done: int, graphs: int, since: float) -> None:
+        for observer in self.observers:
+            observer.on_compiling(done, graphs, time.monotonic() - since)
 
     # --------------------------------------------------------------------------------------------------------
     # Training
@@ -176,6 +207,7 @@ class Loop:
             self.place.add(steps * self.plan.train_batch_size, new[:-1])
             self.outcome.packing.add(steps * self.plan.train_batch_size, new)
         self.interval.add(totals, steps, self.state.samples_done - samples, secs)
+        self.interval.add_wait(self.wait)
         values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
         values |= self._packing_of_interval()
         if self.interval.bad_step is not None:
@@ -288,10 +320,3 @@ class Loop:
         )
         batches = strategy_lib.batches(distributed, self.strategy)
         return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll))
-
-
-def log_warm_up(loop: Loop) -> None:
-    """Compiles the steps, and says how long that took."""
-    since = time.monotonic()
-    loop.warm_up()
-    logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)

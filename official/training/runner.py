@@ -30,7 +30,7 @@ from official.training import finish, listeners, own_folder, page_cache, startin
 from official.training.earlier import Earlier
 from official.training.feeding import reading
 from official.training.interruption import Interruption
-from official.training.loop import Loop, NonFiniteError, log_warm_up
+from official.training.loop import Loop, NonFiniteError
 from official.training.outcome import describe_interruption, judge
 from official.training.task import Task
 
@@ -57,8 +57,9 @@ def run(
     started = started or time.time()
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
     devices, own = starting.take_devices(config)
-    task = make_task(own)
+    task, since = make_task(own), time.monotonic()
     data_files = task.find_data()
+    data_secs = time.monotonic() - since
     own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
     devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
     starting.check_init_checkpoint(own)
@@ -70,6 +71,7 @@ def run(
         starting.tell(own, devices)
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
         observers += listeners.of_state(own, devices, beginning)
+        starting.tell_built(observers, data_secs, devices)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
         result = _train(loop, data_files, beginning)
@@ -138,8 +140,10 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
     """Does what comes before the clock starts: compiles, and empties caches."""
     config, state = loop.config, loop.state
-    if config.device_warmup:
-        log_warm_up(loop)
+    if config_lib.compiles_first(config):
+        since = time.monotonic()
+        loop.warm_up()
+        logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)
     dropped = 0
     if state.step < loop.last_step:
         if not loop.manager.read_only:

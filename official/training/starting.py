@@ -16,6 +16,7 @@ from official.distribution.batch_plan import BatchPlan, make_batch_plan
 from official.io.writing import replace_file
 from official.optimization.state import TrainState, make_state
 from official.reporting import summary
+from official.reporting.observer import Built, Observer
 from official.training import kept_files
 from official.training.earlier import Earlier
 from official.training.task import Task, is_scored
@@ -82,6 +83,14 @@ def tell(config: Config, devices: Devices) -> None:
             steps,
         )
     logging.debug("Configuration\n%s", config_lib.to_json(config))
+
+
+def tell_built(observers: list[Observer], data_secs: float, devices: Devices) -> None:
+    """Tells that the model is built, and where it is."""
+    names = [name.split("device:")[-1] for name in devices.strategy.extended.worker_devices]
+    built = Built(data_secs, tuple(name.replace(":", " ") for name in names))
+    for observer in observers:
+        observer.on_built(built)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from official.optimization import replica_step
 from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
 from official.training.task import ExampleTask, Task
+from official.training.waiting import HostWait
 
 _graph = functools.partial(
     tf.function, autograph=False
@@ -41,12 +42,18 @@ def no_totals(task: Task, plan: BatchPlan) -> Totals:
 
 
 def make_train_loop(
-    config: Config, task: Task, state: TrainState, strategy: tf.distribute.Strategy, plan: BatchPlan
+    config: Config,
+    task: Task,
+    state: TrainState,
+    strategy: tf.distribute.Strategy,
+    plan: BatchPlan,
+    wait: HostWait | None = None,
 ) -> Callable:
     """Returns (iterator, number of steps, totals so far) -> totals; runs that many steps on the devices.
 
     A step advances `state.samples` by the sequences that it trains on. The totals go on from those that are
-    given, at first `no_totals`, so that a loop in two calls is the same as one.
+    given, at first `no_totals`, so that a loop in two calls is the same as one. `wait` is told how long each
+    step waits for its batch.
     """
     gradients = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
     if state.loss_scale:
@@ -58,7 +65,8 @@ def make_train_loop(
     @_graph()
     def train_loop(iterator, num_steps, totals):
         def one_more(index, totals):
-            batch = strategy_lib.next_batch(iterator, strategy)
+            take = functools.partial(strategy_lib.next_batch, iterator, strategy)
+            batch = wait.timed(take, [totals["sums"], totals["norm"]]) if wait else take()
             sums, norm, skipped = run_step(batch)
             added = _added(totals, sums, norm, skipped, state.optimizer.iterations)
             if plan.is_packed:

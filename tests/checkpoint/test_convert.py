@@ -137,6 +137,34 @@ def test_slots_are_left_out_unless_asked_for(tmp_path):
     assert "--with_optimizer" in report["dropped"]["bert/pooler/dense/bias/lamb_m"]
 
 
+def test_scaled_first_moments_are_divided(tmp_path):
+    """Those of --optimizer_type=mpadamw: float16, times a scale that the checkpoint holds."""
+    weight = "bert/pooler/dense/bias"
+    kept = np.arange(HIDDEN, dtype=np.float16)
+    slots = {f"{weight}/adam_m": kept, f"{weight}/adam_v": kept.astype(np.float32)}
+    state = {**slots, "adam_m_scale": np.float32(512), "samples": np.int64(8), "global_step": np.int64(1)}
+    arrays = {name: tensors_lib.of_array(np.asarray(value), name) for name, value in state.items()}
+    location = registry.get_format("native").load_container().target(str(tmp_path / "a"), "model.ckpt-7")
+    os.makedirs(tmp_path / "a")
+    registry.get_format("native").write(random_checkpoint() | arrays, location, OPTIONS, lambda size: None)
+    report = convert(location, "google", str(tmp_path / "b"), options=Options(with_optimizer=True))
+    found = arrays_of(report["target"]["path"])
+    np.testing.assert_array_equal(found[f"{weight}/adam_m"], kept.astype(np.float32) / 512)
+    assert found[f"{weight}/adam_m"].dtype == np.float32
+    np.testing.assert_array_equal(found[f"{weight}/adam_v"], slots[f"{weight}/adam_v"])
+    assert "adam_m_scale" in report["dropped"] and "adam_m_scale" not in found
+
+
+def test_momentum_goes_from_ours_to_graphcore_and_back(tmp_path):
+    name = "bert/pooler/dense/bias/Momentum"
+    value = np.arange(HIDDEN, dtype=np.float32)
+    start = write(random_checkpoint() | {name: tensors_lib.of_array(value, name)}, "google", tmp_path / "a")
+    options = dataclasses.replace(OPTIONS, with_optimizer=True)
+    there = convert(start, "graphcore", str(tmp_path / "b"), options=options)
+    back = convert(there["target"]["path"], "google", str(tmp_path / "c"), options=options)
+    np.testing.assert_array_equal(arrays_of(back["target"]["path"])[name], value)
+
+
 def test_global_step_stays_an_integer(tmp_path):
     tensors = random_checkpoint() | {"global_step": tensors_lib.of_array(np.int64(2**40 + 1), "global_step")}
     start = write(tensors, "google", tmp_path / "a")

@@ -373,7 +373,7 @@ def test_state_that_has_no_canonical_name_is_dropped_with_the_reason():
     names = (
         "bert/pooler/dense/kernel/lamb_step_counter",
         "bert/encoder/layer_0/attention/self/kernel/qkv_weight/adam_step_counter",
-        "bert/embeddings/s0/word_embeddings/Momentum",
+        "bert/embeddings/s0/word_embeddings/Adam_1",
         "cls/predictions/mlm_acc",
         "cls/seq_relationship/nsp_acc",
     )

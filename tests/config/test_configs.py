@@ -200,7 +200,7 @@ def test_configuration_is_locked():
         (["--stop_threshold=0.7"], "needs evaluations"),
         (["--clip_scope=micro_batch"], "loss_normalization=local"),
         (["--scale_loss"], "loss_normalization=local"),
-        (["--optimizer_type=adam"], "did you mean adamw"),
+        (["--optimizer_type=adamww"], "did you mean adamw"),
         (["--loss_scale=big"], "dynamic or a number"),
         (["--beta_1=1"], "[0, 1)"),
         (["--epsilon=0"], "above 0"),

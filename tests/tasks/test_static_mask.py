@@ -88,7 +88,10 @@ def test_other_records_are_refused(make_config, records, kind):
     "settings,message",
     [
         (dict(pack_on_the_fly=True), "pack_on_the_fly joins them"),
-        (dict(task="glue", glue_task="cola"), "static_mask=True needs --task=pretrain"),
+        (
+            dict(task="glue", glue_task="cola", max_predictions_per_seq=20),
+            "static_mask=True needs --task=pretrain",
+        ),
     ],
 )
 def test_contradictions_are_refused(make_config, settings, message):

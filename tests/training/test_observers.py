@@ -53,7 +53,15 @@ def test_the_events_of_a_run_in_order(make_config, recorder):
     run(make_config(**SMALL, do_eval=True, num_eval_samples=12, steps_between_eval=10))
     of_interval = ["on_training", "on_steps", "on_interval"]
     evaluation_events = ["on_evaluation_start", "on_evaluation_stop", "on_evaluation"]
-    expected = ["on_start", "on_training", "on_first_step", *of_interval[1:], "on_checkpoint", *of_interval]
+    expected = [
+        "on_built",
+        "on_start",
+        "on_training",
+        "on_first_step",
+        *of_interval[1:],
+        "on_checkpoint",
+        *of_interval,
+    ]
     expected += ["on_checkpoint", *evaluation_events, "on_end", "on_result", "close"]
     calls_joined = [
         name

@@ -11,7 +11,7 @@ from official import config as config_lib
 from official.config import ConfigError
 from official.data.pipeline import MOST_STREAMS
 from official.data.records import on_the_fly, record_formats
-from official.data.records.formats import packed
+from official.data.records.formats import compact, packed
 from official.reporting.metrics import read_metrics
 from official.tasks.pretraining import PretrainingTask
 from official.training import place as place_lib
@@ -264,6 +264,39 @@ def test_numbers_that_contradict_each_other_are_refused(make_config, short_files
     ):
         with pytest.raises(ConfigError, match=message):
             make_config(**settings)
+
+
+@pytest.mark.parametrize(
+    "damage,fault",
+    [
+        (lambda some: some.positions.__setitem__((3, 0), 12), "masked_lm_positions are not ascending places"),
+        (lambda some: some.first_lengths.__setitem__(3, 12), None),
+    ],
+)
+def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path, damage, fault):
+    """A masked token of a neighbour's; what is no token has no segment either, and is read."""
+    some = short_examples(EACH)
+    damage(some)
+    path = write_records(tmp_path / "short", record_formats.encode(some, "plain"))
+    loop = make_loop(make_config(input_files=path, pack_on_the_fly=True, average_sequences_per_pack=2.0))
+    if fault is None:
+        assert loop._train(loop._train_iterator())["samples"] > 0
+        return
+    with pytest.raises(ConfigError, match=f"short, record 4: {fault}"):
+        loop._train(loop._train_iterator())
+
+
+def test_tokens_behind_padding_are_refused():
+    features = {name: tf.constant(value) for name, value in short_examples(2).features().items()}
+    features = {name: tf.cast(value, tf.int32) for name, value in features.items()}
+    words = compact.to_words(features)
+    assert compact.columns(words, 16, 3).tokens.numpy().tolist() == short_examples(2).lengths.tolist()
+    for name, place in (("input_mask", (0, 2)), ("segment_ids", (0, 15)), ("masked_lm_weights", (0, 2))):
+        wrong = features[name].numpy()
+        wrong[0] = wrong[0] if name != "masked_lm_weights" else 0
+        wrong[place] = 1 - wrong[place]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="parts are out of order"):
+            compact.to_words({**features, name: tf.constant(wrong)})
 
 
 def test_an_evaluation_rule_counts_sequences(make_config):

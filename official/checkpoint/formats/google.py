@@ -1,6 +1,7 @@
 """Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles under the canonical names.
 
-Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`).
+Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`),
+TensorFlow's MomentumOptimizer (slot `Momentum`).
 The names of the other formats for these, `lamb_m` and `lamb_v`, are read too.
 """
 
@@ -15,7 +16,14 @@ from official.checkpoint.options import Options
 _WEIGHTS = {name: name for name in canonical.WEIGHTS}
 TABLE = {
     **table.with_slots(
-        _WEIGHTS, {"adam_m": "adam_m", "adam_v": "adam_v", "lamb_m": "LAMB", "lamb_v": "LAMB_1"}
+        _WEIGHTS,
+        {
+            "adam_m": "adam_m",
+            "adam_v": "adam_v",
+            "lamb_m": "LAMB",
+            "lamb_v": "LAMB_1",
+            "Momentum": "Momentum",
+        },
     ),
     "global_step": "global_step",
     "samples": None,

@@ -1,9 +1,11 @@
 """This project's checkpoints: name-based bundles under the canonical names, with the trainer's counters."""
 
+import numpy as np
+
 from official.checkpoint.format import Format
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.table import Mapped
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
 
 TABLE = {
@@ -15,8 +17,28 @@ TABLE = {
 }
 
 
+_SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
+
+
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    return table.to_canonical(TABLE, tensors, {})
+    """Gives the canonical names; first moments that are kept scaled are divided, to float32."""
+    scale = tensors.get(_SCALE)
+    if scale is None:
+        return table.to_canonical(TABLE, tensors, {})
+    true = {
+        name: _divided(tensor, scale) if name.endswith("/adam_m") else tensor
+        for name, tensor in tensors.items()
+    }
+    return table.to_canonical(TABLE, true, {_SCALE: "a factor of adam_m, by which it is divided"})
+
+
+def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
+    return Tensor(
+        tensor.shape,
+        np.dtype(np.float32),
+        lambda: tensor.read().astype(np.float32) / np.float32(scale.read()),
+        tensor.sources,
+    )
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:

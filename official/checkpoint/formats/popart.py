@@ -61,7 +61,10 @@ _WEIGHTS: table.Table = {
 }
 # Slots stand here as endings; in the file they are prefixes.
 TABLE = {
-    **table.with_slots(_WEIGHTS, {"adam_m": None, "adam_v": None, "lamb_m": "lamb_m", "lamb_v": "lamb_v"}),
+    **table.with_slots(
+        _WEIGHTS,
+        {"adam_m": None, "adam_v": None, "lamb_m": "lamb_m", "lamb_v": "lamb_v", "Momentum": None},
+    ),
     **dict.fromkeys(canonical.COUNTERS),
 }
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
@@ -75,7 +78,7 @@ _ROWS = r"Embedding/(Embedding|Positional)_Dict\b|bert/embeddings/s\d+/"
 _DROPPED = {
     r"Step___.*": "a counter that the step gives",
     r"Accum___.*": "gradients of a step that was not finished",
-    r"Accl___.*": "momentum of plain SGD, which has no canonical name",
+    r"Accl___.*": "momentum of PopART's SGD, which no other format has in these units",
 }
 
 

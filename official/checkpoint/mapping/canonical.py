@@ -46,7 +46,8 @@ CLASSIFIER_HEAD = ("output_weights", "output_bias")  # [C, H], [C]
 ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
-SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v")  # of a weight NAME: NAME/adam_m, in the shape of the weight
+# Of a weight NAME: NAME/adam_m, in the shape of the weight.
+SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
 # Ends the pattern of a name that may be a slot of it.
 SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")

@@ -26,7 +26,7 @@ def check_task(config: Config) -> None:
 
 def check_files(config: Config) -> None:
     """Names a file that is missing, or that the run would not read."""
-    if not config.model_dir:
+    if not (config.model_dir or config.compile_only):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
@@ -34,7 +34,10 @@ def check_files(config: Config) -> None:
         raise ConfigError(
             "bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json."
         )
-    if config.task == "pretrain":
+    _check_made_up_data(config)
+    if config.generated_data:
+        _check_glue_task(config)
+    elif config.task == "pretrain":
         _check_pretraining_files(config)
     elif config.use_synthetic_data:
         given = [name for name in ("train_file", "predict_file", "data_dir") if config[name]] or [
@@ -56,7 +59,8 @@ def _check_pretraining_files(config: Config) -> None:
         )
     if not (config.use_synthetic_data or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError(
-            "input_files is not set. Give --input_files=GLOB, or --use_synthetic_data for random records."
+            "input_files is not set. Give --input_files=GLOB, --use_synthetic_data for random records, or"
+            " --generated_data for random ones that are read as files are."
         )
 
 
@@ -69,6 +73,25 @@ def _check_fine_tuning_files(config: Config) -> None:
     for name, is_needed in (*needed, ("vocab_file", True)):
         if is_needed and not config[name] and not config.plan:
             raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
+    _check_glue_task(config)
+
+
+def _check_made_up_data(config: Config) -> None:
+    """Refuses two kinds of made-up data at once, and jobs that do not compile what they are."""
+    for name in ("synthetic_input", "use_synthetic_data"):
+        if config.generated_data and config[name]:
+            raise ConfigError(
+                f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
+            )
+    if config.compile_only and not config.do_train:
+        raise ConfigError("compile_only needs --do_train: it is the training step that is compiled.")
+    if config.compile_only and config.plan:
+        raise ConfigError(
+            "compile_only and plan both stop before the run. Drop one: --compile_only plans, too."
+        )
+
+
+def _check_glue_task(config: Config) -> None:
     if config.task == "glue" and not config.glue_task:
         raise ConfigError(
             f"glue_task is not set. Choose one of {', '.join(FIELDS['glue_task'].choices)}: --glue_task=NAME."

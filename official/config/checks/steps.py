@@ -33,7 +33,8 @@ def check_steps(config: Config) -> None:
             f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop"
             " --stop_threshold."
         )
-    if config.eval_rule == "mlperf_1.0" and not config.eval_files and not config.use_synthetic_data:
+    made_up = config.use_synthetic_data or config.generated_data
+    if config.eval_rule == "mlperf_1.0" and not config.eval_files and not made_up:
         raise ConfigError(
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."

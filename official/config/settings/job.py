@@ -37,7 +37,7 @@ class Job:
         "Seeds initial weights, data order and dropout.",
         minimum=0,
         maximum=2**31 - 1,
-        evaluation=lambda config: config.use_synthetic_data,
+        evaluation=lambda config: config.use_synthetic_data or config.generated_data,
     )
 
 

@@ -25,7 +25,9 @@ class Messages:
         "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps "
         "them here).",
     )
-    wandb_project: str | None = setting(None, "With --wandb: project. Unset: bert-tf2.")
+    wandb_project: str | None = setting(
+        None, "With --wandb: project. Unset: bert-tf2, with --log_style=graphcore tf-bert."
+    )
     wandb_name: str | None = setting(
         None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."
     )

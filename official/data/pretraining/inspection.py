@@ -109,6 +109,18 @@ def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, di
         first += len(batch)
 
 
+def find_fault(paths: list[str]) -> str | None:
+    """Reads files of one format until a record is wrong; returns a line that names the file, the record and
+    its fault, or None."""
+    try:
+        for path in paths:
+            for _ in read_checked(path, *describe_first(path, None)):
+                pass
+    except ConfigError as error:
+        return str(error).removesuffix(".")
+    return None
+
+
 def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
     """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""

@@ -167,17 +167,27 @@ def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
 
 def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns what `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
-    `parse_rows` but for the id of [PAD]."""
+    `parse_rows` but for the id of [PAD].
+
+    Fails with InvalidArgumentError for examples that words cannot say: tokens behind padding, a first segment
+    behind the second one, slots that are used behind one that is not.
+    """
     tokens_N = tf.reduce_sum(values["input_mask"], axis=1)
-    head = [
-        tokens_N,
-        tokens_N - tf.reduce_sum(values["segment_ids"], axis=1),
-        tf.reduce_sum(tf.cast(values["masked_lm_weights"] > 0, tf.int32), axis=1),
-        values["next_sentence_labels"][:, 0],
-        tf.zeros_like(tokens_N),
-    ]
+    first_N = tokens_N - tf.reduce_sum(values["segment_ids"], axis=1)
+    is_used_NP = tf.cast(values["masked_lm_weights"] > 0, tf.int32)
+    used_N = tf.reduce_sum(is_used_NP, axis=1)
+    column_L, slot_P = tf.range(values["input_mask"].shape[1]), tf.range(is_used_NP.shape[1])
+    is_token_NL = column_L < tokens_N[:, None]
+    expected = (
+        (values["input_mask"], is_token_NL),
+        (values["segment_ids"], is_token_NL & (column_L >= first_N[:, None])),
+        (is_used_NP, slot_P < used_N[:, None]),
+    )
+    is_whole = [tf.reduce_all(found == tf.cast(wanted, tf.int32)) for found, wanted in expected]
+    head = [tokens_N, first_N, used_N, values["next_sentence_labels"][:, 0], tf.zeros_like(tokens_N)]
     rest = [values[name] for name in ("masked_lm_positions", "masked_lm_ids", "input_ids")]
-    return tf.concat([tf.stack(head, axis=1), *rest], axis=1)
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_whole), ["parts are out of order"])]):
+        return tf.concat([tf.stack(head, axis=1), *rest], axis=1)
 
 
 def parse_rows(words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:

@@ -1,0 +1,34 @@
+"""What runs on made-up data read: nothing that is given."""
+
+from __future__ import annotations
+
+from official.config.table import Config, replaced
+from official.io import files
+
+_FILES = ("input_files", "eval_files", "train_file", "predict_file", "data_dir")
+
+
+def with_made_up_data(config: Config) -> Config:
+    """Returns the configuration without the files that --generated_data or --synthetic_input stand for.
+
+    A configuration underneath may name files that are not on this machine. --compile_only without files
+    generates data: shapes and steps follow from them. A vocabulary that is there is kept; where it is not,
+    words are made up, too.
+    """
+    if config.compile_only and not (config.use_synthetic_data or any(config[name] for name in _FILES)):
+        config = replaced(config, generated_data=not config.synthetic_input)
+    if not (config.generated_data or config.synthetic_input):
+        return config
+    config = replaced(config, **dict.fromkeys(_FILES))
+    if config.synthetic_input:
+        config = replaced(config, use_synthetic_data=True)
+    if config.vocab_file and not _is_there(config.vocab_file):
+        config = replaced(config, vocab_file=None, do_lower_case=None)
+    return config
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return files.is_file(path) or files.is_folder(path)
+    except OSError:
+        return False

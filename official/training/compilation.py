@@ -1,0 +1,87 @@
+"""--compile_only: the steps of a run are built and compiled, and nothing is trained or written."""
+
+import dataclasses
+import tempfile
+import time
+
+import tensorflow as tf
+
+from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
+from official.config import Config
+from official.distribution import strategy as strategy_lib
+from official.planning import plan
+from official.reporting import environment
+from official.training import listeners, starting
+from official.training.interruption import Interruption
+from official.training.loop import Loop
+from official.training.runner import MakeTask
+
+
+def run(config: Config, make_task: MakeTask) -> str:
+    """Compiles the training and, with --do_eval, the evaluation step, which trains one step on random records
+    and undoes it.
+
+    Args:
+      config: the frozen configuration. Its --model_dir is neither needed nor touched.
+      make_task: config -> Task.
+
+    Returns:
+      A page for people: seconds, memory and the plan.
+
+    Raises:
+      ConfigError: for bad input.
+    """
+    with tempfile.TemporaryDirectory(prefix="compile-only-") as folder:
+        own = config_lib.replaced(config, model_dir=folder)
+        since = time.monotonic()
+        loop, secs = _compiled(own, make_task)
+        total = time.monotonic() - since
+        memory = _memory_lines(loop.strategy)
+        planned = plan.make_plan(loop.config, make_task)
+    steps = "training and evaluation step" if config.do_eval else "training step"
+    return "\n".join(
+        [
+            f"Compiled the {steps} in {secs:.1f} s, {total:.1f} s with data and model",
+            *memory,
+            "",
+            plan.describe(planned),
+            "",
+            "compiled: nothing was trained or written (--compile_only)",
+        ]
+    )
+
+
+def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
+    """Returns the parts of a run that is compiled, and the seconds that compiling took."""
+    devices, own = starting.take_devices(config)
+    task, since = make_task(own), time.monotonic()
+    task.find_data()
+    data_secs = time.monotonic() - since
+    own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
+    devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
+    without_wandb = config_lib.replaced(own, wandb=False)
+    with (
+        listeners.listening(without_wandb, devices.is_chief) as observers,
+        strategy_lib.noticing_lost_peers(devices.strategy),
+    ):
+        starting.tell(own, devices)
+        state = starting.make_state(own, task.build_model, devices.strategy)
+        starting.tell_built(observers, data_secs, devices)
+        manager = CheckpointManager(own.model_dir, state.variables(), 1, read_only=True)
+        loop = Loop(
+            own, task, state, devices.strategy, devices.plan, manager, observers, Interruption(), evaluated={}
+        )
+        since = time.monotonic()
+        loop.warm_up()
+        return loop, time.monotonic() - since
+
+
+def _memory_lines(strategy: tf.distribute.Strategy) -> list[str]:
+    """Returns the most memory that was in use at once: of each GPU, or of this process where there is
+    none."""
+    names = [device.split("device:")[-1] for device in strategy.extended.worker_devices]
+    peaks = {
+        name: tf.config.experimental.get_memory_info(name)["peak"] for name in names if name.startswith("GPU")
+    } or {"this process": environment.peak_memory_bytes()}
+    return [f"Memory of {name}: {peak / 1e9:.3f} GB at most" for name, peak in peaks.items()]
