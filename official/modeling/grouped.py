@@ -25,9 +25,16 @@ def projection(parts_BLI: list[tf.Tensor], weights: Affine) -> tf.Tensor:
     Returns:
       [B, L, out], in the type of the parts.
     """
-    kernels = tf.split(weights.kernel, len(parts_BLI), axis=1)
+    kernels = columns(weights.kernel, len(parts_BLI))
     joined = tf.concat([matmul_2d(part, kernel) for part, kernel in zip(parts_BLI, kernels)], axis=-1)
     return joined if weights.bias is None else tf.nn.bias_add(joined, tf.cast(weights.bias, joined.dtype))
+
+
+def columns(kernel: tf.Tensor, groups: int) -> list[tf.Tensor]:
+    """Returns the columns [in, out / groups] of each group of a kernel [in, out]."""
+    parts = tf.reshape(kernel, [kernel.shape[0], groups, -1])
+    # Not tf.split, which takes five times as long along the last axis.
+    return tf.unstack(tf.transpose(parts, [1, 0, 2]), num=groups)
 
 
 def convolution(x_BLD: tf.Tensor, weight_KGD: tf.Tensor) -> tf.Tensor:

@@ -238,10 +238,13 @@ def _feed_forward(
 ) -> tuple[tf.Tensor, layers.Affine]:
     """Dense product, activation, and projection in groups, whose parts the last product mixes."""
     groups = config.groupbert_ffn_output_groups
-    up = weights.intermediate
+    pairs = zip(
+        grouped.columns(weights.intermediate.kernel, groups),
+        tf.split(layers.bias_of(weights.intermediate), groups),
+    )
     parts = [
         ops.bias_activation(layers.matmul_2d(x_BLD, kernel), bias, config.hidden_act)
-        for kernel, bias in zip(tf.split(up.kernel, groups, axis=1), tf.split(layers.bias_of(up), groups))
+        for kernel, bias in pairs
     ]
     if weights.mixer is None:
         return parts[0], weights.output
