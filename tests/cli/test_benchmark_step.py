@@ -44,9 +44,11 @@ def benchmark(*arguments):
 
 @pytest.mark.slow
 def test_the_whole_way(tmp_path):
-    (tmp_path / "bert.json").write_text(json.dumps(TINY))
+    groupbert = {**TINY, "block_type": "groupbert", "groupbert_conv_group_size": 8}
+    for name, model in (("bert", TINY), ("groupbert", groupbert)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(model))
     arguments = [
-        f"--bert_config_file={tmp_path}/bert.json",
+        f"--bert_config_file={tmp_path}/bert.json,{tmp_path}/groupbert.json",
         "--shapes=16x4",
         "--dtypes=fp32,bf16",
         "--blocks=fused,plain",
@@ -56,13 +58,14 @@ def test_the_whole_way(tmp_path):
     done = benchmark(*arguments)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
-    assert len(record["cases"]) == 4 and all(len(row["secs"]) == 2 for row in record["cases"])
+    assert len(record["cases"]) == 8 and all(len(row["secs"]) == 2 for row in record["cases"])
     for row in record["cases"]:
         assert row["sequences_per_sec"] == pytest.approx(row["train_batch_size"] / row["step_secs"])
         assert row["share_of_products"] == pytest.approx(
             row["gflops"] / record["products"][row["dtype"]]["gflops"]
         )
         assert row["name"] in done.stdout
+    assert record["cases"][0]["name"] == "bert, fp32, 16 tokens x 4"
     assert (tmp_path / "out.png").stat().st_size > 1000
     again = benchmark(*arguments)
     assert again.returncode == 2 and "exists" in again.stderr

@@ -59,7 +59,7 @@ def graph_and_update_of(name: str) -> tuple:
 
 def one_of_each(key) -> list[str]:
     """Returns the first configuration of each graph."""
-    return list({key(name): name for name in reversed(sorted(configs.theirs()))}.values())
+    return list({key(name): name for name in sorted(configs.theirs(), reverse=True)}.values())
 
 
 QUICK = one_of_each(graph_of)
@@ -69,7 +69,6 @@ SLOW = sorted(set(one_of_each(graph_and_update_of)) - set(QUICK))
 def run_a_step(name: str, folder) -> None:
     values = {key: value for key, value in settings_of(name).items() if key not in NO_FILES}
     model = {**values["model"], **SIZES}
-    model.pop("block_type", None) if model.get("block_type") == "bert" else None
     values |= SETTINGS | {"model": model, "model_dir": str(folder), "dtype": "fp32"}
     if values["task"] == "pretrain":
         values["max_predictions_per_seq"] = 3

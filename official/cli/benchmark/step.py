@@ -7,7 +7,7 @@ products reach.
 
 All cases and the bare matrix products take turns, several rounds, in one process; medians, with half the
 distance between the quartiles beside them. A step is everything: forward, backward, clipping, optimizer,
-dropout 0.1, on synthetic full-length data.
+dropout as the model says, on synthetic full-length data. Several models, comma-separated, take turns too.
 """
 
 import argparse
@@ -57,15 +57,20 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     """Returns {name of a case: its configuration}."""
     from official.training import step_benchmark
 
-    model = inputs.read_model(flags.bert_config_file)
+    paths = flags.bert_config_file.split(",")
     names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
     settings = {name: getattr(flags, name) for name in names}
+
+    def name(path: str, case: str, blocks: str) -> str:
+        return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + ", plain" * (blocks == "plain")
+
     return {
-        f"{dtype}, {length} tokens x {batch}" + ", plain" * (blocks == "plain"): step_benchmark.step_config(
-            model, length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
+        name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(
+            inputs.read_model(path), length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
         )
         for dtype in flags.dtypes
         for length, batch in flags.shapes
+        for path in paths
         for blocks in flags.blocks
     }
 
@@ -118,15 +123,16 @@ def case(name: str, config: Config, timing, flops: float, steps: int, peaks: dic
 
 
 def table(measured: dict) -> str:
-    lines = [f"{'case':<32}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
+    width = max(32, *(len(row["name"]) + 2 for row in measured["cases"]))
+    lines = [f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
     for row in measured["cases"]:
         lines.append(
-            f"{row['name']:<32}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
+            f"{row['name']:<{width}}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
             f"{row['share_of_products']:>13.1%}"
         )
     for dtype, product in measured["products"].items():
         lines.append(
-            f"{'matrix product ' + dtype:<32}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}"
+            f"{'matrix product ' + dtype:<{width}}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}"
         )
     return "\n".join(lines)
 
@@ -157,7 +163,8 @@ def main() -> None:
     flags = parse_flags()
     measured = measure(flags)
     print(table(measured))
-    model = outputs.stem(flags.bert_config_file)
+    paths = flags.bert_config_file.split(",")
+    model = ", ".join(map(outputs.stem, paths))
     record = {
         "model": model,
         "optimizer_type": flags.optimizer_type,
