@@ -104,7 +104,8 @@ def _schedule_settings(config: Config) -> list[tuple[str, object]]:
     changes by step."""
     name = _KEY_NAMES.get(config.optimizer_type)
     if config.lr_schedule == "polynomial":
-        return [(f"opt_{name}_learning_rate_decay_poly_power", config.poly_power)] if name else []
+        has_key = name in _WEIGHT_DECAY_KEYS
+        return [(f"opt_{name}_learning_rate_decay_poly_power", config.poly_power)] if has_key else []
     settings: list[tuple[str, object]] = [("opt_learning_rate_decay_schedule", config.lr_schedule)]
     if config.lr_schedule_by_step:
         changes = [step for step in by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step") if step]

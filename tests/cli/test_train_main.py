@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import official
+from official.cli import train as train_command
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT
 
@@ -170,3 +171,18 @@ def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path, dtype, cpu_flags, a
         )
     official.choose_kernels(dtype, str(tmp_path / "cpuinfo"))
     assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected
+
+
+@pytest.mark.parametrize(
+    "arguments, style, expected",
+    [
+        (["--config=quickstart", "--seed=3"], "graphcore", "Using config: quickstart\n"),
+        (["--seed=3", "--config", "a.json"], "graphcore", "Using config: a.json\n"),
+        (["--flagfile=configs/x.flags"], "graphcore", "Using config: configs/x.flags\n"),
+        (["--seed=3"], "graphcore", ""),
+        (["--config=quickstart"], "plain", ""),
+    ],
+)
+def test_graphcores_style_says_which_configuration_is_used(arguments, style, expected, make_config, capsys):
+    train_command._say_config(arguments, make_config(log_style=style))
+    assert capsys.readouterr().err == expected

@@ -84,6 +84,8 @@ def test_micro_batches_are_added_up_and_each_has_a_seed_of_its_own(make_config):
         ({}, 8.0),
         (dict(loss_normalization="local", clip_scope="none"), 8.0 * 4),
         (LOCAL, 4.0),
+        (dict(loss_normalization="local", clip_scope="none", gradient_reduction="sum"), 8.0),
+        (dict(LOCAL, gradient_reduction="sum"), 1.0),
     ],
 )
 def test_what_is_left_to_divide_by(make_config, settings, divisor):
@@ -116,6 +118,20 @@ def test_clipping_takes_the_norm_of_the_true_gradient(make_config, scope, factor
     gradients = Gradients([tf.constant([6.0, 0.0]), tf.constant(8.0)], tf.constant(2.0))  # 3, 4: a norm of 5
     ours, norm = replica_step.clip(make_config(clip_scope=scope, clip_norm=0.5), gradients)
     assert norm.numpy() == 5.0 and float(ours) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    "variant,scope,largest",
+    [("lamb", "none", [None]), ("nvlamb", "none", [1.0]), ("mpclip", "global", [2.0])],
+)
+def test_variants_of_lamb_clip_to_one_or_to_the_number_of_replicas(make_config, variant, scope, largest):
+    config, strategy = (
+        make_config(lamb_variant=variant, clip_scope=scope),
+        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    )
+    found: list = []
+    strategy.run(lambda: found.append(replica_step.largest_norm(config)))
+    assert found == largest * len(found) and found
 
 
 def test_a_norm_that_is_not_finite_is_not_clipped_away(make_config):

@@ -386,6 +386,8 @@ def test_result_file(tmp_path):
         "tables",
         "examples",
         "predictions",
+        "sequences_per_row",
+        "packing_efficiency",
         "learning_rates",
         "f1",
     ]

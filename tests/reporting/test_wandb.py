@@ -11,7 +11,7 @@ import pytest
 
 from official.config import ConfigError
 from official.reporting import wandb_run as wandb_lib
-from official.reporting.observer import Evaluation
+from official.reporting.observer import Evaluation, Start
 
 
 @pytest.fixture
@@ -128,6 +128,24 @@ def test_an_offline_run_holds_the_values_over_the_step(offline, capfd):
     )
     assert records["exit"][0].exit.exit_code == 0
     assert "wandb" not in "".join(capfd.readouterr()).replace("wandb sync", "").replace("/wandb/", "")
+
+
+def test_the_tags_of_graphcores_program_are_beside_ours(offline, make_config):
+    run = wandb_lib.WandbRun(make_config(wandb=True, log_style="graphcore", num_steps_per_epoch=20))
+    run.on_compiling(1, 1, 7.5)
+    run.on_start(Start(0, 0, 10, (), 0.0, False))
+    run.on_interval(5, {"samples": 40, "loss": 3.0, "mlm_loss": 2.5, "mlm_accuracy": 0.25})
+    run.on_result("finished", {"status": "finished"})
+    run.close()
+    (path,) = offline_files(offline.model_dir)
+    records = read_wandb_file(path)
+    first, second = (values_of(record.history.item) for record in records["history"])
+    assert (first["step"], first["poplar/compile_time"]) == ("0", "7.5")
+    names = ("step", "epoch", "loss/MLM", "train/mlm_loss", "accuracy/MLM", "samples")
+    assert [second[name] for name in names] == ["5", "0.25", "2.5", "2.5", "0.25", "40"]
+    metrics = {record.metric.glob_name: record.metric.step_metric for record in records["metric"]}
+    assert metrics["loss/*"] == metrics["train/*"] == "step"
+    assert records["run"][0].run.project == "tf-bert"
 
 
 def test_a_resumed_process_goes_on_with_the_same_run(offline):

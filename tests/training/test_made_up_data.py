@@ -100,6 +100,15 @@ def test_the_wait_for_the_host_is_a_share(make_config, record_files):
     assert all(0 <= line["host_wait_share"] <= 1 for line in lines_of(config))
 
 
+def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
+    lines = []
+    for style in ("plain", "graphcore"):
+        config = make_config(**SMALL, log_style=style, model_dir=str(tmp_path / style))
+        run(config)
+        lines.append([{**line, "sequences_per_sec": 0, "host_wait_share": 0} for line in lines_of(config)])
+    assert lines[0] == lines[1] and len(lines[0]) == 2
+
+
 def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
@@ -110,8 +119,15 @@ def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monk
     assert not os.path.exists(config.model_dir) and list(tmp_path.iterdir()) == []
 
 
+def test_only_compiling_looks_at_files_that_are_there(make_config, record_files):
+    files = record_files()
+    assert make_config(**SMALL, compile_only=True, input_files=files).input_files == files
+    elsewhere = make_config(**SMALL, compile_only=True, input_files="/not/there/*")
+    assert elsewhere.generated_data and elsewhere.input_files is None
+
+
 def test_only_compiling_does_not_need_a_folder(make):
-    config = make("glue", glue_task="rte", compile_only=True, vocab_file=None, model_dir="")
+    config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
     assert "updates" in compilation.run(config, TASKS["glue"])
 
 
@@ -121,7 +137,6 @@ def test_only_compiling_does_not_need_a_folder(make):
         (dict(generated_data=True, synthetic_input=True), "generated_data excludes synthetic_input"),
         (dict(generated_data=True), "generated_data excludes use_synthetic_data"),
         (dict(compile_only=True, do_train=False, do_eval=True), "compile_only needs --do_train"),
-        (dict(compile_only=True, plan=True), "compile_only and plan both stop"),
         (dict(log_style="poplar"), "log_style='poplar' is not one of plain, graphcore"),
     ],
 )

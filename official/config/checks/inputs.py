@@ -85,10 +85,6 @@ def _check_made_up_data(config: Config) -> None:
             )
     if config.compile_only and not config.do_train:
         raise ConfigError("compile_only needs --do_train: it is the training step that is compiled.")
-    if config.compile_only and config.plan:
-        raise ConfigError(
-            "compile_only and plan both stop before the run. Drop one: --compile_only plans, too."
-        )
 
 
 def _check_glue_task(config: Config) -> None:

@@ -22,7 +22,7 @@ _WARMED_UP = ("polynomial", "cosine", "natural_exponential", "up_down")
 _OF_SCHEDULES = {
     ("lr_schedule_by_step",): ("custom",),
     ("decay_steps", "decay_rate"): ("natural_exponential",),
-    ("poly_power", "decay_from"): ("polynomial",),
+    ("poly_power",): ("polynomial",),
     ("learning_rate", "end_learning_rate", "warmup_power", "warmup_proportion"): _WARMED_UP,
 }
 

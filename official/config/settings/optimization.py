@@ -69,11 +69,11 @@ class Optimization:
     )
     decay_from: str = setting(
         "step_0",
-        "Where the decay is counted from. step_0: the rate drops at the end of the warm-up (the MLPerf "
-        "v0.7 reference). warmup_end: it goes on from the peak.",
+        "Where the polynomial decay is counted from. step_0: the rate drops at the end of the warm-up (the "
+        "MLPerf v0.7 reference). warmup_end: it goes on from the peak.",
         choices=("step_0", "warmup_end"),
     )
-    weight_decay_rate: float | None = setting(
+    weight_decay_rate: float = setting(
         0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0
     )
     beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)

@@ -1,0 +1,167 @@
+"""pretrain.sh, pretrain_and_finetune_BERT.sh and fine_tune_GroupBERT_glue.sh, end to end with tiny models."""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from official.config.model import block_types
+from official.data.generated import glue, pretraining, squad
+from official.data.generated.words import Text, make_vocabulary
+from official.data.glue.tasks import find_task
+from official.data.pretraining.pairs import ExampleRules
+from tests.conftest import ROOT, TINY
+
+MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
+RUN = dict(
+    model=MODEL,
+    train_batch_size=8,
+    num_train_epochs=1,
+    stop_steps=4,
+    steps_per_loop=2,
+    warmup_steps=1,
+    distribution_strategy="one_device",
+)
+OF_SCRIPTS = {"PHASE1_CHECKPOINT", "PHASE2_CHECKPOINT", "INIT_CHECKPOINT", "WANDB"}
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Returns (a function that runs a script, its environment): small configurations and data for all of
+    them."""
+    vocabulary = make_vocabulary(MODEL["vocab_size"], None)
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary.words) + "\n")
+    environment = {
+        "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
+        "LOG_DIR": str(tmp_path / "logs"),
+        "OUTPUT_DIR": str(tmp_path / "glue_runs"),
+        "VOCAB_FILE": str(tmp_path / "vocab.txt"),
+        "SQUAD_DIR": str(tmp_path / "squad"),
+        "GLUE_DIR": str(tmp_path / "glue"),
+    }
+
+    def write(name, variable, **settings):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(RUN | settings))
+        environment[variable] = str(path)
+
+    for phase, (length, slots) in ((1, (32, 5)), (2, (48, 8))):
+        rules = ExampleRules(length, slots, dupe_factor=1)
+        sizes = dict(max_seq_length=length, max_predictions_per_seq=slots)
+        write(f"phase{phase}", f"PHASE{phase}_CONFIG_PATH", task="pretrain", num_steps_per_epoch=4, **sizes)
+        folder = str(tmp_path / f"records{phase}")
+        environment[f"PHASE{phase}_TRAIN_FILE"] = pretraining.write(folder, vocabulary, rules, phase)
+    text = Text(vocabulary, np.random.default_rng(1))
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "dev"):
+        squad.write(str(tmp_path / "squad" / f"{split}-v1.1.json"), split, text, with_negative=False)
+    glue.write(environment["GLUE_DIR"], find_task("rte"), text)
+    write("squad", "SQUAD_CONFIG_PATH", task="squad", max_seq_length=48, max_query_length=16, doc_stride=16)
+    write("glue", "CONFIG_PATH", task="glue", glue_task="rte", max_seq_length=48)
+
+    def run(script, *arguments, **more) -> subprocess.CompletedProcess:
+        kept = {name: value for name, value in os.environ.items() if name not in OF_SCRIPTS}
+        return subprocess.run(
+            [f"scripts/{script}", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**kept, **environment, "PYTHONPATH": str(ROOT), **more},
+        )
+
+    return run, environment
+
+
+@pytest.mark.parametrize(
+    "script, arguments, message",
+    [
+        ("pretrain.sh", [], "usage: pretrain.sh large|base [train.py flags ...]. Received: "),
+        ("pretrain.sh", ["huge"], "usage: pretrain.sh large|base [train.py flags ...]. Received: huge"),
+        ("pretrain_and_finetune_BERT.sh", ["tiny"], "usage: pretrain_and_finetune_BERT.sh large|base "),
+        ("fine_tune_GroupBERT_glue.sh", ["base"], "the task '' is not one of cola, mrpc, mnli, mnli-mm"),
+        (
+            "fine_tune_GroupBERT_glue.sh",
+            ["base", "rte"],
+            "checkpoint/phase2/groupbert/base has no checkpoint.",
+        ),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(world, script, arguments, message):
+    done = world[0](script, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith(f"{script}: ") and message in done.stderr
+
+
+def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
+    for number, name in enumerate(["b/ckpt-9", "a/c/model.ckpt-3", "a/ckpt-20"]):
+        path = tmp_path / f"{name}.index"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        os.utime(path, (1000 - number, 1000 - number))
+    script = 'set -euo pipefail; source scripts/graphcore_recipe.sh; newest "$1" ""'
+    done = subprocess.run(
+        ["bash", "-c", script, "test", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(tmp_path / "b/ckpt-9")
+
+
+@pytest.mark.slow
+def test_both_phases_and_the_second_time_nothing_is_trained_again(world):
+    run, environment = world
+    done = run("pretrain.sh", "base")
+    assert done.returncode == 0, done.stdout
+    folder = environment["CHECKPOINT_DIR"]
+    assert f"from {folder}/phase1/base/ckpt-4" in done.stdout
+    with open(os.path.join(environment["LOG_DIR"], "pretrain_base_384_log.txt"), encoding="utf-8") as file:
+        assert "Step: 3 / 3 - LR: " in file.read()
+    again = run("pretrain.sh", "base")
+    assert again.returncode == 0 and "Step: " not in again.stdout
+    assert again.stdout.count("finished: all 4 steps done.") == 2
+
+
+@pytest.mark.slow
+def test_squad_goes_on_from_the_newest_checkpoint_of_phase_2(world):
+    run, environment = world
+    folder = environment["CHECKPOINT_DIR"]
+    assert run("pretrain.sh", "large").returncode == 0
+    start = f"{folder}/phase1/large/ckpt-4"
+    done = run("pretrain_and_finetune_BERT.sh", "large", PHASE1_CHECKPOINT=start)  # phase 2 is there already
+    assert done.returncode == 0, done.stdout
+    assert f"variables from {folder}/phase2/large/ckpt-4" in done.stdout
+    assert os.path.exists(f"{folder}/squad/large/predictions.json")
+
+
+@pytest.mark.slow
+def test_groupbert_is_fine_tuned_on_a_task(world, tmp_path):
+    run, environment = world
+    block_type = "groupbert" if "groupbert" in block_types() else "bert"
+    for variable in ("PHASE1_CONFIG_PATH", "CONFIG_PATH"):
+        with open(environment[variable], encoding="utf-8") as file:
+            values = json.load(file)
+        values["model"]["block_type"] = block_type
+        with open(environment[variable], "w", encoding="utf-8") as file:
+            json.dump(values, file)
+    folder = f"{environment['CHECKPOINT_DIR']}/phase2/groupbert/base"
+    flags = f"--config={environment['PHASE1_CONFIG_PATH']} --generated_data --model_dir={folder}"
+    command = f"set -euo pipefail; source scripts/graphcore_recipe.sh; train phase2.txt '' {flags}"
+    made = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+    )
+    assert made.returncode == 0, made.stdout
+    done = run("fine_tune_GroupBERT_glue.sh", "base", "rte", "a-name", "--seed=3")
+    assert done.returncode == 0, done.stdout
+    assert f"variables from {folder}/ckpt-4" in done.stdout
+    assert os.path.exists(tmp_path / "glue_runs" / "rte" / "RTE.tsv")
+
+
+def test_a_run_that_fails_ends_the_script(world):
+    done = world[0]("pretrain.sh", "base", PHASE1_CONFIG_PATH="/not/there.json")
+    assert done.returncode == 2 and "Phase 1 has saved none" not in done.stderr and "Step" not in done.stdout
