@@ -308,7 +308,7 @@ def test_wrong_settings_end_in_one_line(arguments, message):
         ({"layer_norm_eps": 0}, "(0, 1)"),
         ({"layer_norm_eps": "1e-12"}, "(0, 1)"),
         ({"hidden_act": ["gelu"]}, "a string"),
-        ({"block_type": "birt"}, "bert.json: block_type='birt' is unknown. Allowed: bert."),
+        ({"block_type": "birt"}, "bert.json: block_type='birt' is unknown. Allowed: bert, groupbert."),
         ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers=1000000000, expected at most 1,000"),
         ({"vocab_size": 10**10}, "at most 10,000,000"),
         ({"hidden_size": 49152, "num_hidden_layers": 1000}, "parameters, at most 1e+11"),

@@ -88,6 +88,7 @@ def test_other_records_are_refused(make_config, records, kind):
     "settings,message",
     [
         (dict(pack_on_the_fly=True), "pack_on_the_fly joins them"),
+        (dict(model=dict(block_type="groupbert")), "which block_type=groupbert looks at"),
         (
             dict(task="glue", glue_task="cola", max_predictions_per_seq=20),
             "static_mask=True needs --task=pretrain",
