@@ -195,7 +195,13 @@ def _add(x, bias, residual, rate, seed):
 def _dropped(upstream, rate, seed, dtype):
     if seed is None or rate == 0:
         return tf.cast(upstream, dtype)
-    return _drop(upstream, rate, seed, dtype)
+    return _drop_rows(upstream, rate, seed, dtype)
+
+
+@_compiled
+def _drop_rows(upstream, rate, seed, dtype):
+    """As `_drop`, for [B, L, D]: one function for tensors of several ranks would lose their rank."""
+    return tf.cast(dropout(upstream, rate, seed), dtype)
 
 
 def attend(
