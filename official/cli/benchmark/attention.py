@@ -1,7 +1,7 @@
 """Measures attention over packed rows, row by row and sequence by sequence: forward and backward pass of one
 block's attention and of the encoder.
 
-  bert benchmark attention --histogram=../shared/data/packing/wikipedia_512.json --dtypes=fp32,bf16 \\
+  bert benchmark attention --histogram=wikipedia_512.json --dtypes=fp32,bf16 \\
     --output=results/attention_wikipedia
 
 Rows are drawn from the plan of a histogram of lengths. All cases take turns in one process, with dropout 0.1;
