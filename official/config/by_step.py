@@ -25,7 +25,7 @@ def read(text: str, name: str) -> dict[int, float]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
         found = {int(step): _number(value) for step, value in pairs}
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ConfigError(f"{name}={text[:100]}, {_EXPECTED}.") from None
     if len(found) < len(pairs):
         raise ConfigError(f"{name}={text[:100]} has a step twice. Drop one of the two.")

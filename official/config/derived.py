@@ -76,7 +76,12 @@ def checkpoint_every_steps(config: Config) -> int:
 def compiles_first(config: Config) -> bool:
     """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
     of their log has a throughput of steps alone."""
-    return config.device_warmup or config.log_style == "graphcore"
+    return config.device_warmup or follows_graphcore_log(config)
+
+
+def follows_graphcore_log(config: Config) -> bool:
+    """Tells whether the log and the tags of metrics are those of Graphcore's programs."""
+    return config.log_style == "graphcore"
 
 
 def initial_loss_scale(config: Config) -> float | None:

@@ -6,6 +6,7 @@ Source: examples v3.0.0 nlp/bert/tensorflow1.
 import math
 from collections.abc import Callable
 
+from official import config as config_lib
 from official.config import Config
 
 Tags = Callable[[int, dict], dict[str, float]]
@@ -31,7 +32,7 @@ def of_run(config: Config) -> Tags | None:
     Args:
       config: of the run.
     """
-    if config.log_style != "graphcore":
+    if not config_lib.follows_graphcore_log(config):
         return None
 
     def tags(step: int, values: dict) -> dict[str, float]:

@@ -28,7 +28,7 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
       ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
     """
     observers: list[Observer] = [
-        GraphcoreLog(config, writes) if config.log_style == "graphcore" else Progress()
+        GraphcoreLog(config, writes) if config_lib.follows_graphcore_log(config) else Progress()
     ]
     if config.wandb and config.do_train and writes:
         observers.append(WandbRun(config))

@@ -61,7 +61,7 @@ class Loop:
     def __post_init__(self) -> None:
         state, strategy = self.state, self.strategy
         self.together = Together(strategy, self.interruption)
-        self.wait = HostWait() if self.config.log_style == "graphcore" else None
+        self.wait = HostWait() if config_lib.follows_graphcore_log(self.config) else None
         self.train_loop = step_lib.make_train_loop(
             self.config, self.task, state, strategy, self.plan, self.wait
         )

@@ -8,7 +8,8 @@ import pytest
 from official.cli import flags
 from tests.conftest import ROOT
 
-MODELS = ["base", "large", "mini", "minilm", "minilm_l6", "quickstart", "small", "tiny"]
+GROUPBERT = [f"groupbert_{size}" for size in ("base", "large", "medium", "mini", "tiny")]
+MODELS = ["base", *GROUPBERT, "large", "mini", "minilm", "minilm_l6", "quickstart", "small", "tiny"]
 OWN = {"squad": ("base", "large", "minilm"), "glue": ("base", "large", "minilm")}
 
 

@@ -11,7 +11,7 @@ from official.data.pipeline import TrainingOrder
 from official.tasks import TASKS
 from official.training import compilation, runner
 from official.training.loop import Loop
-from tests.training.test_training import make_loop
+from tests.training.test_training import make_loop, replicas
 
 SMALL = dict(model=dict(num_hidden_layers=1), num_steps_per_epoch=10)
 
@@ -84,9 +84,7 @@ def test_a_held_batch_needs_no_pipeline(make_config, monkeypatch):
 
 
 def test_a_held_batch_stays_the_same_and_is_shared_out(make_config):
-    config = make_config(
-        **SMALL, synthetic_input=True, distribution_strategy="mirrored", num_virtual_devices=2
-    )
+    config = make_config(**SMALL, synthetic_input=True, **replicas(2))
     loop = make_loop(config)
     iterator = loop._train_iterator()
     parts = [loop.strategy.experimental_local_results(next(iterator)["input_ids"]) for _ in range(2)]

@@ -12,7 +12,7 @@ from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
-from tests.training.test_training import read_metrics, run
+from tests.training.test_training import read_metrics, replicas, run
 
 KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
@@ -52,8 +52,7 @@ def test_a_run_with_a_static_mask_on_two_replicas(make_config, tmp_path):
             writer.write(record)
     shared = dict(
         input_files=path, max_seq_length=LENGTH, max_predictions_per_seq=MOST, num_steps_per_epoch=2,
-        steps_per_loop=2, do_eval=True, num_eval_samples=20, distribution_strategy="mirrored",
-        num_virtual_devices=2, num_accumulation_steps=2,
+        steps_per_loop=2, do_eval=True, num_eval_samples=20, **replicas(2), num_accumulation_steps=2,
     )  # fmt: skip
     losses = []
     for static_mask in (False, True):

@@ -552,7 +552,7 @@ def test_one_document_is_an_error(vocab_file, tmp_path):
         (
             "create_pretraining_data.py",
             ["--input_files=/nowhere"],
-            "the following arguments are required: --output_dir, --vocab_file. See --help.",
+            "the following arguments are required: --vocab_file. See --help.",
         ),
         (
             "create_pretraining_data.py",
