@@ -1,7 +1,6 @@
 """How fast the product's own training step is, beside what the machine's matrix products reach."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -73,19 +72,7 @@ def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -
     )["loss"]
 
 
-class RealStep(NamedTuple):
-    """Steps on a run's own data.
-
-    Attributes:
-      work: runs some steps.
-      counts: () -> (sequences, tokens) of all that were run so far; tokens are 0 unless rows are packed.
-    """
-
-    work: Callable[[], None]
-    counts: Callable[[], tuple[int, int]]
-
-
-def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> RealStep:
+def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], None]:
     """Builds model, optimizer and training loop and returns what runs `steps` steps on the training data of
     the configuration. Raises ConfigError where these are missing or wrong."""
     strategy, task = strategy_lib.make_strategy(config), make_task(config)
@@ -94,16 +81,8 @@ def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: i
     state = make_state(config, task.build_model, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
     iterator = feeding.training_batches(task, plan, TrainingOrder(config.seed), strategy)
-    totals = step_lib.no_totals(task, plan)
-
-    def work() -> None:
-        totals.update(train_loop(iterator, tf.constant(steps), totals))
-        totals["sums"].numpy()  # waits
-
-    def counts() -> tuple[int, int]:
-        return state.samples_done, int(totals["counts"][-1]) if plan.is_packed else 0
-
-    return RealStep(work, counts)
+    count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
+    return lambda: train_loop(iterator, count, nothing)["sums"].numpy()  # waits
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:

@@ -19,6 +19,7 @@ from official.cli.benchmark import inputs
 from official.config import Config
 
 _KINDS = ("plain", "packed")
+_COUNTED_ROWS = 4096  # that tell how many sequences a row holds: more than are timed
 
 
 def make_parser() -> command_line.Parser:
@@ -81,18 +82,16 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
     from official.tasks import TASKS
     from official.training import step_benchmark
 
-    steps = {
+    configs = make_configs(flags, folder)
+    works: dict[str, Callable[[], Any]] = {
         name: step_benchmark.make_real_step(config, TASKS["pretrain"], flags.steps)
-        for name, config in make_configs(flags, folder).items()
+        for name, config in configs.items()
     }
-    works: dict[str, Callable[[], Any]] = {name: step.work for name, step in steps.items()}
     with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
         timings = measurement.measure_in_turns(
             works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
         )
-    packed = [steps[f"{dtype}, packed"].counts() for dtype in flags.dtypes]
-    sequences, tokens = (sum(counts) for counts in zip(*packed))
-    rows = len(packed) * (flags.rounds + 2) * flags.steps * flags.train_batch_size
+    sequences, tokens, rows = count(configs[f"{flags.dtypes[0]}, packed"])
     in_row = {"plain": 1.0, "packed": sequences / rows}
     cases = [_case(flags, dtype, kind, timings, in_row[kind]) for dtype in flags.dtypes for kind in _KINDS]
     bound = flags.max_seq_length * sequences / tokens
@@ -103,6 +102,23 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
         "sequences_per_row": in_row["packed"],
         "packing_efficiency": tokens / rows / flags.max_seq_length,
     }
+
+
+def count(config: Config) -> tuple[int, int, int]:
+    """Returns the sequences and tokens of the first packed rows of a run, and how many rows these are."""
+    from official.data.pipeline import TrainingOrder
+    from official.tasks import TASKS
+
+    task = TASKS["pretrain"](config)
+    task.find_data()
+    dataset = task.train_dataset(config.train_batch_size, config.train_batch_size, TrainingOrder(config.seed))
+    batches = list(dataset.take(-(-_COUNTED_ROWS // config.train_batch_size)).as_numpy_iterator())
+    sequences = sum(int(batch["example_weights"].sum()) for batch in batches)
+    return (
+        sequences,
+        sum(int(batch["input_mask"].sum()) for batch in batches),
+        len(batches) * config.train_batch_size,
+    )
 
 
 def _case(flags: argparse.Namespace, dtype: str, kind: str, timings: dict, in_row: float) -> dict:

@@ -5,7 +5,7 @@ that what a row holds depends on the order of the stream alone, and a run finds 
 number of sequences that it has done.
 
 Shapes: N sequences of a buffer, R rows, L tokens of a row, P sequences of a row at most, M predicted tokens
-of a sequence at most, K = M + P - 1 of a row.
+of a sequence at most, K of a row.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from official.data.records.formats import compact
 from official.data.records.schema import Feature, in_range, packed_schema
 
 _OUTSIDE = "a masked position is behind the tokens of its sequence"
+_MORE_SLOTS = 2
 _SEQUENCES = 8192  # of the buffers of all streams together, about
 _LEAST = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
 
@@ -48,8 +49,10 @@ class Packer:
 
     @property
     def slots(self) -> int:
-        """Places for predicted tokens in a row: see `formats.packed` on why there are so many."""
-        return self.predictions + self.depth - 1
+        """Places for predicted tokens in a row, those of the published rows of three: see `formats.packed` on
+        why there are more than in a sequence. More of them would seldom be used, and always be computed;
+        sequences for which a row has none left go into another row."""
+        return self.predictions + min(self.depth - 1, _MORE_SLOTS)
 
     @property
     def schema(self) -> dict[str, Feature]:
