@@ -105,9 +105,11 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
     packer = Packer(features, _PACKED_DEPTH)
     made = {kind: os.path.join(folder, f"{length}_{max(DUPE_FACTORS)}_{kind}") for kind in FORMATS}
     packed = pack(made[FORMATS[-1]], os.path.join(folder, "packed"))
+    sizes = record_files.row_sizes(record_files.find_files(os.path.join(packed, "*.tfrecord"), "input_files"))
+    assert sizes is not None
     sources = {
         **{f"read {kind}": (path, features, None) for kind, path in made.items()},
-        "read packed": (packed, packer.schema, None),
+        "read packed": (packed, schema.packed_schema(length, *sizes, _VOCAB_SIZE), None),
         **{f"read {kind}, packing": (path, features, packer) for kind, path in made.items()},
     }
     cases, counts = {}, {}
