@@ -143,8 +143,8 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if config_lib.compiles_first(config):
         since = time.monotonic()
         loop.warm_up()
-        if config.log_style == "plain":  # the other one has said so
-            logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)
+        if not config_lib.follows_graphcore_log(config):  # which has said so
+            logging.info("Compiled the steps in %.1f s", time.monotonic() - since)
     dropped = 0
     if state.step < loop.last_step:
         if not loop.manager.read_only:
