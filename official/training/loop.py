@@ -158,7 +158,8 @@ class Loop:
             self.train_loop(batches, tf.constant(1), self.nothing)
 
     def _compile_evaluation(self) -> None:
-        batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
+        rows = self.plan.replica_eval_batch_size
+        batches = feeding.synthetic_batches(self.task, rows, self.strategy, for_evaluation=True)
         self.eval_step(strategy_lib.next_batch(batches, self.strategy))
 
     def _tell_compiling(self, done: int, graphs: int, since: float) -> None:

@@ -163,6 +163,19 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
     assert rate_sequences == sequences and values["sequences_per_sec"] == pytest.approx(sequences / secs)
 
 
+@pytest.mark.parametrize("kind", ["on the fly", "files", "training only"])
+def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, short_files, packed_files, kind):
+    """Else the warm-up would compile steps that the run does not make."""
+    files = dict(input_files=short_files if kind == "on the fly" else packed_files)
+    files |= dict(eval_files=short_files) if kind == "training only" else {}
+    config = make_config(**files, do_eval=True, pack_on_the_fly=kind == "on the fly")
+    loop = make_loop(config)
+    task = loop.task
+    assert task.synthetic_dataset(8).element_spec == task.train_dataset(8, 8, loop.order()).element_spec
+    evaluated = task.synthetic_dataset(8, for_evaluation=True)
+    assert evaluated.element_spec == task.eval_dataset(8).element_spec
+
+
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
 @pytest.mark.parametrize("count,accumulation", [(1, 8), (2, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_replicas_and_accumulation_do_not_change_the_weights(
