@@ -37,7 +37,7 @@ def run(config: Config, make_task: MakeTask) -> str:
         loop, secs = _compiled(own, make_task)
         total = time.monotonic() - since
         memory = _memory_lines(loop.strategy)
-        planned = plan.make_plan(loop.config, make_task)
+        planned = plan.make_plan(_with_known_rows(loop), make_task)
     steps = "training and evaluation step" if config.do_eval else "training step"
     return "\n".join(
         [
@@ -70,6 +70,12 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
         since = time.monotonic()
         loop.warm_up()
         return loop, time.monotonic() - since
+
+
+def _with_known_rows(loop: Loop) -> Config:
+    """Returns the configuration of a plan, which reads no data: it says what was found out about packed
+    rows."""
+    return config_lib.replaced(loop.config, average_sequences_per_pack=loop.plan.sequences_per_row)
 
 
 def _memory_lines(strategy: tf.distribute.Strategy) -> list[str]:
