@@ -192,6 +192,8 @@ def restore(
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
         earlier.check_model(config)
+        if state.loss_scale:
+            state.loss_scale.go_on(state.step)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
