@@ -117,3 +117,10 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
         ours -= {"opt_epsilon", "opt_gradient_accumulation_steps", "opt_adamw_learning_rate_decay_poly_power"}
         assert ours <= known
         assert ("opt_learning_rate_decay_schedule" in found) == bool(settings)
+
+
+def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
+    changes = dict(lr_schedule="custom", lr_schedule_by_step='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    config = make_config(**changes, learning_rate=None, warmup_steps=None)
+    found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
+    assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)
