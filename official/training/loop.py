@@ -149,7 +149,7 @@ class Loop:
             self.wait.take_secs()  # of no step that counts
 
     def _compilations(self) -> list[Callable[[], None]]:
-        training = [self._compile_training] if self.config.do_train else []
+        training = [self._compile_training] if self.state.step < self.last_step else []
         return [*training, *([self._compile_evaluation] if self.config.do_eval else [])]
 
     def _compile_training(self) -> None:

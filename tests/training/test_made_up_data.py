@@ -115,6 +115,13 @@ def test_an_evaluation_alone_compiles_no_training(make_config, record_files):
     assert run(make_config(**SMALL, **files, **evaluates)).status == "finished"
 
 
+def test_a_run_that_is_over_compiles_no_training(make_config, monkeypatch):
+    config = make_config(**SMALL, device_warmup=True)
+    run(config)
+    monkeypatch.setattr(Loop, "_compile_training", None)
+    assert run(config).status == "finished"
+
+
 def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
