@@ -68,6 +68,7 @@ setup(
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
+        "threadpoolctl>=3.1,<4",
         "mlperf-logging>=4.1.59,<5",
     ],
     extras_require={

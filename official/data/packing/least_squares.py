@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import linalg
+from threadpoolctl import threadpool_limits
 
 from official.data.packing import first_fit
 from official.data.packing.plan import Histogram, PackingPlan, make_plan
@@ -79,6 +80,7 @@ def _kinds(row_length: int, depth: int | None) -> np.ndarray:
     return kinds[(kinds > 0).sum(axis=1) <= min(depth or _PARTS, _PARTS)].astype(np.int32)
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def _solve(
     kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start: np.ndarray | None = None
 ) -> np.ndarray:
@@ -86,6 +88,9 @@ def _solve(
 
     The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients
     are sums of three numbers; the Cholesky factor of the columns in use grows by a row as one comes in.
+
+    Linear algebra takes one thread: the matrices are small, so that threads of a busy machine would wait for
+    each other, and the plan has the same bits on every number of cores.
 
     Args:
       kinds: int [C, 3], the columns of A.
