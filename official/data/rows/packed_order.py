@@ -27,10 +27,7 @@ def make_plan(lengths_N: np.ndarray, row_length: int, places: int) -> PackingPla
 def ranks(plan: PackingPlan, places: int) -> np.ndarray:
     """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
     place; -1 where none does."""
-    kinds = np.zeros((len(plan.packs), places), np.int64)
-    for kind, lengths in zip(kinds, plan.packs):
-        kind[: len(lengths)] = lengths
-    lengths_RP = np.repeat(kinds, list(plan.packs.values()), axis=0)
+    lengths_RP = plan.lengths_of_rows(places)
     ranks_F = np.empty(lengths_RP.size, np.int64)
     ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
     empty = lengths_RP.size - plan.sequences  # are shorter than all others
