@@ -54,13 +54,6 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor) -> tf.Ten
     return tf.random.experimental.stateless_shuffle(_placed(by_length_N, ranks_RP), seeds[1])
 
 
-def without_done(rows_RP: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:
-    """Returns the rows behind the first ones, which have `sequences_done` sequences together; a row of which
-    only some are done stays."""
-    ends_R = tf.cumsum(tf.reduce_sum(tf.cast(rows_RP >= 0, tf.int64), axis=1))
-    return rows_RP[tf.math.count_nonzero(ends_R <= sequences_done) :]
-
-
 def _placed(by_length_N, ranks_RP) -> tf.Tensor:
     if not len(ranks_RP):
         return tf.constant(ranks_RP)
