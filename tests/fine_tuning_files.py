@@ -1,6 +1,7 @@
 """Small files of fine-tuning that can be learned, and configurations of runs on them."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -48,6 +49,15 @@ def fixture_make(tmp_path, vocab_file):
     return make
 
 
+def synthetic_tasks(make, **settings) -> list[config_lib.Config]:
+    """Returns configurations of an epoch of made-up rows, one for SQuAD and one for STS-B."""
+    shared = dict(use_synthetic_data=True, do_eval=False, vocab_file=None, num_train_epochs=1, **settings)
+    return [
+        make("squad", model_dir="squad", **shared),
+        make("glue", model_dir="glue", glue_task="stsb", **shared),
+    ]
+
+
 def squad_json(count: int, seed: int, impossible: bool = False) -> dict:
     """Questions about colours: "what is the box ?" is answered by the colour before the word."""
     generator = np.random.default_rng(seed)
@@ -72,21 +82,25 @@ def squad_json(count: int, seed: int, impossible: bool = False) -> dict:
     return {"version": "v2.0" if impossible else "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
+def squad_settings(folder: pathlib.Path, train: dict, dev: dict) -> dict:
+    """Writes SQuAD files, of what `squad_json` returns, and returns the settings of a run on them."""
+    for name, data in (("train", train), ("dev", dev)):
+        (folder / f"{name}.json").write_text(json.dumps(data))
+    return dict(
+        train_file=str(folder / "train.json"),
+        predict_file=str(folder / "dev.json"),
+        max_query_length=8,
+        version_2_with_negative=train["version"] == "v2.0",
+        cache_dir=str(folder / "cache"),
+    )
+
+
 @pytest.fixture(name="squad")
 def fixture_squad(tmp_path, make):
     """Returns a function that builds a configuration with small SQuAD files."""
 
     def squad(impossible=False, **settings):
-        for name, seed, count in (("train", 1, 64), ("dev", 2, 20)):
-            (tmp_path / f"{name}.json").write_text(json.dumps(squad_json(count, seed, impossible)))
-        defaults = dict(
-            train_file=str(tmp_path / "train.json"),
-            predict_file=str(tmp_path / "dev.json"),
-            max_query_length=8,
-            num_train_epochs=2,
-            version_2_with_negative=impossible,
-            cache_dir=str(tmp_path / "cache"),
-        )
-        return make("squad", **{**defaults, **settings})
+        files = squad_settings(tmp_path, squad_json(64, 1, impossible), squad_json(20, 2, impossible))
+        return make("squad", **{**files, "num_train_epochs": 2, **settings})
 
     return squad

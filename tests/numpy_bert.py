@@ -39,26 +39,33 @@ class NumpyBert:
             + self.weights[f"{name}/beta"]
         )
 
-    def attention(self, x, mask, scope):
+    def mixed(self, x, mask, scope, masked_score):
+        """Returns the heads' outputs side by side."""
         batch, length, hidden = x.shape
         size = hidden // self.num_heads
-        heads = {
-            part: self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size)
+        query, key, value = (
+            self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size)
             for part in ("query", "key", "value")
-        }
-        scores = np.einsum("blhk,bmhk->bhlm", heads["query"], heads["key"]) / np.sqrt(size)
-        weights = softmax(scores + (1.0 - mask)[:, None, None, :] * -10000.0)
-        mixed = np.einsum("bhlm,bmhk->blhk", weights, heads["value"]).reshape(batch, length, hidden)
+        )
+        scores = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(size)
+        weights = softmax(scores + (1.0 - mask)[:, None, None, :] * masked_score)
+        return np.einsum("bhlm,bmhk->blhk", weights, value).reshape(batch, length, hidden)
+
+    def attention(self, x, mask, scope):
+        mixed = self.mixed(x, mask, scope, -10000.0)
         return self.layer_norm(x + self.dense(mixed, f"{scope}/output/dense"), f"{scope}/output/LayerNorm")
 
-    def encode(self, ids, mask, segments):
+    def embed(self, ids, segments):
         w = self.weights
         x = (
             w["bert/embeddings/word_embeddings"][ids]
             + w["bert/embeddings/token_type_embeddings"][segments]
             + w["bert/embeddings/position_embeddings"][: ids.shape[1]]
         )
-        x = self.layer_norm(x, "bert/embeddings/LayerNorm")
+        return self.layer_norm(x, "bert/embeddings/LayerNorm")
+
+    def encode(self, ids, mask, segments):
+        x = self.embed(ids, segments)
         for layer in range(self.num_layers):
             scope = f"bert/encoder/layer_{layer}"
             x = self.attention(x, mask, f"{scope}/attention")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.numpy_bert import NumpyBert, gelu_tanh, softmax
+from tests.numpy_bert import NumpyBert, gelu_tanh
 
 
 def sigmoid(x):
@@ -46,25 +46,10 @@ class NumpyGroupBert(NumpyBert):
         return self.dense(parts + self.weights[f"{scope}/output/dense/bias"], f"{scope}/output/mixer/dense")
 
     def mix(self, x, mask, scope):
-        batch, length, hidden = x.shape
-        size = hidden // self.num_heads
-        query, key, value = (
-            self.dense(x, f"{scope}/self/{part}").reshape(batch, length, self.num_heads, size)
-            for part in ("query", "key", "value")
-        )
-        scores = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(size)
-        weights = softmax(scores + (1.0 - mask)[:, None, None, :] * -1000.0)
-        mixed = np.einsum("bhlm,bmhk->blhk", weights, value).reshape(batch, length, hidden)
-        return self.dense(mixed, f"{scope}/projection/dense")
+        return self.dense(self.mixed(x, mask, scope, -1000.0), f"{scope}/projection/dense")
 
     def encode(self, ids, mask, segments):
-        w = self.weights
-        x = (
-            w["bert/embeddings/word_embeddings"][ids]
-            + w["bert/embeddings/token_type_embeddings"][segments]
-            + w["bert/embeddings/position_embeddings"][: ids.shape[1]]
-        )
-        x = self.layer_norm(x, "bert/embeddings/LayerNorm")
+        x = self.embed(ids, segments)
         for layer in range(self.num_layers):
             scope = f"bert/encoder/layer_{layer}"
             parts = {

@@ -100,15 +100,13 @@ for number in range(2):
 """
 
 
-def drive(output_dir, **default_flags):
-    """Runs benchmark_cpu as the driver does, from a working directory elsewhere. Returns (entry of the
-    report, stderr)."""
-    script = output_dir / "driver.py"
-    script.write_text(DRIVER)
-    arguments = [str(ROOT), METHOD, str(output_dir), json.dumps({"default_flags": default_flags})]
+def run_driver(folder, text: str, *arguments) -> subprocess.CompletedProcess:
+    """Runs a program from a working directory elsewhere, without GPUs."""
+    script = folder / "driver.py"
+    script.write_text(text)
     done = subprocess.run(
         [sys.executable, script, *arguments],
-        cwd=output_dir,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -116,6 +114,15 @@ def drive(output_dir, **default_flags):
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def drive(output_dir, **default_flags):
+    """Runs benchmark_cpu as the driver does, from a working directory elsewhere. Returns (entry of the
+    report, stderr)."""
+    done = run_driver(
+        output_dir, DRIVER, ROOT, METHOD, output_dir, json.dumps({"default_flags": default_flags})
+    )
     count, entry = done.stdout.split("REPORT ")[1].split()
     assert count == "1"
     return test_log_pb2.BenchmarkEntry.FromString(bytes.fromhex(entry)), done.stderr
@@ -198,18 +205,8 @@ def test_as_the_driver_runs_it(tmp_path):
 
 
 def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(FORKING_DRIVER)
-    done = subprocess.run(
-        [sys.executable, script, ROOT, tmp_path, json.dumps(QUICK | {"stop_threshold": 0.0})],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=590,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr
+    flags = json.dumps(QUICK | {"stop_threshold": 0.0})
+    done = run_driver(tmp_path, FORKING_DRIVER, ROOT, tmp_path, flags)
     since_fork = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SECS")]
     for number, secs in enumerate(since_fork):
         entries = test_log_pb2.BenchmarkEntries.FromString(

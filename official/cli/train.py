@@ -20,7 +20,7 @@ from absl import logging
 
 import official
 from official.cli import command_line, flags
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, follows_graphcore_log
 from official.io import quiet, signals
 from official.io.errors import PeerError, report_error
 
@@ -98,7 +98,7 @@ def _run(arguments: list[str]) -> int:
 
 def _say_config(arguments: list[str], config: Config) -> None:
     """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
-    if config.log_style != "graphcore" or config.verbosity < 0 or config.task_index:
+    if not follows_graphcore_log(config) or config.verbosity < 0 or config.task_index:
         return
     for argument, following in zip(arguments, [*arguments[1:], ""]):
         name, equals, value = argument.lstrip("-").partition("=")

@@ -41,3 +41,15 @@ def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def without_done(rows_RX: tf.Tensor, sequences_R: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:
+    """Returns the rows behind the first ones, which have `sequences_done` sequences together; a row of which
+    only some are done stays.
+
+    Args:
+      rows_RX: of any dtype.
+      sequences_R: int64, how many sequences each row has.
+      sequences_done: int64, 0 or more.
+    """
+    return rows_RX[tf.math.count_nonzero(tf.cumsum(sequences_R) <= sequences_done) :]

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
+from official.data.generated.words import draw_ids
 
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
@@ -86,8 +87,5 @@ def endless(rows: dict[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Draws ids of words independently, the n-th word of the vocabulary with a frequency proportional to 1 /
-    n (Zipf's law)."""
-    first = min(_FIRST_WORD, vocab_size - 1)
-    weights = 1 / np.arange(1, vocab_size - first + 1)
-    return first + generator.choice(vocab_size - first, shape, p=weights / weights.sum())
+    """Draws ids of words as text has them, see `draw_ids`."""
+    return draw_ids(generator, np.arange(min(_FIRST_WORD, vocab_size - 1), vocab_size), shape)

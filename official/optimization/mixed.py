@@ -15,6 +15,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from official.optimization import compiled, plain
+from official.optimization.moments import Moments
 
 SCALE = "adam_m_scale"
 
@@ -29,23 +30,25 @@ def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     return tf.cast(m, tf.float32) / scale
 
 
-def _make_scale(scale: float) -> tf.Variable:
-    aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
-    return tf.Variable(scale, trainable=False, dtype=tf.float32, name=SCALE, aggregation=aggregation)
-
-
-class PlainAdamW(plain.AdamW):
-    """`plain.AdamW` with the first moment in float16."""
+class _ScaledMoment(Moments):
+    """What both keep: the first moment in float16, and its scale."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 
     def __init__(self, learning_rate: Callable, scale: float, **hyper):
-        """Makes the optimizer; `scale` of the first moment, the rest as `plain.AdamW`."""
+        """Makes the optimizer; `scale` of the first moment, the rest as `Moments`."""
         super().__init__(learning_rate, **hyper)
-        self._scale = _make_scale(scale)
+        aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._scale = tf.Variable(
+            scale, trainable=False, dtype=tf.float32, name=SCALE, aggregation=aggregation
+        )
 
     def scalars(self) -> dict[str, tf.Variable]:
         return {SCALE: self._scale}
+
+
+class PlainAdamW(_ScaledMoment, plain.AdamW):
+    """`plain.AdamW` with the first moment in float16."""
 
     def _stored(self, m):
         return stored(m, self._scale)
@@ -54,18 +57,8 @@ class PlainAdamW(plain.AdamW):
         return loaded(m, self._scale)
 
 
-class CompiledAdamW(compiled.AdamW):
+class CompiledAdamW(_ScaledMoment, compiled.AdamW):
     """`compiled.AdamW` with the first moment in float16; vectors too go through the compiled function."""
-
-    SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
-
-    def __init__(self, learning_rate: Callable, scale: float, **hyper):
-        """Makes the optimizer; `scale` of the first moment, the rest as `compiled.AdamW`."""
-        super().__init__(learning_rate, **hyper)
-        self._scale = _make_scale(scale)
-
-    def scalars(self) -> dict[str, tf.Variable]:
-        return {SCALE: self._scale}
 
     def _decayed_state(self, rate, beta_1_power, beta_2_power):
         return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)

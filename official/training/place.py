@@ -43,12 +43,13 @@ def from_saved(saved: dict, samples: int, rows: int) -> Place:
       samples, rows: the sequences and rows done, for that case: as many of each stream then, which reads some
         sequences twice and leaves others out.
     """
-    found, streams = saved.get("rows_done"), saved.get("stream_sequences")
-    if not (type(found) is int and isinstance(streams, list) and len(streams) == MOST_STREAMS):
-        found, streams = rows, []
-    is_whole = all(type(count) is int and count >= 0 for count in streams) and sum(streams) == samples
-    return Place(found, np.array(streams, np.int64)) if streams and is_whole else _evenly(rows)
-
-
-def _evenly(rows: int) -> Place:
+    rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
+    if (
+        type(rows_done) is int
+        and isinstance(streams, list)
+        and len(streams) == MOST_STREAMS
+        and all(type(count) is int and count >= 0 for count in streams)
+        and sum(streams) == samples
+    ):
+        return Place(rows_done, np.array(streams, np.int64))
     return Place(rows, np.zeros(MOST_STREAMS, np.int64))

@@ -12,13 +12,13 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.records import short_examples
+from tests.run_folders import assert_same_run, assert_same_state, state_of, untimed_metrics
 
 MODEL = {**TINY, "num_hidden_layers": 1}
 
@@ -81,11 +81,6 @@ def finish(process, code=0) -> str:
     return output + errors
 
 
-def final_state(model_dir, step) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(model_dir / f"ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def free_ports(count) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for item in sockets:
@@ -94,13 +89,6 @@ def free_ports(count) -> list[int]:
     for item in sockets:
         item.close()
     return ports
-
-
-def untimed(model_dir) -> list[dict]:
-    return [
-        {name: value for name, value in line.items() if name != "sequences_per_sec"}
-        for line in read_metrics(str(model_dir))
-    ]
 
 
 @pytest.mark.parametrize("kind", ["plain", "packed"])
@@ -124,13 +112,13 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, ki
     ]
     for worker in workers:
         finish(worker)
-    ours, theirs = final_state(tmp_path / "two", 8), final_state(tmp_path / "one", 8)
+    ours, theirs = state_of(tmp_path / "two", 8), state_of(tmp_path / "one", 8)
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_allclose(
             ours[name], theirs[name], rtol=1e-4, atol=0.2 if "key/bias" in name else 1e-5, err_msg=name
         )
-    for line, other in zip(untimed(tmp_path / "two"), untimed(tmp_path / "one"), strict=True):
+    for line, other in zip(untimed_metrics(tmp_path / "two"), untimed_metrics(tmp_path / "one"), strict=True):
         assert (line["split"], line["step"]) == (other["split"], other["step"])
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
@@ -252,10 +240,7 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
         process.communicate()
     assert kills == 5
     finish(start(workspace, folder, "--do_eval", **settings))
-    ours, theirs = final_state(folder, 60), final_state(uninterrupted, 60)
-    for name in theirs:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert untimed(folder) == untimed(uninterrupted)
+    assert_same_run(folder, uninterrupted, 60)
 
 
 def _names(folder) -> list[str]:
@@ -267,9 +252,7 @@ def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted,
     other = {**DETERMINED, **of_kind(kind, workspace), "steps_per_loop": 6, "checkpoint_every_steps": 12}
     finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
     finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
-    ours, theirs = final_state(tmp_path / "run", 60), final_state(uninterrupted, 60)
-    for name in theirs:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert_same_state(state_of(tmp_path / "run", 60), state_of(uninterrupted, 60))
 
 
 @pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -281,7 +264,7 @@ def test_a_signal_saves_prints_how_to_go_on_and_exits(workspace, tmp_path, numbe
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
     assert f"Go on with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/run" in output
-    assert final_state(tmp_path / "run", result["step"])["global_step"] == result["step"]
+    assert state_of(tmp_path / "run", result["step"])["global_step"] == result["step"]
 
 
 def test_a_second_signal_stops_at_once(workspace, tmp_path):
@@ -325,7 +308,7 @@ def test_a_full_disk_is_one_clear_message_and_loses_no_checkpoint(workspace, tmp
         and "ckpt-12 cannot be written" in output
         and "Traceback" not in output
     )
-    assert final_state(tmp_path / "run", 8)["global_step"] == 8
+    assert state_of(tmp_path / "run", 8)["global_step"] == 8
     finish(start(workspace, tmp_path / "run"))
 
 

@@ -18,6 +18,7 @@ from tests.modeling.test_sequences_in_rows import (
     OPERATIONS,
     ROW,
     STARTS,
+    check_without_known_sizes,
     outputs_and_gradients,
     packed,
     separate,
@@ -212,22 +213,12 @@ def test_fused_is_plain_with_dropout_also_in_a_compiled_step(compiled, batch):
         variable.assign(other)
     seed = tf.constant([3, 4])
     outputs, gradients = outputs_and_gradients(plain, batch, seed)
-
-    @tf.function(jit_compile=compiled)
-    def run(batch):
-        with tf.GradientTape() as tape:
-            found = tf.nest.flatten(fused(batch, dropout_seed=seed))
-            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in found])
-        return found, tape.gradient(loss, fused.trainable_variables)
-
-    batch = {name: tf.constant(value) for name, value in batch.items()}
-    found, found_gradients = run(batch)
+    found, found_gradients = outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
     for output, other in zip(found, outputs):
         np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
-    for variable, gradient in zip(fused.trainable_variables, found_gradients):
-        other = gradients[variable.name]
+    for name, other in gradients.items():
         np.testing.assert_allclose(
-            tf.convert_to_tensor(gradient), other, atol=1e-4 * np.abs(other).max(), err_msg=variable.name
+            found_gradients[name], other, atol=1e-4 * np.abs(other).max(), err_msg=name
         )
 
 
@@ -248,24 +239,7 @@ def test_mixed_precision(fused_ops, policy, tolerance):
 
 @pytest.mark.parametrize("options,batch", [({}, packed()), ({"fused": True, "shared": True}, packed())])
 def test_no_size_of_a_batch_need_be_known_to_a_graph(options, batch):
-    model, seed = dropping(**options), tf.constant([1, 2])
-
-    @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in batch}])
-    def run(batch):
-        with tf.GradientTape() as tape:
-            outputs = tf.nest.flatten(model(batch, dropout_seed=seed))
-            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in outputs])
-        return outputs, tape.gradient(loss, model.trainable_variables)
-
-    outputs, gradients = run({name: tf.constant(value) for name, value in batch.items()})
-    expected, expected_gradients = outputs_and_gradients(model, batch, seed)
-    for output, other in zip(outputs, expected):
-        np.testing.assert_allclose(output, other, atol=1e-5)
-    for variable, gradient in zip(model.trainable_variables, gradients):
-        other = expected_gradients[variable.name]
-        np.testing.assert_allclose(
-            gradient, other, atol=1e-5 * max(1.0, np.abs(other).max()), err_msg=variable.name
-        )
+    check_without_known_sizes(dropping(**options), batch)
 
 
 @pytest.mark.parametrize(

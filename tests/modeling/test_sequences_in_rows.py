@@ -47,10 +47,10 @@ def filled(parts: list) -> np.ndarray:
     return np.pad(joined, (0, ROW - len(joined)))[None]
 
 
-def outputs_and_gradients(model, batch: dict, seed=None):
-    """Returns (outputs, gradients), computed as in a step."""
+def outputs_and_gradients(model, batch: dict, seed=None, **options):
+    """Returns (outputs, gradients), computed as in a step; `options` are those of `tf.function`."""
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, **options)
     def run(batch):
         with tf.GradientTape() as tape:
             outputs = tf.nest.flatten(model(batch, dropout_seed=seed))
@@ -62,6 +62,19 @@ def outputs_and_gradients(model, batch: dict, seed=None):
         variable.name: tf.convert_to_tensor(gradient).numpy()
         for variable, gradient in zip(model.trainable_variables, gradients)
     }
+
+
+def check_without_known_sizes(model, batch: dict) -> None:
+    """Checks that a graph need know no size of a batch, of integers, to compute the same."""
+    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in batch}]
+    seed = tf.constant([1, 2])
+    outputs, gradients = outputs_and_gradients(model, batch, seed, input_signature=signature)
+    expected, expected_gradients = outputs_and_gradients(model, batch, seed)
+    for output, other in zip(outputs, expected):
+        np.testing.assert_allclose(output, other, atol=1e-5)
+    for name, other in expected_gradients.items():
+        largest = max(1.0, np.abs(other).max())
+        np.testing.assert_allclose(gradients[name], other, atol=1e-5 * largest, err_msg=name)
 
 
 @OPERATIONS
@@ -162,22 +175,5 @@ def test_scores_say_who_sees_whom():
 def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, batch):
     rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
     model = randomised(make(BertConfig(**{**TINY, **rates}), **options))
-    seed = tf.constant([1, 2])
     batch = {name: value for name, value in batch.items() if value.dtype == np.int32}
-
-    @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in batch}])
-    def run(batch):
-        with tf.GradientTape() as tape:
-            outputs = tf.nest.flatten(model(batch, dropout_seed=seed))
-            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in outputs])
-        return outputs, tape.gradient(loss, model.trainable_variables)
-
-    outputs, gradients = run({name: tf.constant(value) for name, value in batch.items()})
-    expected, expected_gradients = outputs_and_gradients(model, batch, seed)
-    for output, other in zip(outputs, expected):
-        np.testing.assert_allclose(output, other, atol=1e-5)
-    for variable, gradient in zip(model.trainable_variables, gradients):
-        other = expected_gradients[variable.name]
-        np.testing.assert_allclose(
-            gradient, other, atol=1e-5 * max(1.0, np.abs(other).max()), err_msg=variable.name
-        )
+    check_without_known_sizes(model, batch)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.optimization import optimizers, schedules
+from tests.optimization.test_optimization import make_optimizer
 
 NAMES = ("layer/kernel", "layer/bias", "x/LayerNorm/gamma", "cls/output_weights")
 DECAYED = ("layer/kernel", "cls/output_weights")
@@ -93,15 +94,7 @@ def test_optimizer_agrees_with_numpy(make_config, case, fused_ops, replicas):
     schedule, scope = schedules.from_config(config), strategy_of(replicas)
     generator = np.random.default_rng(0)
     expected = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
-    with scope.scope():
-        variables = [tf.Variable(value, name=name) for name, value in zip(NAMES, expected)]
-        optimizer = optimizers.build_optimizer(config, schedule)
-        optimizer.create_slots(variables)
-
-    @tf.function
-    def apply(values):
-        scope.run(lambda: optimizer.update([value * 4 for value in values], variables, tf.constant(0.25)))
-
+    optimizer, variables, apply = make_optimizer(config, scope, dict(zip(NAMES, expected)))
     slots = [{"m": np.zeros((4, 3)), "v": np.zeros((4, 3))} for _ in NAMES]
     expected = [value.astype(np.float64) for value in expected]
     for step in range(STEPS):

@@ -43,6 +43,20 @@ def numpy_adamw(weights, moments, gradient, rate, step, config, decayed):
     return weights - corrected * m / (np.sqrt(v) + config.epsilon)
 
 
+def make_optimizer(config, scope: tf.distribute.Strategy, initial: dict[str, np.ndarray]) -> tuple:
+    """Returns (optimizer, variables of these names and values, function of gradients that updates them)."""
+    with scope.scope():
+        variables = [tf.Variable(value, name=name) for name, value in initial.items()]
+        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+        optimizer.create_slots(variables)
+
+    @tf.function
+    def apply(values):
+        scope.run(lambda: optimizer.update([value * 4 for value in values], variables, tf.constant(0.25)))
+
+    return optimizer, variables, apply
+
+
 @pytest.mark.parametrize("maker", ["compiled", "plain", "addons"])
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 @pytest.mark.parametrize("kind,update", [("lamb", numpy_lamb), ("adamw", numpy_adamw)])
@@ -68,17 +82,9 @@ def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, str
     )
     generator = np.random.default_rng(0)
     initial = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
-    with scope.scope():
-        variables = [tf.Variable(value, name=name) for name, value in zip(NAMES, initial)]
-        optimizer = optimizers.build_optimizer(config, schedule)
-        optimizer.create_slots(variables)
+    optimizer, variables, apply = make_optimizer(config, scope, dict(zip(NAMES, initial)))
     expected = [np.asarray(value, np.float64) for value in initial]
     moments = [(np.zeros((4, 3)), np.zeros((4, 3))) for _ in NAMES]
-
-    @tf.function
-    def apply(values):
-        scope.run(lambda: optimizer.update([value * 4 for value in values], variables, tf.constant(0.25)))
-
     for step in range(5):
         values = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
         apply([tf.constant(value) for value in values])

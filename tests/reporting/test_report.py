@@ -14,7 +14,13 @@ from official import config as config_lib
 from official.reporting import charts, curves, page, report, run_charts
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
-from tests.reporting.test_reporting import fake_metrics, fake_variables, make_result, save_metrics
+from tests.reporting.test_reporting import (
+    ODD_METRICS,
+    fake_metrics,
+    fake_variables,
+    make_result,
+    save_metrics,
+)
 
 VOID = ("meta", "br", "img", "hr", "link", "path")  # paths of an SVG close themselves
 EXAMPLES = [
@@ -233,29 +239,7 @@ def test_every_status_without_metrics(tmp_path, status):
     )
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        fake_metrics(10),
-        fake_metrics(with_eval=False),
-        [record for record in fake_metrics() if record["split"] == "eval"],
-        [
-            {**record, "loss": None, "learning_rate": None, "sequences_per_sec": None}
-            for record in fake_metrics()
-        ],
-        [
-            {
-                "split": "train",
-                "step": 0,
-                "samples": 0,
-                "loss": 0.0,
-                "learning_rate": 0.0,
-                "sequences_per_sec": 0.0,
-            }
-        ],
-    ],
-    ids=["one point", "no evaluation", "evaluation only", "not finite", "zeros"],
-)
+@pytest.mark.parametrize("records", ODD_METRICS.values(), ids=ODD_METRICS)
 def test_odd_runs(tmp_path, records):
     save_metrics(tmp_path, records)
     text, _ = write_page(tmp_path, full_result())

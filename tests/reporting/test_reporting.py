@@ -468,6 +468,27 @@ def fake_metrics(steps=400, loop=10, with_eval=True):
     return records
 
 
+ODD_METRICS = {
+    "one point": fake_metrics(10),
+    "no evaluation": fake_metrics(with_eval=False),
+    "evaluation only": [record for record in fake_metrics() if record["split"] == "eval"],
+    "not finite": [
+        {**record, "loss": None, "learning_rate": None, "sequences_per_sec": None}
+        for record in fake_metrics()
+    ],
+    "zeros": [
+        {
+            "split": "train",
+            "step": 0,
+            "samples": 0,
+            "loss": 0.0,
+            "learning_rate": 0.0,
+            "sequences_per_sec": 0.0,
+        }
+    ],
+}
+
+
 def save_metrics(model_dir, records):
     (model_dir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
@@ -500,30 +521,7 @@ def test_picture_of_a_run():
     assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        [],
-        fake_metrics(10),
-        fake_metrics(with_eval=False),
-        [record for record in fake_metrics() if record["split"] == "eval"],
-        [
-            {**record, "loss": None, "learning_rate": None, "sequences_per_sec": None}
-            for record in fake_metrics()
-        ],
-        [
-            {
-                "split": "train",
-                "step": 0,
-                "samples": 0,
-                "loss": 0.0,
-                "learning_rate": 0.0,
-                "sequences_per_sec": 0.0,
-            }
-        ],
-    ],
-    ids=["empty", "one point", "no evaluation", "evaluation only", "not finite", "zeros"],
-)
+@pytest.mark.parametrize("records", [[], *ODD_METRICS.values()], ids=["empty", *ODD_METRICS])
 def test_picture_of_odd_runs(records):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -20,7 +20,7 @@ from official.training import finish, repeats, runner
 from official.training.loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
-from tests.fine_tuning_files import COLOURS
+from tests.fine_tuning_files import COLOURS, synthetic_tasks
 
 
 def run(config):
@@ -356,15 +356,5 @@ def test_missing_head_is_not_predicted_with(squad, tmp_path, make):
 
 
 def test_synthetic_sequences_are_trained_on(make):
-    for task, settings in (("squad", {}), ("glue", dict(glue_task="stsb"))):
-        config = make(
-            task,
-            model_dir=task,
-            use_synthetic_data=True,
-            do_eval=False,
-            vocab_file=None,
-            num_steps_per_epoch=5,
-            num_train_epochs=1,
-            **settings,
-        )
+    for config in synthetic_tasks(make, num_steps_per_epoch=5):
         assert run(config).step == 5

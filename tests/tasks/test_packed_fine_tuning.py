@@ -16,7 +16,7 @@ from official.tasks import TASKS
 from official.training import evaluation, runner
 from official.training.loop import Loop
 from tests.data.glue.test_glue_data import write
-from tests.fine_tuning_files import COLOURS, squad_json
+from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.modeling.test_modeling import randomised
 
 TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
@@ -35,29 +35,20 @@ def run(config):
     return runner.run(config, TASKS[config.task])
 
 
-def questions(count, seed, impossible=False) -> str:
-    """Returns a file of questions whose contexts have one to three sentences."""
+def questions(count, seed, impossible=False) -> dict:
+    """Returns questions whose contexts have one to three sentences, as a SQuAD file has them."""
     data = squad_json(count, seed, impossible)
     for number, paragraph in enumerate(data["data"][0]["paragraphs"]):
         sentences = paragraph["context"].split(" . ")
         paragraph["context"] = " . ".join(sentences[: 1 + number % 3])
-    return json.dumps(data)
+    return data
 
 
 @pytest.fixture(name="squad")
 def fixture_squad(tmp_path, make):
     def squad(impossible=False, **settings):
-        for name, seed, count in (("train", 1, TRAIN), ("dev", 2, DEV)):
-            (tmp_path / f"{name}.json").write_text(questions(count, seed, impossible))
-        defaults = dict(
-            train_file=str(tmp_path / "train.json"),
-            predict_file=str(tmp_path / "dev.json"),
-            max_query_length=8,
-            num_train_epochs=1,
-            version_2_with_negative=impossible,
-            cache_dir=str(tmp_path / "cache"),
-        )
-        return make("squad", **{**defaults, **settings})
+        files = squad_settings(tmp_path, questions(TRAIN, 1, impossible), questions(DEV, 2, impossible))
+        return make("squad", **{**files, "num_train_epochs": 1, **settings})
 
     return squad
 
@@ -272,20 +263,9 @@ def test_synthetic_rows_have_the_form_of_those_that_are_read(squad, glue, name, 
 
 @pytest.mark.parametrize("average,expected", [(None, 2), (3.0, 3), (12.0, 12)])
 def test_synthetic_rows_are_packed(make, average, expected):
-    for task, settings in (("squad", {}), ("glue", dict(glue_task="stsb"))):
-        config = make(
-            task,
-            model_dir=task,
-            use_synthetic_data=True,
-            do_eval=False,
-            vocab_file=None,
-            num_steps_per_epoch=2,
-            num_train_epochs=1,
-            pack=True,
-            average_sequences_per_pack=average,
-            **settings,
-        )
-        made = TASKS[task](config)
+    settings = dict(num_steps_per_epoch=2, pack=True, average_sequences_per_pack=average)
+    for config in synthetic_tasks(make, **settings):
+        made = TASKS[config.task](config)
         assert made.sequences_per_row == expected
         batch = next(iter(made.synthetic_dataset(4)))
         assert (

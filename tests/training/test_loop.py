@@ -22,6 +22,7 @@ from official.tasks import TASKS
 from official.training import evaluation, interval, own_folder, runner
 from official.training.loop import Loop
 from official.training.outcome import Outcome
+from tests.run_folders import assert_same_run
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 
@@ -65,20 +66,6 @@ def test_a_call_is_as_long_as_the_last_one_says():
     assert pace.steps(200) == 5
     pace.note(5, 0.0)
     assert pace.steps(200) == 200
-
-
-def assert_same_run(ours: str, theirs: str, step: int) -> None:
-    readers = [tf.train.load_checkpoint(f"{folder}/ckpt-{step}") for folder in (ours, theirs)]
-    for name in readers[1].get_variable_to_shape_map():
-        np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers), err_msg=name)
-    lines = [
-        [
-            {key: value for key, value in line.items() if key != "sequences_per_sec"}
-            for line in read_metrics(folder)
-        ]
-        for folder in (ours, theirs)
-    ]
-    assert lines[0] == lines[1]
 
 
 def disturb(monkeypatch, config, step: int) -> str:

@@ -13,12 +13,12 @@ from official.config import ConfigError
 from official.data.pipeline import MOST_STREAMS
 from official.data.records import on_the_fly, record_formats
 from official.data.records.formats import compact, packed
-from official.reporting.metrics import read_metrics
 from official.tasks.pretraining import PretrainingTask
 from official.training import compilation
 from official.training import place as place_lib
 from tests.conftest import write_records
 from tests.records import short_examples
+from tests.run_folders import assert_same_run
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
@@ -233,17 +233,7 @@ def test_a_resumed_run_is_bit_identical(
         run(make_config(**parts, stop_steps=10)),
         run(make_config(**parts)),
     ]
-    ours, theirs = [tf.train.load_checkpoint(str(tmp_path / name / "ckpt-20")) for name in ("parts", "whole")]
-    for name in theirs.get_variable_to_shape_map():
-        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=name)
-    untimed = [
-        [
-            {key: value for key, value in line.items() if key != "sequences_per_sec"}
-            for line in read_metrics(str(tmp_path / name))
-        ]
-        for name in ("parts", "whole")
-    ]
-    assert untimed[0] == untimed[1]
+    assert_same_run(tmp_path / "parts", tmp_path / "whole", 20)
     saved = [
         json.loads((tmp_path / name / "ckpt-20.interval.json").read_text()) for name in ("parts", "whole")
     ]

@@ -29,7 +29,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--max_sequences_per_pack", type=int, default=12, help="Depth of the plan (LPFHP).")
     parser.add_argument("--rows", type=int, default=4, help="Rows of a batch.")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
-    parser.add_argument("--rounds", type=int, default=12, help="How many times every case is timed.")
+    inputs.add_timing_flags(parser, rounds=12)
     outputs.add_flags(parser)
     return parser
 

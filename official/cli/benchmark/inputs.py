@@ -1,4 +1,5 @@
-"""What the benchmarks of a model's step share: the model, the shapes of its batches, the GPUs."""
+"""What the benchmarks of a model's step share: the model, the shapes of its batches, the GPUs, and how often
+it is timed."""
 
 import argparse
 
@@ -16,6 +17,13 @@ def add_gpus_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --num_gpus."""
     text = "0 for the CPU, 1 for a GPU; unset: a GPU where there is one."
     parser.add_argument("--num_gpus", type=int, default=None, help=text)
+
+
+def add_timing_flags(parser: argparse.ArgumentParser, rounds: int, steps: int | None = None) -> None:
+    """Adds --rounds and, where there is a default for it, --steps."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="How many times every case is timed.")
+    if steps is not None:
+        parser.add_argument("--steps", type=int, default=steps, help="Steps of one timing.")
 
 
 def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:

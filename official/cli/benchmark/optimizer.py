@@ -25,7 +25,7 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     inputs.add_model_flag(parser, text="Model whose weights are updated.")
     inputs.add_gpus_flag(parser)
-    parser.add_argument("--rounds", type=int, default=9, help="How many times every case is timed.")
+    inputs.add_timing_flags(parser, rounds=9)
     outputs.add_flags(parser)
     return parser
 

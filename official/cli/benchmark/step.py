@@ -37,8 +37,7 @@ def make_parser() -> command_line.Parser:
         "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
     )
     inputs.add_gpus_flag(parser)
-    parser.add_argument("--rounds", type=int, default=7, help="How many times every case is timed.")
-    parser.add_argument("--steps", type=int, default=1, help="Steps of one timing.")
+    inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
 

@@ -58,9 +58,7 @@ class Dealer:
     def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
         self.num_shards, self._seed = num_shards, seed
         self.depth = plan.depth
-        self._kinds_KP = np.zeros((len(plan.packs), plan.depth), np.int32)
-        for kind, lengths in enumerate(plan.packs):
-            self._kinds_KP[kind, : len(lengths)] = lengths
+        self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # a shard may have many rows of them
         ends_K1 = np.cumsum(list(plan.packs.values()), dtype=np.int64)[:, None]
         ends_KT = -((np.arange(num_shards) - ends_K1) // num_shards)  # rows of a shard up to this kind
         self._rows_KT = np.diff(ends_KT, axis=0, prepend=0)

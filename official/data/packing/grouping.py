@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from official.data.packing.first_fit import longest_pack_first
-from official.data.packing.plan import Histogram, PackingPlan
-
-
-def places(plan: PackingPlan) -> np.ndarray:
-    """Returns the length that each place of each row is for, int64 [R, P]; 0 behind the last one."""
-    kinds = np.zeros((len(plan.packs), plan.depth), np.int64)
-    for kind, lengths in enumerate(plan.packs):
-        kinds[kind, : len(lengths)] = lengths
-    return np.repeat(kinds, list(plan.packs.values()), axis=0)
+from official.data.packing.plan import Histogram
 
 
 def group(
@@ -32,7 +24,8 @@ def group(
     Returns:
       int32 [R, P], the numbers of the sequences of each row; -1 behind the last one.
     """
-    lengths_RP = places(longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth))
+    plan = longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
+    lengths_RP = plan.lengths_of_rows()
     members_RP = np.full((len(lengths_RP), depth), -1, np.int32)
     row_N, slot_N = np.nonzero(lengths_RP)
     by_length = np.argsort(lengths_RP[row_N, slot_N], kind="stable")

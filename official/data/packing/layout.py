@@ -57,6 +57,6 @@ def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
     slots_BL = tf.searchsorted(ends_BP, columns_BL, side="right")
     is_token_BL = columns_BL < ends_BP[:, -1:]
     slots_BL = tf.where(is_token_BL, slots_BL, lengths_BP.shape[1])
-    last = lengths_BP.shape[1] - 1
-    starts_BL = tf.gather(starts_BP, tf.minimum(slots_BL, last), batch_dims=1)
-    return Layout(slots_BL, tf.where(is_token_BL, columns_BL - starts_BL, 0), is_token_BL, starts_BP)
+    layout = Layout(slots_BL, columns_BL, is_token_BL, starts_BP)  # places are still those in the row
+    places_BL = tf.where(is_token_BL, columns_BL - layout.spread(starts_BP), 0)
+    return layout._replace(places_BL=places_BL)

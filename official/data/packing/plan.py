@@ -85,6 +85,21 @@ class PackingPlan:
         """Sequences of a row, at most."""
         return max(map(len, self.packs), default=0)
 
+    def lengths_of_kinds(self, places: int | None = None) -> np.ndarray:
+        """Returns the lengths of the sequences in each kind of row, int64 [kinds, P]; 0 behind the last one.
+
+        Args:
+          places: P, `depth` or more; None: `depth`.
+        """
+        lengths_KP = np.zeros((len(self.packs), self.depth if places is None else places), np.int64)
+        for lengths_P, lengths in zip(lengths_KP, self.packs):
+            lengths_P[: len(lengths)] = lengths
+        return lengths_KP
+
+    def lengths_of_rows(self, places: int | None = None) -> np.ndarray:
+        """Returns the lengths of the sequences in each row, int64 [rows, P]: see `lengths_of_kinds`."""
+        return np.repeat(self.lengths_of_kinds(places), list(self.packs.values()), axis=0)
+
     def tokens_of_rows(self) -> np.ndarray:
         """Counts the rows by their tokens, int64 [row_length + 1]."""
         counts = np.zeros(self.row_length + 1, np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.packing import grouping
-from official.data.packing.layout import lay_out
+from official.data.packing.layout import Layout, lay_out
 from official.data.records import record_formats
 from official.data.records.formats import compact
 from official.data.records.schema import Feature, in_range, packed_schema
@@ -94,8 +94,7 @@ class Packer:
         lengths_RP, predictions_RP = of_members(lengths_N), of_members(found.predictions)
         tokens = lay_out(lengths_RP, self.length)
         slots = lay_out(predictions_RP, self.slots)
-        starts_RK = _of_slots(tokens.starts_BP, slots.slots_BL)
-        positions_RK = _pick(found.positions, members_RP, slots) + starts_RK
+        positions_RK = _pick(found.positions, members_RP, slots) + slots.spread(tokens.starts_BP)
         parts = [
             _pick(found.ids, members_RP, tokens),
             tf.where(slots.is_token_BL, positions_RK, 0),
@@ -123,7 +122,7 @@ class Packer:
             rows_B, sizes, axis=1
         )
         tokens, slots = lay_out(lengths_BP, self.length), lay_out(predictions_BP, self.slots)
-        is_second_BL = tokens.places_BL >= _of_slots(firsts_BP, tokens.slots_BL)
+        is_second_BL = tokens.places_BL >= tokens.spread(firsts_BP)
         is_slot_BK = tf.cast(slots.is_token_BL, tf.int32)
         values = {
             **tokens.features(),
@@ -139,14 +138,9 @@ class Packer:
         return in_range(values, self.schema)
 
 
-def _of_slots(values_BP: tf.Tensor, slots_BL: tf.Tensor) -> tf.Tensor:
-    """Returns what belongs to the sequence of each place, [B, L]; padding has that of the last one."""
-    return tf.gather(values_BP, tf.minimum(slots_BL, values_BP.shape[1] - 1), batch_dims=1)
-
-
-def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, layout) -> tf.Tensor:
+def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, layout: Layout) -> tf.Tensor:
     """Returns the values of the members of rows, laid out, [R, L]; 0 for padding."""
-    members_RL = tf.maximum(_of_slots(members_RP, layout.slots_BL), 0)
+    members_RL = tf.maximum(layout.spread(members_RP), 0)
     flat_RL = members_RL * tf.shape(values_NW)[1] + layout.places_BL
     picked_RL = tf.gather(tf.reshape(values_NW, [-1]), flat_RL)
     return tf.where(layout.is_token_BL, tf.cast(picked_RL, tf.int32), 0)

@@ -173,7 +173,7 @@ def evaluation_dataset(
     [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
     and every batch has one shape.
     """
-    record_format, row_schema = _reader(files, schema), packer.schema if packer else schema
+    record_format = _reader(files, schema)
     parse = _row_parser(schema, record_format, packer)
 
     def fill(features):
@@ -181,9 +181,7 @@ def evaluation_dataset(
         return {
             name: tf.ensure_shape(
                 tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]),
-                [batch_size, row_schema[name].length][: value.shape.rank]
-                if name in row_schema
-                else [batch_size],
+                [batch_size, *value.shape[1:]],
             )
             for name, value in features.items()
         }

@@ -76,20 +76,19 @@ class Streams(NamedTuple):
         buffers, passed = np.divmod(np.array(sequences_done, np.int64), size)
         places = self._places(numbers, (buffers * size).tolist(), counts_path)
 
-        def pack(number, buffer, words):
-            seed = tf.random.experimental.stateless_fold_in(self._order_seed(number, _PACKING), buffer)
-            return packer.pack(words, seed)
-
         def stream(number, first, cut, *place):
+            def pack(buffer, words):
+                seed = tf.random.experimental.stateless_fold_in(self._order_seed(number, _PACKING), buffer)
+                rows = packer.pack(words, seed)
+                done = tf.where(buffer == first, cut, 0)
+                rows = pipeline.without_done(rows, packer.sequences_of(rows), done)
+                return rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))
+
             words = self._from(number, place).map(
                 lambda rows: record_formats.to_words(rows, self.schema, self.record_format)
             )
-            packed = words.rebatch(size, drop_remainder=True).enumerate(first)
-            packed = packed.map(
-                lambda buffer, words: pack(number, buffer, words), num_parallel_calls=pipeline.CALLS
-            )
-            rows = _skip_sequences(packed, cut, packer)
-            return rows.map(lambda rows: (rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))))
+            numbered = words.rebatch(size, drop_remainder=True).enumerate(first)
+            return numbered.map(pack, num_parallel_calls=pipeline.CALLS)
 
         return _in_turns(numbers, (buffers, passed, *places), batch_size, stream)
 
@@ -222,18 +221,6 @@ def _in_turns(
         cycle_length=len(numbers),
         block_length=1,
     ).rebatch(batch_size, drop_remainder=True)
-
-
-def _skip_sequences(buffers: tf.data.Dataset, sequences: tf.Tensor, packer: Packer) -> tf.data.Dataset:
-    """Returns the packed buffers without the first rows, which hold so many sequences."""
-
-    def cut(left, rows):
-        ends_R = tf.cumsum(packer.sequences_of(rows))
-        passed = tf.searchsorted(ends_R, left[None], side="right")[0]
-        before = tf.concat([[tf.constant(0, tf.int64)], ends_R], axis=0)[passed]
-        return tf.where(passed < tf.shape(rows)[0], tf.zeros_like(left), left - before), rows[passed:]
-
-    return buffers.scan(sequences, cut).filter(lambda rows: tf.shape(rows)[0] > 0)
 
 
 def _rows_passed(files: list[record_counts.RowCounts], place: interleaving.Place) -> int:

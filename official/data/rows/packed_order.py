@@ -27,10 +27,7 @@ def make_plan(lengths_N: np.ndarray, row_length: int, places: int) -> PackingPla
 def ranks(plan: PackingPlan, places: int) -> np.ndarray:
     """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
     place; -1 where none does."""
-    kinds = np.zeros((len(plan.packs), places), np.int64)
-    for kind, lengths in zip(kinds, plan.packs):
-        kind[: len(lengths)] = lengths
-    lengths_RP = np.repeat(kinds, list(plan.packs.values()), axis=0)
+    lengths_RP = plan.lengths_of_rows(places)
     ranks_F = np.empty(lengths_RP.size, np.int64)
     ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
     empty = lengths_RP.size - plan.sequences  # are shorter than all others
@@ -55,13 +52,6 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor) -> tf.Ten
     )
     by_length_N = tf.gather(shuffled_N, tf.argsort(tf.gather(lengths_N, shuffled_N), stable=True))
     return tf.random.experimental.stateless_shuffle(_placed(by_length_N, ranks_RP), seeds[1])
-
-
-def without_done(rows_RP: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:
-    """Returns the rows behind the first ones, which have `sequences_done` sequences together; a row of which
-    only some are done stays."""
-    ends_R = tf.cumsum(tf.reduce_sum(tf.cast(rows_RP >= 0, tf.int64), axis=1))
-    return rows_RP[tf.math.count_nonzero(ends_R <= sequences_done) :]
 
 
 def _placed(by_length_N, ranks_RP) -> tf.Tensor:

@@ -126,14 +126,13 @@ def _training_batches(rows: TokenRows, shape: BatchShape, order: pipeline.Traini
 
 def _packed_batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns the numbers of the sequences of each batch, int64 [B, P]; -1 where there is none."""
-    epoch, done = divmod(order.sequences_done, len(rows))
+    epoch, skipped = divmod(order.sequences_done, len(rows))
     lengths_N, ranks_RP = tf.constant(rows.lengths, tf.int64), tf.constant(_ranks(rows, shape))
 
     def epoch_dataset(number):
         rows_RP = packed_order.drawn(lengths_N, ranks_RP, _seeds(order.seed, number))
-        rows_RP = packed_order.without_done(
-            rows_RP, tf.where(number == epoch, tf.constant(done, tf.int64), 0)
-        )
+        done = tf.where(number == epoch, tf.constant(skipped, tf.int64), 0)
+        rows_RP = pipeline.without_done(rows_RP, tf.math.count_nonzero(rows_RP >= 0, axis=1), done)
         return tf.data.Dataset.from_tensor_slices(_cut_into_batches(rows_RP, shape.batch_size))
 
     return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset)

@@ -106,3 +106,11 @@ def test_lengths_out_of_range_are_refused():
         Histogram.of_lengths([3, 9], 8)
     with pytest.raises(ConfigError, match="--max_sequences_per_pack=0 is out of range"):
         algorithms.make_plan(Histogram.of_lengths([3], 8), "lpfhp", 0)
+
+
+def test_lengths_of_kinds_and_rows_are_those_of_the_plan():
+    plan = PackingPlan(9, {(5, 3, 1): 1, (9,): 2})
+    assert plan.lengths_of_kinds().tolist() == [[5, 3, 1], [9, 0, 0]]
+    assert plan.lengths_of_rows(4).tolist() == [[5, 3, 1, 0], [9, 0, 0, 0], [9, 0, 0, 0]]
+    assert plan.lengths_of_rows().dtype == np.int64
+    assert PackingPlan(9, {}).lengths_of_rows(4).shape == (0, 4)

@@ -143,8 +143,17 @@ def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
 
 
 class Columns(NamedTuple):
-    """The parts of some examples in words: tokens, tokens of the first segment, predictions and whether the
-    second segment is a random one, int32 [N]; ids [N, L], positions and labels [N, P]."""
+    """The parts of some examples in words, all int32.
+
+    Attributes:
+      tokens: [N], how many.
+      first: [N], tokens of the first segment.
+      predictions: [N], predicted tokens.
+      random: [N], 1 for a random second segment, 0 for the next one.
+      pad: [N], the id of [PAD].
+      positions, labels: [N, P], of the predicted tokens.
+      ids: [N, L].
+    """
 
     tokens: tf.Tensor
     first: tf.Tensor
