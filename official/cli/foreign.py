@@ -65,7 +65,7 @@ def find(given: str) -> Source:
         others = f" (Graphcore's: {', '.join(candidates)})" if candidates else ""
         return Source(path, None, given, f"--config={given} is ours, {path}{others}" if others else "")
     others = f" (also there: {', '.join(candidates[1:])})" if candidates[1:] else ""
-    told = f"--config={given} is {candidates[0]}{others}"
+    told = f"--config={given} is {candidates[0]}{others}" if others or given != candidates[0] else ""
     return Source(path, None, _plain(path), told)
 
 
@@ -212,21 +212,27 @@ def _told(
         lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
     settings = {**theirs.settings, **flat_model, **above}
-    shown = [(line, _shown(line, settings)) for line in theirs.lines if line.fields]
+    over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
+    shown = [(line, _shown(line, settings, over)) for line in theirs.lines if line.fields]
     width = max((len(line.key) for line, _ in shown), default=0)
     lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
-    if theirs.added and family:
-        added = ", ".join(f"{name}={_short(theirs.settings[name])}" for name in theirs.added)
+    own = {name: theirs.settings[name] for name in theirs.added if name not in above}
+    added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
+    if added and family:
         lines.append(f"  and, which no key says: {added}")
     for why, keys in _by_reason(theirs).items():
         lines.append(f"  {why}: {', '.join(keys)}")
     return lines
 
 
-def _shown(line: translation.Line, settings: Mapping[str, Any]) -> str:
-    """Returns `field=value` of the settings that a key became."""
+def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) -> str:
+    """Returns `field=value` of the settings that a key became; of `over` it is the command line that says the
+    value."""
     fields = [f"{name}={_short(settings[name])}" for name in line.fields if settings.get(name) is not None]
-    return ", ".join(fields) or f"{' or '.join(line.fields)}, not used in this run"
+    if not fields:
+        return f"{' or '.join(line.fields)}, not used in this run"
+    is_over = not line.key.startswith("--") and len(line.fields) == 1 and line.fields[0] in over
+    return ", ".join(fields) + (" by the command line" if is_over else "")
 
 
 def _by_reason(theirs: translation.Translation) -> dict[str, list[str]]:

@@ -71,7 +71,8 @@ _MODEL = {
         """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
         hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
         initializer_range layer_norm_eps use_qkv_bias use_attention_projection_bias use_cls_layer
-        groupbert_ffn_output_groups groupbert_conv_kernel_size groupbert_conv_group_size""",
+        use_prediction_bias groupbert_ffn_output_groups groupbert_conv_kernel_size
+        groupbert_conv_group_size""",
         "model.",
     ),
     "groupbert": Row("@groupbert", rows.truth),
@@ -112,7 +113,6 @@ _NOT_NEEDED = {
         "increase_optimiser_precision use_lr_fp32"),
     **rows.not_needed("their program does not read it", "weight_norm_clip glue_dropout_prob"),
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
-    **rows.not_needed("the masked-LM head has a bias for each word", "use_prediction_bias"),
     **rows.not_needed("data are read and shuffled in parallel, in an order that the seed decides",
         "parallel_io_threads sloppy_parallel_interleave buffer_size dataset_repeat"),
     **rows.not_needed("it says how the data were made", "duplicate_factor"),

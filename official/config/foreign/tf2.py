@@ -42,6 +42,7 @@ _KEYS = {
     "use_qkv_bias": Row("model.use_qkv_bias", rows.truth),
     "use_projection_bias": Row("model.use_attention_projection_bias", rows.truth),
     "use_cls_layer": Row("model.use_cls_layer", rows.truth),
+    "use_prediction_bias": Row("model.use_prediction_bias", rows.truth),
     "seed": Row("seed", rows.whole),
     "global_batches_per_log": Row("steps_per_loop", rows.whole),
     "ckpt_every_n_steps_per_execution": Row("checkpoint_every_steps", rows.whole),
@@ -71,7 +72,6 @@ _NOT_NEEDED = {
         "enable_wandb wandb_tags wandb_entity_name"),
     **rows.not_needed("--model_dir names the run, --verbosity says how much is said", "name logging"),
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
-    **rows.not_needed("the masked-LM head has a bias for each word", "use_prediction_bias"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
     """ipu_config.pipeline_stages ipu_config.pipeline_device_mapping
