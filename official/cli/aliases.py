@@ -38,7 +38,7 @@ NAMES: dict[str, str] = {
 }
 LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
 _TRUTHS = ("true", "false")
-Options = list[tuple[str, str | list[str]]]
+Options = list[tuple[str, str | list[str] | None]]
 
 
 def normalized(arguments: list[str]) -> list[str]:
@@ -95,7 +95,7 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
       theirs: names of the options that are no flags of ours.
 
     Returns:
-      The arguments that are left, and (name, value) of each option: its value, "true" without one, or a list
+      The arguments that are left, and (name, value) of each option: its value, None without one, or a list
       of several.
     """
     left: list[str] = []
@@ -114,7 +114,7 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
         else:
             words = _values(arguments, position)
             position += len(words)
-            found.append((name, words if len(words) > 1 else words[0] if words else "true"))
+            found.append((name, words if len(words) > 1 else words[0] if words else None))
     return left, found
 
 

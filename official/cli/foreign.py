@@ -12,7 +12,7 @@ from typing import Any
 from official import config as config_lib
 from official.cli import configs
 from official.cli.aliases import Options
-from official.config.foreign import translation
+from official.config.foreign import rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of
 from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
@@ -57,8 +57,10 @@ def find(given: str) -> Source:
     file, colon, after = given.rpartition(":")
     if colon and file.endswith(_YAML) and os.path.isfile(file):
         path, entry = file, after
+    if os.path.isdir(path):
+        raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
     plain = _plain(entry or path)
-    if entry or os.path.isfile(path) or given.endswith(".json") and not configs.find_theirs(given):
+    if entry or os.path.isfile(path) or given.endswith((".json", *_YAML)) and not configs.find_theirs(given):
         return Source(path, entry, plain, "")
     path, candidates = configs.locate(given), configs.find_theirs(given)
     if given in configs.names():
@@ -80,7 +82,7 @@ def _plain(path: str) -> str:
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     """Returns the keys of a file of JSON or YAML, and whose they are; None: ours. Raises ConfigError."""
     if not source.path.endswith(_YAML):
-        values = config_lib.read_json(source.path, "config")
+        values = config_lib.read_json(source.path, "config", once=True)
         return values, family_of(values)
     entries = read_yaml(source.path, "config")
     entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
@@ -128,13 +130,13 @@ def layers_of(
     base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
     if family and source:
         base |= {"name": source.name, "half": _half(base)}
-    _check_options(options, family)
+    asked = _checked(options, family)
     if not family and not options:
         above = _by_task(given, base)
         return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
-    theirs = translation.translate(values if family else {}, family, title, dict(options), base)
+    theirs = translation.translate(values if family else {}, family, title, asked, base)
     above = _by_task(given, base | theirs.settings)
-    if family and _asks_only_to_answer(family, base | theirs.settings, above, dict(options)):
+    if family and _asks_only_to_answer(family, base | theirs.settings, above, asked):
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
@@ -150,15 +152,24 @@ def _half(base: Mapping[str, Any]) -> str:
     return "fp16" if has_gpus and not asks_for_cpus else "fp32"
 
 
-def _check_options(options: Options, family: Family | None) -> None:
-    """Names options that only files of another kind have."""
+def _checked(options: Options, family: Family | None) -> dict[str, str | list[str]]:
+    """Returns {name: value} of options; without a value, one that is on or off is on.
+
+    Raises:
+      ConfigError: for options that only files of another kind have, and where a value is missing.
+    """
+    found = {}
     table = table_for(family.name if family else None)
-    for name, _ in options:
+    for name, value in options:
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
             raise ConfigError(
                 f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
             )
+        if value is None and not rows.may_lack_value(table[name]):
+            raise ConfigError(f"Missing value for flag --{name}.")
+        found[name] = "true" if value is None else value
+    return found
 
 
 def options_of_theirs() -> set[str]:

@@ -242,6 +242,25 @@ def test_lists_that_a_shell_has_made_and_truths_in_words_of_their_own():
     assert (config.input_files, config.wandb, config.do_eval, config.seed) == ("a,b,c", True, False, 5)
 
 
+def test_sizes_and_parts_of_the_model_are_options_too():
+    command = "--config pretrain_tiny_128_lamb --generated-data --hidden-size 64 --use-prediction-bias False"
+    model = flags.parse([*command.split(), "--use-cls-layer", "--num-hidden-layers", "1"]).model
+    assert (model.hidden_size, model.num_hidden_layers) == (64, 1)
+    assert (model.use_prediction_bias, model.use_cls_layer) == (False, True)
+
+
+def test_a_key_that_the_command_line_replaces_says_so():
+    _, told = flags.read("--config pretrain_tiny_128_lamb --plan --steps 7 --base-learning-rate 0.5".split())
+    text = "\n".join(told)
+    assert "-> num_steps_per_epoch=7 by the command line" in text
+    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=polynomial\n" in text
+
+
+def test_records_of_google_words_fit_their_models():
+    assert flags.parse("--config pretrain_tiny_128_lamb --plan".split()).fit_vocabulary
+    assert not flags.parse("--config pretrain_large_128 --plan".split()).fit_vocabulary  # PyTorch: 30,522
+
+
 def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
     monkeypatch.delenv("DATASETS_DIR", raising=False)
     name = "--config=graphcore/tf2/pretrain_base_128_phase1"
@@ -266,6 +285,16 @@ def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
         ("--config pretrain_large_128 --batches-per-stp 3", "did you mean batches_per_step"),
         ("--config pretrain_large_128 --lr-power 3", "Unknown flag --lr_power over a PyTorch configuration"),
         ("--config mk2/pretrain_large_128 --micro-batch-size 7", "global_batch_size=65536 is not divisible"),
+        ("--config pretrain_tiny_128_lamb --micro-batch-size", "Missing value for flag --micro_batch_size"),
+        ("--config pretrain_tiny_128_lamb --micro-batch-size 2 3", "micro_batch_size=['2', '3'], expected"),
+        (
+            "--config pretrain_tiny_128_lamb --replication-factor 0",
+            "replication_factor='0', expected a whole",
+        ),
+        ("--config pretrain_tiny_128_lamb --epochs True", "epochs='True', expected a number"),
+        ("--config pretrain_tiny_128_lamb --steps inf", "steps='inf', expected a number"),
+        ("--config pretrain_tiny_128_lamb --vocab-size 0", "vocab_size='0', expected a whole number of 1"),
+        ("--config pretrain_tiny_128_lamb --learning-rate True", "--learning_rate=True, expected a number"),
         ("--config pretrain_tiny_128_lam", "did you mean pretrain_tiny_128_lamb"),
     ],
 )
