@@ -1,11 +1,13 @@
 """Each published command line of Graphcore's programs parses to a valid configuration, from any folder."""
 
+import re
 import shlex
 
 import pytest
 
-from official.cli import configs, flags
-from official.config import ConfigError, train_steps
+from official.cli import aliases, completion, configs, flags, foreign, table
+from official.config import FIELDS, ConfigError, train_steps
+from tests.conftest import ROOT
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
 FILES = "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
@@ -302,3 +304,32 @@ def test_what_is_wrong_is_named_in_a_line(arguments, message):
     with pytest.raises(ConfigError) as error:
         flags.parse(arguments.split())
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def documented_rows() -> list[tuple[str, list[str], list[str]]]:
+    """Returns (right cell, names in the left one, flags in the right one) of the page's rows."""
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)
+    return [(right, re.findall(r"`([^`]+)`", left), re.findall(r"--(\w+)", right)) for left, right in rows]
+
+
+def test_the_page_names_flags_that_there_are():
+    rows = documented_rows()
+    assert len(rows) > 90
+    commands = set().union(
+        *(completion.flags_of(table.COMMANDS[name]) for name in ("data create", "convert"))
+    )
+    commands |= set(completion.flags_of(table.COMMANDS["ask"]))
+    known = set(FIELDS) | {"config"} | {name.removeprefix("--") for name in commands}
+    assert {flag for _, _, flags_of_row in rows for flag in flags_of_row} <= known
+    same = [name for right, names, _ in rows if right.startswith("the same name") for name in names]
+    assert len(same) > 25 and set(same) <= set(FIELDS)
+
+
+def test_graphcores_options_on_the_page_are_taken():
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    section = text.split("### Options over a configuration")[1].split("- **Batch.**")[0]
+    left = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names = [name.split()[0].replace("-", "_") for cell in left for name in re.findall(r"`([^`]+)`", cell)]
+    known = set(FIELDS) | set(aliases.NAMES) | foreign.options_of_theirs()
+    assert len(names) > 45 and set(names) <= known
