@@ -66,10 +66,15 @@ def _read(path: str, source: str) -> bytes:
 
 def parse_json(content: bytes | str, source: str, kind: Kind = dict, once: bool = False):
     """Parses JSON; `source` begins the messages. Raises ConfigError as `read_json` does."""
-    readers = {"parse_constant": _refuse, "parse_int": _whole_number, "parse_float": _number}
+    readers: dict[str, Any] = {
+        "parse_constant": _refuse,
+        "parse_int": _whole_number,
+        "parse_float": _number,
+        "object_pairs_hook": _with_each_key_once if once else None,
+    }
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        values = json.loads(text, object_pairs_hook=_with_each_key_once if once else None, **readers)
+        values = json.loads(text, **readers)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not a JSON file (byte {error.start} is not UTF-8).") from None
     except json.JSONDecodeError as error:
