@@ -43,9 +43,11 @@ def find_slots(features: dict[str, tf.Tensor], gap: int) -> Slots | None:
         return None
     ids_BL = features["sequence_ids"]
     batch, length = sizes(ids_BL)
-    is_told = "cls_positions" in features
-    most = sizes(features["cls_positions"])[1] if is_told else tf.reduce_max(ids_BL)
-    width = length + gap * tf.maximum(most - 1, 0) if not is_told else length + gap * (most - 1)
+    if "cls_positions" in features:
+        most = sizes(features["cls_positions"])[1]
+    else:
+        most = tf.maximum(tf.reduce_max(ids_BL), 1)
+    width = length + gap * (most - 1)
     positions = features.get("position_ids", tf.range(length)[None])
     keys_BL = tf.where(ids_BL > 0, ids_BL, most + 1) * length + positions
     order_BL = tf.argsort(keys_BL, stable=True)

@@ -28,9 +28,22 @@ class LossScale:
           dynamic: whether it follows the gradients.
           by_step: step -> scale, float32, where it changes at given steps.
         """
-        self.dynamic, self._by_step = dynamic, by_step
+        self.dynamic, self._by_step, self._initial = dynamic, by_step, float(initial)
         self.scale = tf.Variable(float(initial), trainable=False, dtype=tf.float32, name="loss_scale/scale")
         self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="loss_scale/good_steps")
+
+    def told(self, step: int) -> float | None:
+        """Returns the scale of a step (0-based) by the settings; None for a dynamic one."""
+        if self.dynamic:
+            return None
+        return self._initial if self._by_step is None else float(self._by_step(step))
+
+    def go_on(self, step: int) -> None:
+        """Takes the scale of the settings for the step that comes next: a checkpoint may have that of
+        others. A dynamic one goes on from the checkpoint's."""
+        told = self.told(step)
+        if told is not None:
+            self.scale.assign(told)
 
     def update(self, finite: tf.Tensor, step: tf.Tensor | tf.Variable) -> None:
         """Takes the outcome of one step: whether the reduced gradient was finite (bool scalar), and the

@@ -68,8 +68,7 @@ def run_settings(
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config.max_predictions_per_seq),
         ("opt_name", config.optimizer_type),
-        ("opt_base_learning_rate", config.learning_rate),
-        ("opt_end_learning_rate", config.end_learning_rate),
+        *_learning_rates(config),
         *_optimizer_settings(config),
         *_schedule_settings(config),
         ("opt_learning_rate_training_steps", steps),
@@ -81,6 +80,16 @@ def run_settings(
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
         ("train_samples", sequences_per_step * steps),
     ]
+
+
+def _learning_rates(config: Config) -> list[tuple[str, object]]:
+    """Returns the base rate and the end's: of rates by step, which is all that such a run reads, the highest
+    and the last."""
+    base, end = config.learning_rate, config.end_learning_rate
+    if config.lr_schedule_by_step:
+        rates = [*by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step").values()]
+        base, end = max(rates), rates[-1]
+    return [("opt_base_learning_rate", base), ("opt_end_learning_rate", end)]
 
 
 def _optimizer_settings(config: Config) -> list[tuple[str, object]]:

@@ -113,7 +113,7 @@ class GlueTask:
     def _no_labels(self, count: int) -> np.ndarray:
         return np.zeros(count, np.float32 if self._glue_task.is_regression else np.int32)
 
-    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         config = self._config
         labels = (
             np.random.default_rng(config.seed)

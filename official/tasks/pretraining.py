@@ -169,7 +169,8 @@ class PretrainingTask:
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
-            return self.synthetic_dataset(batch_size).take(-(-self._config.num_eval_samples // batch_size))
+            batches = -(-self._config.num_eval_samples // batch_size)
+            return self.synthetic_dataset(batch_size, for_evaluation=True).take(batches)
         split, count = self._eval, self._config.num_eval_samples
         batches = record_batches.evaluation_dataset(
             split.files, split.schema, batch_size, count, split.packer
@@ -197,13 +198,14 @@ class PretrainingTask:
 
         return batches.map(fit)
 
-    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
-        config, schema = self._config, self._train.row_schema
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
+        config, split = self._config, self._eval if for_evaluation else self._train
+        schema = split.row_schema
         if not schema_lib.is_packed(schema):
             return synthetic.synthetic_dataset(schema, config.model.vocab_size, batch_size, config.seed)
         average = config_lib.synthetic_sequences_per_pack(config)
         rows = synthetic.packed_rows(schema, config.model.vocab_size, average, config.seed)
-        if self._train.packer:
+        if split.packer and not for_evaluation:
             rows["streams"] = np.zeros(len(rows["input_ids"]), np.int32)
         return synthetic.endless(rows, batch_size)
 

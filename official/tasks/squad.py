@@ -134,14 +134,15 @@ class SquadTask:
 
     predict_dataset = eval_dataset
 
-    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         config = self._config
         length = token_rows.synthetic_length(config)
         positions = (
             np.random.default_rng(config.seed).integers(0, length, (2, _SYNTHETIC_SEQUENCES)).astype(np.int32)
         )
         columns = {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
-        return token_rows.synthetic_dataset(columns, batch_size, config)
+        dataset = token_rows.synthetic_dataset(columns, batch_size, config)
+        return dataset.map(_without_answers) if for_evaluation else dataset
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
@@ -299,3 +300,7 @@ def _token_rows(features: features_lib.Features, columns: dict[str, np.ndarray])
     return token_rows.TokenRows(
         features.input_ids[is_token_NL], features.lengths, features.first_lengths, columns
     )
+
+
+def _without_answers(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {name: value for name, value in batch.items() if name not in ("start_positions", "end_positions")}

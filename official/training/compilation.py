@@ -1,6 +1,5 @@
 """--compile_only: the steps of a run are built and compiled, and nothing is trained or written."""
 
-import dataclasses
 import tempfile
 import time
 
@@ -15,7 +14,7 @@ from official.reporting import environment
 from official.training import listeners, starting
 from official.training.interruption import Interruption
 from official.training.loop import Loop
-from official.training.runner import MakeTask
+from official.training.starting import MakeTask
 
 
 def run(config: Config, make_task: MakeTask) -> str:
@@ -38,7 +37,7 @@ def run(config: Config, make_task: MakeTask) -> str:
         loop, secs = _compiled(own, make_task)
         total = time.monotonic() - since
         memory = _memory_lines(loop.strategy)
-        planned = plan.make_plan(loop.config, make_task)
+        planned = plan.make_plan(_with_known_rows(loop), make_task)
     steps = "training and evaluation step" if config.do_eval else "training step"
     return "\n".join(
         [
@@ -54,12 +53,8 @@ def run(config: Config, make_task: MakeTask) -> str:
 
 def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
     """Returns the parts of a run that is compiled, and the seconds that compiling took."""
-    devices, own = starting.take_devices(config)
-    task, since = make_task(own), time.monotonic()
-    task.find_data()
-    data_secs = time.monotonic() - since
-    own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
-    devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
+    ready = starting.make_ready(config, make_task)
+    own, devices, task = ready.config, ready.devices, ready.task
     without_wandb = config_lib.replaced(own, wandb=False)
     with (
         listeners.listening(without_wandb, devices.is_chief) as observers,
@@ -67,7 +62,7 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
     ):
         starting.tell(own, devices)
         state = starting.make_state(own, task.build_model, devices.strategy)
-        starting.tell_built(observers, data_secs, devices)
+        starting.tell_built(observers, ready)
         manager = CheckpointManager(own.model_dir, state.variables(), 1, read_only=True)
         loop = Loop(
             own, task, state, devices.strategy, devices.plan, manager, observers, Interruption(), evaluated={}
@@ -75,6 +70,12 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
         since = time.monotonic()
         loop.warm_up()
         return loop, time.monotonic() - since
+
+
+def _with_known_rows(loop: Loop) -> Config:
+    """Returns the configuration of a plan, which reads no data: it says what was found out about packed
+    rows."""
+    return config_lib.replaced(loop.config, average_sequences_per_pack=loop.plan.sequences_per_row)
 
 
 def _memory_lines(strategy: tf.distribute.Strategy) -> list[str]:

@@ -31,9 +31,14 @@ def training_batches(
     return iter(strategy_lib.distribute(host_dataset, strategy))
 
 
-def synthetic_batches(task: Task, replica_batch: int, strategy: tf.distribute.Strategy) -> Iterator:
-    """Returns endless batches of random records, of `replica_batch` rows a replica."""
-    return iter(strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch), strategy))
+def synthetic_batches(
+    task: Task, replica_batch: int, strategy: tf.distribute.Strategy, for_evaluation: bool = False
+) -> Iterator:
+    """Returns endless batches of random records, of `replica_batch` rows a replica, in the shape of those of
+    the training or of the evaluation."""
+    return iter(
+        strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
+    )
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:

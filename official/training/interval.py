@@ -67,7 +67,7 @@ class Interval:
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
             "learning_rate": float(state.schedule(state.step - 1)),
             "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
-            "loss_scale": float(state.loss_scale.scale.numpy()) if state.loss_scale else 1.0,
+            "loss_scale": _loss_scale(state),
             "skipped_steps": skipped,
             "sequences_per_sec": self.sequences / self.secs,
             **wait,
@@ -95,6 +95,14 @@ class Interval:
         """Returns what a later process goes on from, to the last bit, ready for JSON."""
         totals = {name: value.tolist() for name, value in self.numbers().items()}
         return {"first_step": self.first_step, **totals}
+
+
+def _loss_scale(state: TrainState) -> float:
+    """Returns the loss scale of the last step, 1 without loss scaling; a dynamic one is that of the next."""
+    if state.loss_scale is None:
+        return 1.0
+    told = state.loss_scale.told(state.step - 1)
+    return float(state.loss_scale.scale.numpy()) if told is None else told
 
 
 def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:

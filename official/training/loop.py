@@ -136,9 +136,11 @@ class Loop:
         self.manager.save(self.state.step, json.dumps(kept) + "\n" if kept else None)
 
     def warm_up(self) -> None:
-        """Compiles the training and the evaluation step on synthetic data and leaves every variable
-        bit-equal; tells of each."""
+        """Compiles the training and the evaluation step, those that the run makes, on synthetic data and
+        leaves every variable bit-equal; tells of each."""
         since, works = time.monotonic(), self._compilations()
+        if not works:
+            return
         self._tell_compiling(0, len(works), since)
         for number, work in enumerate(works, 1):
             work()
@@ -147,7 +149,8 @@ class Loop:
             self.wait.take_secs()  # of no step that counts
 
     def _compilations(self) -> list[Callable[[], None]]:
-        return [self._compile_training, *([self._compile_evaluation] if self.config.do_eval else [])]
+        training = [self._compile_training] if self.state.step < self.last_step else []
+        return [*training, *([self._compile_evaluation] if self.config.do_eval else [])]
 
     def _compile_training(self) -> None:
         with restored(list(self.state.variables().values())):
@@ -155,7 +158,8 @@ class Loop:
             self.train_loop(batches, tf.constant(1), self.nothing)
 
     def _compile_evaluation(self) -> None:
-        batches = feeding.synthetic_batches(self.task, self.plan.replica_eval_batch_size, self.strategy)
+        rows = self.plan.replica_eval_batch_size
+        batches = feeding.synthetic_batches(self.task, rows, self.strategy, for_evaluation=True)
         self.eval_step(strategy_lib.next_batch(batches, self.strategy))
 
     def _tell_compiling(self, done: int, graphs: int, since: float) -> None:

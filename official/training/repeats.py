@@ -12,11 +12,12 @@ from official.config import Config, ConfigError
 from official.reporting import report
 from official.reporting.result import TrainResult, write_result
 from official.training import runner
+from official.training.starting import MakeTask
 
 
 def run(
     config: Config,
-    make_task: runner.MakeTask,
+    make_task: MakeTask,
     command: list[str] | None = None,
     started: float | None = None,
 ) -> TrainResult:

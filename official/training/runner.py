@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 from absl import logging
 
@@ -32,9 +31,8 @@ from official.training.feeding import reading
 from official.training.interruption import Interruption
 from official.training.loop import Loop, NonFiniteError
 from official.training.outcome import describe_interruption, judge
+from official.training.starting import MakeTask
 from official.training.task import Task
-
-MakeTask = Callable[[Config], Task]
 
 
 def run(
@@ -56,12 +54,8 @@ def run(
     """
     started = started or time.time()
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
-    devices, own = starting.take_devices(config)
-    task, since = make_task(own), time.monotonic()
-    data_files = task.find_data()
-    data_secs = time.monotonic() - since
-    own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
-    devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
+    ready = starting.make_ready(config, make_task)
+    own, devices, task = ready.config, ready.devices, ready.task
     starting.check_init_checkpoint(own)
     with (
         _writing(own, devices) as check_folder,
@@ -71,10 +65,10 @@ def run(
         starting.tell(own, devices)
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
         observers += listeners.of_state(own, devices, beginning)
-        starting.tell_built(observers, data_secs, devices)
+        starting.tell_built(observers, ready)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
-        result = _train(loop, data_files, beginning)
+        result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         result.environment, result.data = surroundings, task.data_digest()
         if devices.is_chief:
@@ -143,8 +137,8 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if config_lib.compiles_first(config):
         since = time.monotonic()
         loop.warm_up()
-        if config.log_style == "plain":  # the other one has said so
-            logging.info("Compiled the training and the evaluation step in %.1f s", time.monotonic() - since)
+        if not config_lib.follows_graphcore_log(config):  # which has said so
+            logging.info("Compiled the steps in %.1f s", time.monotonic() - since)
     dropped = 0
     if state.step < loop.last_step:
         if not loop.manager.read_only:

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import shlex
+import time
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -20,6 +22,8 @@ from official.reporting.observer import Built, Observer
 from official.training import kept_files
 from official.training.earlier import Earlier
 from official.training.task import Task, is_scored
+
+MakeTask = Callable[[Config], Task]
 
 
 def check_init_checkpoint(config: Config) -> None:
@@ -45,12 +49,42 @@ class Devices:
     is_chief: bool
 
 
-def take_devices(config: Config) -> tuple[Devices, Config]:
-    """Makes the strategy. Returns the devices, and the configuration with what depends on them decided.
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """What a run stands on before its model is built.
+
+    Attributes:
+      config: with all that follows from devices and data.
+      devices: of this process.
+      task: the task, whose data are found.
+      data_files: all files, of training and evaluation.
+      data_secs: seconds that finding the data took.
+    """
+
+    config: Config
+    devices: Devices
+    task: Task
+    data_files: list[str]
+    data_secs: float
+
+
+def make_ready(config: Config, make_task: MakeTask) -> Ready:
+    """Takes the devices and finds the data.
 
     Raises:
-      ConfigError: where devices are missing, or a batch cannot be divided among them.
+      ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
     """
+    devices, own = _take_devices(config)
+    task, since = make_task(own), time.monotonic()
+    data_files = task.find_data()
+    data_secs = time.monotonic() - since
+    own = config_lib.with_data(own, task.train_samples, task.sequences_per_row)
+    devices = dataclasses.replace(devices, plan=devices.plan.with_rows_of(task.sequences_per_row))
+    return Ready(own, devices, task, data_files, data_secs)
+
+
+def _take_devices(config: Config) -> tuple[Devices, Config]:
+    """Makes the strategy. Returns the devices, and the configuration with what depends on them decided."""
     strategy = strategy_lib.make_strategy(config)
     config = strategy_lib.with_length_buckets(config, strategy)
     chief = strategy_lib.is_chief(strategy)
@@ -85,10 +119,10 @@ def tell(config: Config, devices: Devices) -> None:
     logging.debug("Configuration\n%s", config_lib.to_json(config))
 
 
-def tell_built(observers: list[Observer], data_secs: float, devices: Devices) -> None:
+def tell_built(observers: list[Observer], ready: Ready) -> None:
     """Tells that the model is built, and where it is."""
-    names = [name.split("device:")[-1] for name in devices.strategy.extended.worker_devices]
-    built = Built(data_secs, tuple(name.replace(":", " ") for name in names))
+    names = [name.split("device:")[-1] for name in ready.devices.strategy.extended.worker_devices]
+    built = Built(ready.data_secs, tuple(name.replace(":", " ") for name in names))
     for observer in observers:
         observer.on_built(built)
 
@@ -158,6 +192,8 @@ def restore(
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
         earlier.check_model(config)
+        if state.loss_scale:
+            state.loss_scale.go_on(state.step)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:

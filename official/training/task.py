@@ -65,8 +65,8 @@ class Task(Objective, Protocol):
         """Returns the evaluation set once, in batches of one shape; what fills up the last one has weight
         0."""
 
-    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Returns endless batches of random records in the shape of `train_dataset`."""
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
+        """Returns endless batches of random records in the shape of `train_dataset`, or of `eval_dataset`."""
 
     def evaluate(self, model: tf.keras.Model, batch: Batch) -> tuple[Terms, dict[str, tf.Tensor]]:
         """Returns {metric: (weighted sum, weight)} of `eval_metrics`, and {output: [B, ...]}.

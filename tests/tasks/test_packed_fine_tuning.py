@@ -259,6 +259,17 @@ def test_packed_runs_in_other_ways(squad, settings, tmp_path):
     assert first_losses(tmp_path / "other") == pytest.approx(first_losses(tmp_path / "usual"), rel=2e-2)
 
 
+@pytest.mark.parametrize("name", ["squad", "glue"])
+@pytest.mark.parametrize("pack", [True, False])
+def test_synthetic_rows_have_the_form_of_those_that_are_read(squad, glue, name, pack):
+    task = TASKS[name](squad(pack=pack) if name == "squad" else glue(pack=pack))
+    task.find_data()
+    trained = task.train_dataset(8, 8, TrainingOrder(seed=1))
+    assert task.synthetic_dataset(8).element_spec == trained.element_spec
+    evaluated = task.synthetic_dataset(8, for_evaluation=True)
+    assert evaluated.element_spec == task.eval_dataset(8).element_spec
+
+
 @pytest.mark.parametrize("average,expected", [(None, 2), (3.0, 3), (12.0, 12)])
 def test_synthetic_rows_are_packed(make, average, expected):
     for task, settings in (("squad", {}), ("glue", dict(glue_task="stsb"))):

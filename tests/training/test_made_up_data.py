@@ -107,6 +107,21 @@ def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
     assert lines[0] == lines[1] and len(lines[0]) == 2
 
 
+def test_an_evaluation_alone_compiles_no_training(make_config, record_files):
+    """The batches of a training need not even fit."""
+    files = dict(input_files=record_files(), log_style="graphcore")
+    run(make_config(**SMALL, **files))
+    evaluates = dict(do_train=False, do_eval=True, num_eval_samples=16, num_accumulation_steps=7)
+    assert run(make_config(**SMALL, **files, **evaluates)).status == "finished"
+
+
+def test_a_run_that_is_over_compiles_no_training(make_config, monkeypatch):
+    config = make_config(**SMALL, device_warmup=True)
+    run(config)
+    monkeypatch.setattr(Loop, "_compile_training", None)
+    assert run(config).status == "finished"
+
+
 def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)

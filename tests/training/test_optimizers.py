@@ -11,8 +11,10 @@ from official.data.records import record_formats
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
+from official.training import starting
+from official.training.earlier import Earlier
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
-from tests.training.test_training import read_metrics, replicas, run
+from tests.training.test_training import make_loop, read_metrics, replicas, run
 
 KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
@@ -43,6 +45,27 @@ def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, kin
         assert ours.get_tensor("adam_m_scale") == 64
         assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2, 1e-2])
         assert [line["loss_scale"] for line in lines] == [64, 64, 256, 256]
+
+
+def test_a_line_has_rate_and_loss_scale_of_its_last_step(make_config):
+    changes = dict(loss_scale_by_step='{"0": 64, "4": 256}', lr_schedule="custom", learning_rate=None)
+    changes |= dict(lr_schedule_by_step='{"0": 1e-3, "4": 1e-2}', warmup_steps=None)
+    config = make_config(num_steps_per_epoch=6, steps_per_loop=2, **changes)
+    run(config)
+    lines = read_metrics(config.model_dir)
+    assert [line["loss_scale"] for line in lines] == [64, 64, 256]
+    assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2])
+
+
+@pytest.mark.parametrize(
+    "asked,expected", [(dict(loss_scale="256"), 256), (dict(loss_scale_by_step='{"0": 8, "3": 32}'), 32)]
+)
+def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, asked, expected):
+    run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
+    config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
+    loop = make_loop(config)
+    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 
 def test_a_run_with_a_static_mask_on_two_replicas(make_config, tmp_path):
@@ -94,3 +117,10 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
         ours -= {"opt_epsilon", "opt_gradient_accumulation_steps", "opt_adamw_learning_rate_decay_poly_power"}
         assert ours <= known
         assert ("opt_learning_rate_decay_schedule" in found) == bool(settings)
+
+
+def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
+    changes = dict(lr_schedule="custom", lr_schedule_by_step='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    config = make_config(**changes, learning_rate=None, warmup_steps=None)
+    found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
+    assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)

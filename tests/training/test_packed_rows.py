@@ -2,6 +2,7 @@
 resumed exactly."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from official.data.records import on_the_fly, record_formats
 from official.data.records.formats import compact, packed
 from official.reporting.metrics import read_metrics
 from official.tasks.pretraining import PretrainingTask
+from official.training import compilation
 from official.training import place as place_lib
 from tests.conftest import write_records
 from tests.records import short_examples
@@ -161,6 +163,29 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
     }
     ((rate_sequences, secs),) = loop.outcome.loop_rates
     assert rate_sequences == sequences and values["sequences_per_sec"] == pytest.approx(sequences / secs)
+
+
+@pytest.mark.parametrize("kind", ["on the fly", "files"])
+def test_only_compiling_plans_the_rows_that_are_there(make_config, short_files, packed_files, kind):
+    files = packed_files if kind == "files" else short_files
+    packs = dict(pack_on_the_fly=kind != "files", model=dict(num_hidden_layers=1))
+    text = compilation.run(make_config(input_files=files, compile_only=True, **packs), PretrainingTask)
+    sequences = re.search(r"packed +about (\d+) sequences a step", text)
+    assert sequences and 8 * 1.2 < int(sequences[1]) < 8 * 2.2
+    assert ("packed before" in text) == (kind == "files")
+
+
+@pytest.mark.parametrize("kind", ["on the fly", "files", "training only"])
+def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, short_files, packed_files, kind):
+    """Else the warm-up would compile steps that the run does not make."""
+    files = dict(input_files=short_files if kind == "on the fly" else packed_files)
+    files |= dict(eval_files=short_files) if kind == "training only" else {}
+    config = make_config(**files, do_eval=True, pack_on_the_fly=kind == "on the fly")
+    loop = make_loop(config)
+    task = loop.task
+    assert task.synthetic_dataset(8).element_spec == task.train_dataset(8, 8, loop.order()).element_spec
+    evaluated = task.synthetic_dataset(8, for_evaluation=True)
+    assert evaluated.element_spec == task.eval_dataset(8).element_spec
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
