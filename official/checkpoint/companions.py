@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from official.checkpoint import hf_config
+from official.checkpoint.format import Format
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Options
@@ -78,7 +79,7 @@ def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
         vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
     heads = checkpoint.heads or beside.get("num_attention_heads")
-    epsilon = beside.get("layer_norm_eps") or BertConfig.layer_norm_eps
+    epsilon = beside.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
     return dataclasses.replace(
         options,
         num_attention_heads=options.num_attention_heads or heads,
@@ -87,6 +88,12 @@ def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
         layer_norm_eps=options.layer_norm_eps or epsilon,
         **labels_beside(location),
     )
+
+
+def epsilon_without(checkpoint: Checkpoint) -> float | None:
+    """Returns the epsilon of LayerNorm that is usual for a checkpoint's format; None where a configuration is
+    beside it, which says 1e-12 by saying nothing."""
+    return None if config_beside(checkpoint.location) else checkpoint.format.usual_epsilon
 
 
 def labels_beside(location: str) -> dict:
@@ -102,26 +109,32 @@ def labels_beside(location: str) -> dict:
 
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
-    """Returns a line where the activation of a source is neither given nor in a configuration beside it;
-    `given` are the options before `with_companions`."""
-    if given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location):
-        return []
+    """Returns a line where the activation of a source is neither given nor in a configuration beside it, and
+    one for an epsilon that is not Google's; `given` are the options before `with_companions`."""
+    taken = {}
+    if not (given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location)):
+        taken["hidden_act"] = checkpoint.format.usual_activation
+    epsilon = epsilon_without(checkpoint)
+    if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
+        taken["layer_norm_eps"] = str(epsilon)
     return [
-        f"hidden_act={checkpoint.format.usual_activation} is taken for granted, as usual for"
-        f" {checkpoint.title}: no configuration beside the source says it"
+        f"{key}={value} is taken for granted, as usual for {checkpoint.title}: no configuration beside the"
+        " source says it"
+        for key, value in taken.items()
     ]
 
 
-def notes_of_result(options: Options, written: list[str]) -> list[str]:
-    """Returns a line where a bundle or file computes otherwise than Google's code: who understands its
-    configuration, if it has one."""
-    settings = ", ".join(f"{key}={value}" for key, value in unusual(options).items())
+def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
+    """Returns a line where a bundle or file computes otherwise than others' code for its format: who
+    understands its configuration, if it has one."""
+    settings = ", ".join(f"{key}={value}" for key, value in unusual(options, target).items())
     if not settings:
         return []
     if any(os.path.basename(path) == CONFIG for path in written):
+        theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
         return [
             f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as"
-            " Google's BERT does"
+            f" {theirs} does"
         ]
     return [
         f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"
@@ -189,13 +202,14 @@ def count_words(path: str) -> int:
 
 
 def plan(
-    source: str, target: str, tensors: Tensors, options: Options, overwrite: bool
+    source: str, target: str, target_format: Format, tensors: Tensors, options: Options, overwrite: bool
 ) -> dict[str, bytes | None]:
     """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are
     known, vocabulary, labels.
 
     Args:
       source, target: locations.
+      target_format: of the result.
       tensors: canonical, as written: the vocabulary may have been cut.
       options: of the conversion, with companions.
       overwrite: what is there may be replaced.
@@ -212,7 +226,7 @@ def plan(
     sizes = sizes_beside(source)
     if sizes or options.num_attention_heads:
         known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
-        values = {**known, **sizes_of(tensors), **_settings(options)}
+        values = {**known, **sizes_of(tensors), **_settings(options, target_format)}
         files[path] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
     elif os.path.exists(path) and not _fits(sizes_beside(path), tensors, options):
         files[path] = None
@@ -236,17 +250,21 @@ def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
     return not _contradictions(sizes, tensors) and all(same)
 
 
-def _settings(options: Options) -> dict:
+def _settings(options: Options, target: Format) -> dict:
     """Returns what bert_config.json says and no shape tells, by Google's names where it has them."""
     heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
-    return {**heads, "hidden_act": "gelu", **unusual(options)}
+    return {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target)}
 
 
-def unusual(options: Options) -> dict:
-    """Returns the settings of a model that are other than those of Google's code, as {key of BertConfig:
-    value}."""
-    settings = {key: getattr(options, key) for key in ("hidden_act", "layer_norm_eps")}
-    return {key: value for key, value in settings.items() if value not in (None, getattr(BertConfig, key))}
+def unusual(options: Options, target: Format | None = None) -> dict:
+    """Returns the settings of a model that are other than those of Google's code, or of others' code for a
+    format, as {key of BertConfig: value}."""
+    usual = {
+        "hidden_act": BertConfig.hidden_act,
+        "layer_norm_eps": target.usual_epsilon if target else BertConfig.layer_norm_eps,
+    }
+    settings = {key: getattr(options, key) for key in usual}
+    return {key: value for key, value in settings.items() if value not in (None, usual[key])}
 
 
 def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:

@@ -68,7 +68,7 @@ def convert(
         raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
     written = [path for path, data in beside.items() if data is not None]
     if not ends.target.brings_companions:
-        notes += companions.notes_of_result(content.options, written)
+        notes += companions.notes_of_result(content.options, written, ends.target)
     target = {"format": ends.target.reported_name, "path": ends.location}
     return {
         **conversion_report.report_of(checkpoint, target, content),
@@ -117,7 +117,9 @@ def _check_free(ends: _Ends, overwrite: bool) -> None:
 def _plan_companions(ends: _Ends, content: Content, overwrite: bool) -> dict[str, bytes | None]:
     options = content.options
     if not ends.target.brings_companions:
-        return companions.plan(ends.source.location, ends.location, content.canonical, options, overwrite)
+        return companions.plan(
+            ends.source.location, ends.location, ends.target, content.canonical, options, overwrite
+        )
     if options.vocab_file:  # which the format's writer copies, as it writes the configuration
         words = vocabulary_files.read(options.vocab_file).content
         companions.check_free({os.path.join(ends.location, vocabulary_files.VOCABULARY): words}, overwrite)

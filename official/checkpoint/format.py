@@ -65,7 +65,7 @@ class Format:
         these; what it sets by itself then counts alone. None: it goes to and from all.
       options: that it brings.
       as_source, as_target: {setting: value} that counts where nothing is given.
-      usual_activation: of its models, where no configuration says it.
+      usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.
       keeps_float32: whether a tensor of this name is float32 at any precision.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
@@ -89,6 +89,7 @@ class Format:
     as_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     as_target: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     usual_activation: str = BertConfig.hidden_act
+    usual_epsilon: float = BertConfig.layer_norm_eps
     keeps_float32: Callable[[str], bool] = lambda name: False
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
     may_lack_biases: bool = False

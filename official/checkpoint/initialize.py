@@ -24,8 +24,8 @@ CLASSIFIER = (
 @dataclasses.dataclass(frozen=True)
 class InitReport:
     """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that
-    it had and are not used, and the activation of the model where nothing with the checkpoint says its
-    own."""
+    it had and are not used, the activation of the model where nothing with the checkpoint says its own, and
+    what is to be said of the epsilon then."""
 
     title: str
     location: str
@@ -33,6 +33,7 @@ class InitReport:
     fresh: list[str]
     dropped: list[str]
     assumed_activation: str | None = None
+    epsilon_note: str = ""
 
     def describe(self) -> str:
         text = f"Initial weights: {len(self.read)} variables from {self.location} ({self.title})"
@@ -45,7 +46,7 @@ class InitReport:
                 f"; hidden_act={self.assumed_activation} is the model's own, no configuration beside the"
                 " checkpoint says one"
             )
-        return text
+        return text + self.epsilon_note
 
 
 def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig | None = None) -> InitReport:
@@ -74,6 +75,7 @@ def _assign(
     variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None
 ) -> InitReport:
     assumed = check_model(model, checkpoint) if model else None
+    note = _epsilon_note(model, checkpoint) if model else ""
     mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     found = _without_zero_biases(found, variables)
@@ -90,7 +92,9 @@ def _assign(
     registry.check_types({name: found[name] for name in read}, checkpoint)
     _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
     unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
-    return InitReport(checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused), assumed)
+    return InitReport(
+        checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused), assumed, note
+    )
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
@@ -111,6 +115,18 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
             " --bert_config_file."
         )
     return None if "hidden_act" in said else model.hidden_act
+
+
+def _epsilon_note(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
+    """Returns what is to be said where the model's epsilon is not the usual one of the checkpoint's format,
+    and nothing beside the checkpoint says one."""
+    usual = companions.epsilon_without(checkpoint)
+    if usual in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
+        return ""
+    return (
+        f"; layer_norm_eps={model.layer_norm_eps} is the model's own, {checkpoint.title}'s is {usual}, and no"
+        " configuration beside the checkpoint says one"
+    )
 
 
 def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: str) -> None:

@@ -36,7 +36,8 @@ class Options:
         config file says.
       hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file
         says, else the usual one of the source's format. The config file beside the result says it.
-      layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else 1e-12.
+      layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
+        the usual one of the source's format.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words

@@ -36,8 +36,9 @@ NAMES: dict[str, str] = {
     "tf_checkpoint": "init_checkpoint",
     "wandb_project_name": "wandb_project",
 }
+LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
 _TRUTHS = ("true", "false")
-Options = list[tuple[str, str | list[str]]]
+Options = list[tuple[str, str | list[str] | None]]
 
 
 def normalized(arguments: list[str]) -> list[str]:
@@ -63,10 +64,12 @@ def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]
       arguments: as `normalized` returns them.
       truths: names of the flags that are true or false.
       lists: names of those that take a comma-separated list.
+
+    What follows -- stays as it is.
     """
     result: list[str] = []
-    position = 0
-    while position < len(arguments):
+    position, end = 0, arguments.index("--") if "--" in arguments else len(arguments)
+    while position < end:
         name, equals, _ = arguments[position].removeprefix("--").partition("=")
         words = [] if equals or not _is_flag(arguments[position]) else _values(arguments, position + 1)
         position += 1
@@ -81,7 +84,7 @@ def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]
             if words and name not in truths:  # of a flag with one value: not a flag, whatever it looks like
                 result.append(words[0])
                 position += 1
-    return result
+    return result + arguments[end:]
 
 
 def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Options]:
@@ -92,7 +95,7 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
       theirs: names of the options that are no flags of ours.
 
     Returns:
-      The arguments that are left, and (name, value) of each option: its value, "true" without one, or a list
+      The arguments that are left, and (name, value) of each option: its value, None without one, or a list
       of several.
     """
     left: list[str] = []
@@ -111,7 +114,7 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
         else:
             words = _values(arguments, position)
             position += len(words)
-            found.append((name, words if len(words) > 1 else words[0] if words else "true"))
+            found.append((name, words if len(words) > 1 else words[0] if words else None))
     return left, found
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from official.cli import aliases
 from official.io import quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
@@ -34,6 +35,7 @@ class Parser(argparse.ArgumentParser):
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self._others: dict[str, str] = {}
+        self.lists = set(aliases.LISTS)  # names of flags with commas between values
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
@@ -50,15 +52,16 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self) -> argparse.Namespace:
-        """Parses sys.argv; flags may be spelled with hyphens. Raises ConfigError for unknown, missing and
-        malformed flags."""
+        """Parses sys.argv; flags may be spelled with hyphens, and a truth or each of several files may be a
+        word of its own. Raises ConfigError for unknown, missing and malformed flags."""
         check_arguments(sys.argv[1:])
         for text in sys.argv[1:]:
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         spellings = self._others | spellings
-        arguments = [self._plain(_respelled(text, spellings)) for text in sys.argv[1:]]
+        arguments = self._joined([_respelled(text, spellings) for text in sys.argv[1:]])
+        arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
         for argument in itertools.takewhile("--".__ne__, arguments):
@@ -77,22 +80,36 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--")
         }
 
+    def _joined(self, arguments: list[str]) -> list[str]:
+        """Returns arguments with values that are words of their own put where they belong: see
+        `aliases.joined`."""
+        flags = {name.removeprefix("--"): action for name, action in self._option_string_actions.items()}
+        truths = [name for name, action in flags.items() if _is_on_or_off(action) or action.type is truth]
+        return aliases.joined(arguments, truths, self.lists & set(flags))
+
     def _plain(self, text: str) -> str:
-        """Returns --name for --name=true and --no-name for --name=false of a flag of `add_bool`: one that may
-        have a value would swallow the argument after it."""
+        """Returns --name for --name=true of a flag that is true or false, and for --name=false --no-name, or
+        nothing where there is no such flag: one that may have a value would swallow the argument after it."""
         name, equals, value = text.partition("=")
         action = self._option_string_actions.get(name)
-        if not equals or not isinstance(action, argparse.BooleanOptionalAction):
+        if not equals or action is None or not _is_on_or_off(action):
             return text
         if value.lower() not in _TRUTHS:
-            raise ConfigError(f"{text}, expected {name}=true or {name}=false.")
-        return name if _TRUTHS[value.lower()] else f"--no-{name.removeprefix('--')}"
+            raise ConfigError(f"{text[:100]}, expected {name}=true or {name}=false.")
+        if _TRUTHS[value.lower()]:
+            return name
+        opposite = f"--no-{name.removeprefix('--')}"
+        return opposite if opposite in self._option_string_actions else ""
 
     def _check_known(self, argument: str) -> None:
         name = argument.split("=")[0]
         if name not in self._option_string_actions:
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name[:100]}{suggest(name, self._option_string_actions)}. See --help.")
+
+
+def _is_on_or_off(action: argparse.Action) -> bool:
+    return isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0 and action.const is True
 
 
 def _whole_number(text: str) -> int:

@@ -41,7 +41,7 @@ def flags_of(command: table.Command) -> Flags:
 def _settings() -> Flags:
     """Returns the flags of training."""
     found: Flags = {
-        "--config": tuple(configs.names()),
+        "--config": (*configs.names(), *configs.theirs()),
         "--flagfile": (),
         "--help": (),
     }

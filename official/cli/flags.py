@@ -39,7 +39,6 @@ class _OptionalBoolean(_Optional, flags.BooleanParser):
 
 # Flags whose values other parsers take as words of their own: `--flag True`, `--flag FILE FILE`.
 _TRUTHS = {name for name, field in config_lib.FIELDS.items() if field.type is bool}
-_LISTS = {"input_files", "eval_files", "train_file", "predict_file"}
 _OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: _OptionalInteger, float: _OptionalFloat}
 
 
@@ -96,7 +95,7 @@ def read(argv: list[str]) -> Reading:
 def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:
     """Sets the flags of a command line. Returns its words that belong to none, and options of theirs."""
     try:
-        arguments = aliases.joined(_expanded(argv, values), _TRUTHS | {"help"}, _LISTS)
+        arguments = aliases.joined(_expanded(argv, values), _TRUTHS | {"help"}, aliases.LISTS)
         arguments, options = aliases.split(arguments, foreign.options_of_theirs())
         return values([_PROGRAM, *arguments])[1:], options
     except flags.UnrecognizedFlagError as error:

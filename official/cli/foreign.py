@@ -12,7 +12,7 @@ from typing import Any
 from official import config as config_lib
 from official.cli import configs
 from official.cli.aliases import Options
-from official.config.foreign import translation
+from official.config.foreign import rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of
 from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
@@ -57,15 +57,17 @@ def find(given: str) -> Source:
     file, colon, after = given.rpartition(":")
     if colon and file.endswith(_YAML) and os.path.isfile(file):
         path, entry = file, after
+    if os.path.isdir(path):
+        raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
     plain = _plain(entry or path)
-    if entry or os.path.isfile(path) or given.endswith(".json") and not configs.find_theirs(given):
+    if entry or os.path.isfile(path) or given.endswith((".json", *_YAML)) and not configs.find_theirs(given):
         return Source(path, entry, plain, "")
     path, candidates = configs.locate(given), configs.find_theirs(given)
     if given in configs.names():
         others = f" (Graphcore's: {', '.join(candidates)})" if candidates else ""
         return Source(path, None, given, f"--config={given} is ours, {path}{others}" if others else "")
     others = f" (also there: {', '.join(candidates[1:])})" if candidates[1:] else ""
-    told = f"--config={given} is {candidates[0]}{others}"
+    told = f"--config={given} is {candidates[0]}{others}" if others or given != candidates[0] else ""
     return Source(path, None, _plain(path), told)
 
 
@@ -80,7 +82,7 @@ def _plain(path: str) -> str:
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     """Returns the keys of a file of JSON or YAML, and whose they are; None: ours. Raises ConfigError."""
     if not source.path.endswith(_YAML):
-        values = config_lib.read_json(source.path, "config")
+        values = config_lib.read_json(source.path, "config", once=True)
         return values, family_of(values)
     entries = read_yaml(source.path, "config")
     entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
@@ -128,13 +130,13 @@ def layers_of(
     base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
     if family and source:
         base |= {"name": source.name, "half": _half(base)}
-    _check_options(options, family)
+    asked = _checked(options, family)
     if not family and not options:
         above = _by_task(given, base)
         return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
-    theirs = translation.translate(values if family else {}, family, title, dict(options), base)
+    theirs = translation.translate(values if family else {}, family, title, asked, base)
     above = _by_task(given, base | theirs.settings)
-    if family and _asks_only_to_answer(family, base | theirs.settings, above, dict(options)):
+    if family and _asks_only_to_answer(family, base | theirs.settings, above, asked):
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
@@ -150,15 +152,24 @@ def _half(base: Mapping[str, Any]) -> str:
     return "fp16" if has_gpus and not asks_for_cpus else "fp32"
 
 
-def _check_options(options: Options, family: Family | None) -> None:
-    """Names options that only files of another kind have."""
+def _checked(options: Options, family: Family | None) -> dict[str, str | list[str]]:
+    """Returns {name: value} of options; without a value, one that is on or off is on.
+
+    Raises:
+      ConfigError: for options that only files of another kind have, and where a value is missing.
+    """
+    found = {}
     table = table_for(family.name if family else None)
-    for name, _ in options:
+    for name, value in options:
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
             raise ConfigError(
                 f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
             )
+        if value is None and not rows.may_lack_value(table[name]):
+            raise ConfigError(f"Missing value for flag --{name}.")
+        found[name] = "true" if value is None else value
+    return found
 
 
 def options_of_theirs() -> set[str]:
@@ -212,21 +223,27 @@ def _told(
         lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
     settings = {**theirs.settings, **flat_model, **above}
-    shown = [(line, _shown(line, settings)) for line in theirs.lines if line.fields]
+    over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
+    shown = [(line, _shown(line, settings, over)) for line in theirs.lines if line.fields]
     width = max((len(line.key) for line, _ in shown), default=0)
     lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
-    if theirs.added and family:
-        added = ", ".join(f"{name}={_short(theirs.settings[name])}" for name in theirs.added)
+    own = {name: theirs.settings[name] for name in theirs.added if name not in above}
+    added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
+    if added and family:
         lines.append(f"  and, which no key says: {added}")
     for why, keys in _by_reason(theirs).items():
         lines.append(f"  {why}: {', '.join(keys)}")
     return lines
 
 
-def _shown(line: translation.Line, settings: Mapping[str, Any]) -> str:
-    """Returns `field=value` of the settings that a key became."""
+def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) -> str:
+    """Returns `field=value` of the settings that a key became; of `over` it is the command line that says the
+    value."""
     fields = [f"{name}={_short(settings[name])}" for name in line.fields if settings.get(name) is not None]
-    return ", ".join(fields) or f"{' or '.join(line.fields)}, not used in this run"
+    if not fields:
+        return f"{' or '.join(line.fields)}, not used in this run"
+    is_over = not line.key.startswith("--") and len(line.fields) == 1 and line.fields[0] in over
+    return ", ".join(fields) + (" by the command line" if is_over else "")
 
 
 def _by_reason(theirs: translation.Translation) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from typing import Any
 from official.config.checks import validate
 from official.config.checks.steps import check_schedule
 from official.config.derived import (
+    UNKNOWN_WORD,
     checkpoint_every_steps,
     compiles_first,
     dynamic_loss_scale,
@@ -26,6 +27,7 @@ from official.config.derived import (
     synthetic_sequences_per_pack,
     train_steps,
     with_steps,
+    words_of_records,
 )
 from official.config.eval_rules import with_eval_rule
 from official.config.made_up import with_made_up_data
@@ -43,6 +45,7 @@ __all__ = [
     "Field",
     "SECTIONS",
     "Section",
+    "UNKNOWN_WORD",
     "bert_config_from_dict",
     "build_config",
     "check_settings",
@@ -65,6 +68,7 @@ __all__ = [
     "train_steps",
     "validate",
     "with_data",
+    "words_of_records",
 ]
 
 

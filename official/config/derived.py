@@ -6,6 +6,8 @@ from official.config import by_step
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
 
+VOCABULARY_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of at most so many
+UNKNOWN_WORD = 100  # [UNK] in Google's vocabularies
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
 _SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
@@ -45,6 +47,12 @@ def _warmup_steps(config: Config) -> float:
         if config.task == "pretrain"
         else _FINE_TUNING_WARMUP * schedule_steps(config)
     )
+
+
+def words_of_records(config: Config) -> int:
+    """Returns the number of words that records of pre-training may be made with: those of the model, with
+    --fit_vocabulary some more."""
+    return config.model.vocab_size + (VOCABULARY_ROUNDING - 1 if config.fit_vocabulary else 0)
 
 
 def pack_depth(config: Config) -> int:

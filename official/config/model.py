@@ -31,6 +31,7 @@ class BertConfig:
     use_qkv_bias: bool = True
     use_attention_projection_bias: bool = True
     use_cls_layer: bool = True  # the transform of the masked-LM head
+    use_prediction_bias: bool = True  # of the masked-LM head, one for each word
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16

@@ -75,6 +75,8 @@ def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Opti
     target = companions.with_companions(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
         target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
+    if companions.config_beside(ends[1].location) is None:
+        target = dataclasses.replace(target, layer_norm_eps=source.layer_norm_eps)
     return [source, target]
 
 

@@ -26,19 +26,20 @@ _REQUIRED = object()
 Kind = type | tuple[type, ...]
 
 
-def read_json(path: str, flag: str = "", kind: Kind = dict):
+def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False):
     """Reads a JSON file, of this machine or of a store.
 
     Args:
       path: of the file.
       flag: name of the flag that gave the path, for messages.
       kind: the type, or types, that the whole has to be of: dict, list, ...
+      once: an object that has a key twice is an error; else the last one counts.
 
     Raises:
       ConfigError: where the file cannot be read, is no JSON in UTF-8, or of another type.
     """
     source = f"--{flag}={path}" if flag else path
-    return parse_json(_read(path, source), source, kind)
+    return parse_json(_read(path, source), source, kind, once)
 
 
 def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[Any, str]:
@@ -63,11 +64,17 @@ def _read(path: str, source: str) -> bytes:
         raise ConfigError(f"{source}: {getattr(error, 'strerror', None) or error}.") from None
 
 
-def parse_json(content: bytes | str, source: str, kind: Kind = dict):
+def parse_json(content: bytes | str, source: str, kind: Kind = dict, once: bool = False):
     """Parses JSON; `source` begins the messages. Raises ConfigError as `read_json` does."""
+    readers: dict[str, Any] = {
+        "parse_constant": _refuse,
+        "parse_int": _whole_number,
+        "parse_float": _number,
+        "object_pairs_hook": _with_each_key_once if once else None,
+    }
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        values = json.loads(text, parse_constant=_refuse, parse_int=_whole_number, parse_float=_number)
+        values = json.loads(text, **readers)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not a JSON file (byte {error.start} is not UTF-8).") from None
     except json.JSONDecodeError as error:
@@ -81,6 +88,15 @@ def parse_json(content: bytes | str, source: str, kind: Kind = dict):
     if _is_too_deep(values):  # what goes through it later calls itself for every level
         raise ConfigError(f"{source}: not a JSON file that can be used (nested too deeply).")
     return check_kind(values, kind, source)
+
+
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:60]!r} is there twice")
+    return values
 
 
 def check_kind(value, kind: Kind, source: str):

@@ -20,13 +20,13 @@ class MaskedLMWeights(NamedTuple):
       dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
       norm: float32.
       table: the word embeddings [V, D], in the compute dtype.
-      output_bias: float32 [V].
+      output_bias: float32 [V]; None for a head without.
     """
 
     dense: layers.Affine | None
     norm: layers.Norm | None
     table: tf.Tensor
-    output_bias: tf.Tensor
+    output_bias: tf.Tensor | None
 
 
 class LinearWeights(NamedTuple):
@@ -48,20 +48,21 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
                     hidden = config.hidden_size
                     self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
                     self.layer_norm = layers.LayerNorm(hidden)
-            # Not cast with the kernels: it is added to float32 logits.
-            self.output_bias = self.add_weight(
-                name="output_bias",
-                shape=(config.vocab_size,),
-                initializer="zeros",
-                experimental_autocast=False,
-            )
+            self.output_bias = None
+            if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
+                self.output_bias = self.add_weight(
+                    name="output_bias",
+                    shape=(config.vocab_size,),
+                    initializer="zeros",
+                    experimental_autocast=False,
+                )
 
     def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
         return MaskedLMWeights(
             None if self.dense is None else self.dense.tensors(),
             None if self.layer_norm is None else self.layer_norm.tensors(),
             layers.read(word_embeddings_VD, self.compute_dtype),
-            tf.convert_to_tensor(self.output_bias),
+            None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
         )
 
 
@@ -133,7 +134,9 @@ def masked_lm(
     batch, predictions, hidden = sizes(x_BPD)
     x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
     # The product is in the compute dtype; bias, log-softmax and loss are float32.
-    logits_NV = tf.cast(tf.matmul(x_ND, weights.table, transpose_b=True), tf.float32) + weights.output_bias
+    logits_NV = tf.cast(tf.matmul(x_ND, weights.table, transpose_b=True), tf.float32)
+    if weights.output_bias is not None:
+        logits_NV += weights.output_bias
     return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
 
 

@@ -60,7 +60,7 @@ class PretrainingTask:
     def __init__(self, config: Config):
         self._config = config
         self._schema = schema_lib.pretraining_schema(
-            config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
+            config.max_seq_length, config.max_predictions_per_seq, config_lib.words_of_records(config)
         )
         self._train = self._eval = self._split([], "")  # as synthetic data are
         self.companions: dict[str, bytes] = {}
@@ -111,7 +111,7 @@ class PretrainingTask:
                 f"max_sequences_per_pack={config.max_sequences_per_pack}, but rows of --{flag} hold up to"
                 f" {depth} sequences. Drop --max_sequences_per_pack, or give --pack_on_the_fly to pack anew."
             )
-        vocab_size = config.model.vocab_size
+        vocab_size = config_lib.words_of_records(config)
         return _Split(files, schema_lib.packed_schema(config.max_seq_length, slots, depth, vocab_size), None)
 
     def _static_split(self, files: list[str], flag: str) -> _Split:
@@ -122,7 +122,7 @@ class PretrainingTask:
                 f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
                 f" {files[0]}. Write them with --remask, or drop --static_mask."
             )
-        sizes = (config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size)
+        sizes = (config.max_seq_length, config.max_predictions_per_seq, config_lib.words_of_records(config))
         return _Split(files, schema_lib.static_schema(*sizes), None)
 
     def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
@@ -156,7 +156,7 @@ class PretrainingTask:
             f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads
         counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
-        return record_batches.training_dataset(
+        batches = record_batches.training_dataset(
             files,
             self._train.schema,
             replica_batch,
@@ -165,18 +165,38 @@ class PretrainingTask:
             counts_path,
             self._train.packer,
         )
+        return self._fitted(batches)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             batches = -(-self._config.num_eval_samples // batch_size)
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(batches)
         split, count = self._eval, self._config.num_eval_samples
-        return record_batches.evaluation_dataset(split.files, split.schema, batch_size, count, split.packer)
+        batches = record_batches.evaluation_dataset(
+            split.files, split.schema, batch_size, count, split.packer
+        )
+        return self._fitted(batches)
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return record_batches.evaluation_dataset(
-            self._eval.files, self._schema, batch_size, self._config.num_eval_samples
-        )
+        count = self._config.num_eval_samples
+        batches = record_batches.evaluation_dataset(self._eval.files, self._schema, batch_size, count)
+        return self._fitted(batches)
+
+    def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Puts, with --fit_vocabulary, [UNK] where a record has a word beyond the model's vocabulary."""
+        config = self._config
+        if not config.fit_vocabulary:
+            return batches
+        vocab_file = config.vocab_file
+        unknown = load_vocabulary(vocab_file).id_of("[UNK]") if vocab_file else config_lib.UNKNOWN_WORD
+
+        def fit(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
+            return batch | {
+                name: tf.where(ids < config.model.vocab_size, ids, unknown) for name, ids in words.items()
+            }
+
+        return batches.map(fit)
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         config, split = self._config, self._eval if for_evaluation else self._train

@@ -151,3 +151,55 @@ def test_a_bias_that_is_not_zero_needs_its_variable(tmp_path):
             variable.assign(variable * 0)
     initialize.initialize(named(lean), saved(whole, tmp_path / "zero"))
     assert all(np.array_equal(value, values(whole)[name]) for name, value in values(lean).items())
+
+
+@pytest.mark.parametrize("transform", [True, False])
+def test_a_head_without_its_bias_converts_to_zeros_and_back_to_itself(transform, tmp_path):
+    sizes = {**TINY, "use_prediction_bias": False, "use_cls_layer": transform}
+    lean = randomised(BertPretrainer(BertConfig(**sizes)))
+    start = saved(lean, tmp_path / "a", sizes)
+    for target in ("google", "graphcore"):
+        there = convert(start, target, str(tmp_path / target), EXACT)["target"]["path"]
+        written = arrays_of(there)
+        bias = written.get("cls/predictions/output_bias", np.ones(0) if not transform else None)
+        assert bias.shape == (transform * TINY["vocab_size"],) and not bias.any()
+        fresh = BertPretrainer(BertConfig(**sizes))
+        assert not initialize.initialize(named(fresh), there).fresh
+        assert_same(values(fresh), values(lean))
+    again = BertPretrainer(BertConfig(**sizes))
+    assert not initialize.initialize(named(again), start).fresh
+    assert_same(values(again), values(lean))
+
+
+def epsilon_of(report: dict) -> float:
+    """Returns the epsilon that a conversion to Hugging Face's format wrote."""
+    with open(f"{report['target']['path']}/config.json", encoding="utf-8") as file:
+        return json.load(file)["layer_norm_eps"]
+
+
+def test_without_a_configuration_the_epsilon_is_that_of_graphcores_code(tmp_path):
+    model = BertPretrainer(BertConfig(**TINY))
+    start = saved(model, tmp_path / "a")
+    bare = convert(start, "graphcore", str(tmp_path / "bare"), EXACT)
+    assert "nothing beside the result says layer_norm_eps=1e-12" in "".join(bare["notes"])
+    back = convert(
+        bare["target"]["path"], "huggingface", str(tmp_path / "hf"), Options(num_attention_heads=4)
+    )
+    assert epsilon_of(back) == 1e-3
+    assert "layer_norm_eps=0.001 is taken for granted, as usual for Graphcore TF1" in "".join(back["notes"])
+    own = initialize.initialize(named(model), bare["target"]["path"], BertConfig(**TINY))
+    assert "layer_norm_eps=1e-12 is the model's own, Graphcore TF1's is 0.001" in own.describe()
+    same = BertConfig(**{**TINY, "layer_norm_eps": 1e-3})
+    assert (
+        "layer_norm_eps" not in initialize.initialize(named(model), bare["target"]["path"], same).describe()
+    )
+
+
+def test_the_configuration_beside_a_graphcore_checkpoint_says_the_epsilon(tmp_path):
+    start = saved(BertPretrainer(BertConfig(**TINY)), tmp_path / "a")
+    options = Options.of(num_attention_heads=4, precision=32, use_cls_layer=True)
+    told = convert(start, "graphcore", str(tmp_path / "told"), options)
+    assert json.loads((tmp_path / "told" / "bert_config.json").read_text())["layer_norm_eps"] == 1e-12
+    assert "other readers of the format compute as Graphcore TF1 does" in "".join(told["notes"])
+    back = convert(told["target"]["path"], "huggingface", str(tmp_path / "hf"), options)
+    assert epsilon_of(back) == 1e-12 and not any("epsilon" in note for note in back["notes"])

@@ -163,6 +163,7 @@ def _script():
         (["train", "--steps_between"], "--steps_between_eval"),
         (["train", "--config", "=", "quick"], "quickstart"),
         (["train", "--config=quick"], "quickstart"),
+        (["train", "--config=graphcore/packed/pod64"], "graphcore/packed/pod64-closed"),
         (["plan", "--optimizer_type", "=", "ada"], "adamw"),
         (["convert", "--precision", "=", ""], "16 32"),
         (["data", "create", "--record_format"], "--record_format="),

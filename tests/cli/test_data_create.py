@@ -92,3 +92,23 @@ def test_one_place_to_write_to(call, arguments):
 def test_the_number_of_files_is_that_of_their_names(call):
     with pytest.raises(ConfigError, match="num_shards=3 excludes --output_file"):
         call("--output-file=a", "--num_shards=3")
+
+
+def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, jobs, tmp_path):
+    more = [f"sample{number}.txt" for number in range(2)]
+    for name in more:
+        (tmp_path / name).write_text((tmp_path / "sample.txt").read_text())
+    call(
+        "--input-file", *more, "--output-file", "a.tfrecord", "b.tfrecord", "--do-lower-case", "True", *THEIRS
+    )
+    assert jobs[0].input_files == ",".join(more) and jobs[0].do_lower_case is True
+    assert (tmp_path / "a.tfrecord").exists() and (tmp_path / "b.tfrecord").exists()
+    call("--output_dir=records", "--input_files", *more, "--max_seq_length=32", "--overwrite", "False")
+    assert jobs[1].input_files == ",".join(more) and jobs[1].overwrite is False
+
+
+def test_a_flag_of_one_value_takes_no_second_word(call):
+    with pytest.raises(ConfigError, match="unexpected argument other.txt"):
+        call("--output_dir=records", "--vocab_file", "vocab.txt", "other.txt")
+    with pytest.raises(ConfigError, match="--remask=maybe, expected --remask=true or --remask=false"):
+        call("--output_dir=records", "--remask=maybe")

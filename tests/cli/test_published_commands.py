@@ -1,11 +1,13 @@
 """Each published command line of Graphcore's programs parses to a valid configuration, from any folder."""
 
+import re
 import shlex
 
 import pytest
 
-from official.cli import configs, flags
-from official.config import ConfigError, train_steps
+from official.cli import aliases, completion, configs, flags, foreign, table
+from official.config import FIELDS, ConfigError, train_steps
+from tests.conftest import ROOT
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
 FILES = "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
@@ -242,6 +244,25 @@ def test_lists_that_a_shell_has_made_and_truths_in_words_of_their_own():
     assert (config.input_files, config.wandb, config.do_eval, config.seed) == ("a,b,c", True, False, 5)
 
 
+def test_sizes_and_parts_of_the_model_are_options_too():
+    command = "--config pretrain_tiny_128_lamb --generated-data --hidden-size 64 --use-prediction-bias False"
+    model = flags.parse([*command.split(), "--use-cls-layer", "--num-hidden-layers", "1"]).model
+    assert (model.hidden_size, model.num_hidden_layers) == (64, 1)
+    assert (model.use_prediction_bias, model.use_cls_layer) == (False, True)
+
+
+def test_a_key_that_the_command_line_replaces_says_so():
+    _, told = flags.read("--config pretrain_tiny_128_lamb --plan --steps 7 --base-learning-rate 0.5".split())
+    text = "\n".join(told)
+    assert "-> num_steps_per_epoch=7 by the command line" in text
+    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=polynomial\n" in text
+
+
+def test_records_of_google_words_fit_their_models():
+    assert flags.parse("--config pretrain_tiny_128_lamb --plan".split()).fit_vocabulary
+    assert not flags.parse("--config pretrain_large_128 --plan".split()).fit_vocabulary  # PyTorch: 30,522
+
+
 def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
     monkeypatch.delenv("DATASETS_DIR", raising=False)
     name = "--config=graphcore/tf2/pretrain_base_128_phase1"
@@ -266,6 +287,16 @@ def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
         ("--config pretrain_large_128 --batches-per-stp 3", "did you mean batches_per_step"),
         ("--config pretrain_large_128 --lr-power 3", "Unknown flag --lr_power over a PyTorch configuration"),
         ("--config mk2/pretrain_large_128 --micro-batch-size 7", "global_batch_size=65536 is not divisible"),
+        ("--config pretrain_tiny_128_lamb --micro-batch-size", "Missing value for flag --micro_batch_size"),
+        ("--config pretrain_tiny_128_lamb --micro-batch-size 2 3", "micro_batch_size=['2', '3'], expected"),
+        (
+            "--config pretrain_tiny_128_lamb --replication-factor 0",
+            "replication_factor='0', expected a whole",
+        ),
+        ("--config pretrain_tiny_128_lamb --epochs True", "epochs='True', expected a number"),
+        ("--config pretrain_tiny_128_lamb --steps inf", "steps='inf', expected a number"),
+        ("--config pretrain_tiny_128_lamb --vocab-size 0", "vocab_size='0', expected a whole number of 1"),
+        ("--config pretrain_tiny_128_lamb --learning-rate True", "--learning_rate=True, expected a number"),
         ("--config pretrain_tiny_128_lam", "did you mean pretrain_tiny_128_lamb"),
     ],
 )
@@ -273,3 +304,32 @@ def test_what_is_wrong_is_named_in_a_line(arguments, message):
     with pytest.raises(ConfigError) as error:
         flags.parse(arguments.split())
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def documented_rows() -> list[tuple[str, list[str], list[str]]]:
+    """Returns (right cell, names in the left one, flags in the right one) of the page's rows."""
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)
+    return [(right, re.findall(r"`([^`]+)`", left), re.findall(r"--(\w+)", right)) for left, right in rows]
+
+
+def test_the_page_names_flags_that_there_are():
+    rows = documented_rows()
+    assert len(rows) > 90
+    commands = set().union(
+        *(completion.flags_of(table.COMMANDS[name]) for name in ("data create", "convert"))
+    )
+    commands |= set(completion.flags_of(table.COMMANDS["ask"]))
+    known = set(FIELDS) | {"config"} | {name.removeprefix("--") for name in commands}
+    assert {flag for _, _, flags_of_row in rows for flag in flags_of_row} <= known
+    same = [name for right, names, _ in rows if right.startswith("the same name") for name in names]
+    assert len(same) > 25 and set(same) <= set(FIELDS)
+
+
+def test_graphcores_options_on_the_page_are_taken():
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    section = text.split("### Options over a configuration")[1].split("- **Batch.**")[0]
+    left = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names = [name.split()[0].replace("-", "_") for cell in left for name in re.findall(r"`([^`]+)`", cell)]
+    known = set(FIELDS) | set(aliases.NAMES) | foreign.options_of_theirs()
+    assert len(names) > 45 and set(names) <= known

@@ -137,37 +137,113 @@ def test_powers_variants_and_schedules_by_step(tmp_path):
     assert flags.parse([f"--config={path}", "--plan"]).lr_schedule == "custom"
 
 
+def changed(name: str, key: str, value) -> str:
+    """Returns the JSON of a shipped configuration with another value; dots in a key go into its objects."""
+    values = json.loads((ROOT / f"configs/graphcore/{name}.json").read_text())
+    *outer, last = key.split(".")
+    inner = values
+    for each in outer:
+        inner = inner.setdefault(each, {})
+    inner[last] = value
+    return json.dumps(values)
+
+
+def message_of(*arguments: str) -> str:
+    """Returns the message of a command line that is refused; it is one line."""
+    with pytest.raises(ConfigError) as error:
+        flags.parse([*arguments, "--plan"])
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+TYPOS = {
+    ("tf1/pretrain_tiny_128_lamb", "micro_batch_sise"): "micro_batch_size",
+    ("tf2/squad_base", "optimizer_optz"): "optimizer_opts.name",
+    ("tf2/squad_base", "optimizer_opts.learning_rate.warmup_frc"): "optimizer_opts.learning_rate.warmup_frac",
+    ("tf2/pretrain_tiny_128_phase1", "bert_config.hiden_size"): "bert_config.hidden_size",
+    ("tf2/pretrain_tiny_128_phase1", "global_batch.replica"): "global_batch.replicas",
+    ("popart/squad_base_384", "attention_head"): "attention_heads",
+    ("popart/squad_base_384", "validation_config.input_file"): "validation_config.input_files",
+    ("packed/pod16-closed", "batch_sizes"): "batch_size",
+    ("packed/pod16-closed", "lr_bert_schedule.init_r"): "lr_bert_schedule.init_lr",
+}
+
+
+@pytest.mark.parametrize("name,key", TYPOS)
+def test_unknown_keys_are_named_with_the_nearest_known_one(name, key, tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(changed(name, key, 1))
+    label = FAMILIES[name.split("/")[0]].label
+    assert message_of(f"--config={path}") == (
+        f"--config={path}: {key!r} (did you mean {TYPOS[name, key]}?) is no key of Graphcore's {label} files."
+    )
+
+
+TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
+
+
 @pytest.mark.parametrize(
-    "name,key,message",
+    "name,key,value,message",
     [
-        (
-            "tf1/pretrain_tiny_128_lamb",
-            "micro_batch_sise",
-            "'micro_batch_sise' (did you mean micro_batch_size?)",
-        ),
-        (
-            "tf2/squad_base",
-            "optimizer_optz",
-            "did you mean optimizer_opts.name?) is no key of Graphcore's TensorFlow 2",
-        ),
-        ("popart/squad_base_384", "attention_head", "'attention_head' (did you mean attention_heads?)"),
-        ("packed/pod16-closed", "batch_sizes", "'batch_sizes' (did you mean batch_size?)"),
+        (TINY, "optimizer", "lam", "optimizer='lam', expected one of sgd, momentum, adam, "),
+        (TINY, "hidden_size", "big", "hidden_size='big', expected a number"),
+        (TINY, "hidden_size", 10**12, "model: hidden_size=1000000000000, expected at most 65,536"),
+        (TINY, "micro_batch_size", [1], "micro_batch_size=[1], expected a number"),
+        (TINY, "micro_batch_size", -1, "micro_batch_size=-1, expected a whole number of 1 or more"),
+        (TINY, "replicas", 0, "replicas=0, expected a whole number of 1 or more"),
+        (TINY, "num_train_steps", 10**25, "is too large a number"),
+        (TINY, "base_learning_rate", float("nan"), "NaN is no JSON number"),
+        (TINY, "use_prediction_bias", 1, "use_prediction_bias=1, expected true or false"),
+        (TF2, "dataset_dir", 5, "dataset_dir=5, expected a text"),
+        (TF2, "global_batch", 5, "global_batch=5, expected an object of keys"),
+        ("popart/pretrain_base_128", "micro_batch_size", 0, "micro_batch_size=0, expected a whole number"),
     ],
 )
-def test_unknown_keys_are_named_with_the_nearest_known_one(name, key, message, tmp_path):
+def test_a_wrong_value_names_file_and_key(name, key, value, message, tmp_path):
     path = tmp_path / "c.json"
-    path.write_text(json.dumps({**json.loads((ROOT / f"configs/graphcore/{name}.json").read_text()), key: 1}))
-    with pytest.raises(ConfigError) as error:
-        flags.parse([f"--config={path}", "--plan"])
-    assert message in str(error.value)
+    path.write_text(changed(name, key, value))
+    found = message_of(f"--config={path}")
+    assert found.startswith(f"--config={path}: ") and message in found
 
 
-def test_a_wrong_value_names_file_and_key(tmp_path):
+FILES = {
+    "empty.json": ("", "not a JSON file, line 1 column 1"),
+    "list.json": ("[1, 2]", "expected an object, got a list"),
+    "twice.json": (
+        '{"micro_batch_size": 1, "micro_batch_size": 2}',
+        "the key 'micro_batch_size' is there twice",
+    ),
+    "deep.json": ("[" * 9999, "nested too deeply"),
+    "empty.yml": ("", "is empty, expected names with keys"),
+    "list.yml": ("- 1", "holds a list, expected names with keys"),
+    "twice.yml": ("one:\n  hidden_size: 1\n  hidden_size: 2\n", "the key 'hidden_size' is there twice"),
+    "itself.yml": ("a: &a [*a]\n", "unknown setting 'a'"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_configuration_is_refused_in_a_line(name, tmp_path):
+    content, message = FILES[name]
+    (tmp_path / name).write_text(content)
+    assert message in message_of(f"--config={tmp_path / name}")
+
+
+def test_what_is_no_file_is_refused_in_a_line(tmp_path):
+    assert "is a folder. Give a file of it, or a name" in message_of(f"--config={tmp_path}")
+    assert "No such file" in message_of(f"--config={tmp_path}/nothing.yml")
+
+
+def test_the_prediction_bias_is_that_of_the_model(tmp_path):
     path = tmp_path / "c.json"
-    values = json.loads((ROOT / "configs/graphcore/tf1/pretrain_tiny_128_lamb.json").read_text())
-    path.write_text(json.dumps(values | {"optimizer": "lam"}))
-    with pytest.raises(ConfigError, match=r"c.json: optimizer='lam', expected one of sgd, .*lamb\."):
-        flags.parse([f"--config={path}", "--plan"])
+    for name, key in ((TINY, "use_prediction_bias"), (TF2, "use_prediction_bias")):
+        for value in (True, False):
+            path.write_text(changed(name, key, value))
+            config, told = flags.read([f"--config={path}", "--plan"])
+            assert config.model.use_prediction_bias is value
+            assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
+    path.write_text(changed("popart/packed/packed_pretrain_tiny_128", "projection_bias", False))
+    assert not flags.parse([f"--config={path}", "--plan"]).model.use_prediction_bias
+    assert flags.parse([f"--config={TINY.rpartition('/')[2]}", "--plan"]).model.use_prediction_bias
 
 
 YAML = """

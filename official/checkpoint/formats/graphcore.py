@@ -50,6 +50,7 @@ USE_ATTENTION_BIAS = Option(
     "use_attention_bias", True, "keep the bias of the attention's projection (unset: yes)."
 )
 FUSED_QKV = Option("fused_qkv", False, "one kernel [H, 3H] for query, key and value.")
+EPSILON = 1e-3  # of LayerNorm in Graphcore's code, BERT's and GroupBERT's: it reads none from a file
 OPTIONS = (NUM_EMBEDDINGS_SPLITS, USE_CLS_LAYER, USE_QKV_BIAS, USE_ATTENTION_BIAS, FUSED_QKV)
 PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # `research` brings it
 
@@ -139,6 +140,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     _cut_output_bias(mapped)
     _make_step_an_integer(mapped)
     biases.add_zero_biases(mapped)
+    biases.add_zero_output_bias(mapped)
     return mapped
 
 
@@ -276,6 +278,7 @@ FORMAT = Format(
     as_source={"precision": 32},
     # The published google2graphcore's: what Graphcore's model configurations want.
     as_target={"vocab_size": 30400, "precision": 16, "use_cls_layer": False},
+    usual_epsilon=EPSILON,
     keeps_float32=keeps_float32,
     may_lack_biases=True,
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from official.checkpoint.format import Format
-from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping import biases, canonical, table
 from official.checkpoint.mapping.table import Mapped
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
@@ -22,6 +22,12 @@ _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Gives the canonical names; first moments that are kept scaled are divided, to float32."""
+    mapped = _named(tensors)
+    biases.add_zero_output_bias(mapped)
+    return mapped
+
+
+def _named(tensors: Tensors) -> Mapped:
     scale = tensors.get(_SCALE)
     if scale is None:
         return table.to_canonical(TABLE, tensors, {})

@@ -248,6 +248,7 @@ FORMAT = Format(
     options=(*graphcore.OPTIONS, graphcore.PLAIN_BERT),
     as_source={"precision": 16},
     as_target={"precision": 16},
+    usual_epsilon=graphcore.EPSILON,
     keeps_float32=keeps_float32,
     may_lack_biases=True,
 )

@@ -27,6 +27,7 @@ _THEIR_VALUES = {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     parser.also(_THEIR_NAMES)
+    parser.lists.add("output_file")
     add = parser.add_argument
     text = (
         "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"

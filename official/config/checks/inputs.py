@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
+from official.config.derived import UNKNOWN_WORD, VOCABULARY_ROUNDING
 from official.config.table import FIELDS, Config
 from official.io import vocabulary_files
 from official.io.errors import ConfigError
-
-_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of at most so many
 
 
 def check_task(config: Config) -> None:
@@ -121,13 +120,23 @@ def check_vocabulary(config: Config) -> None:
             f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a"
             " vocabulary, and there is none. Give --vocab_file, or drop --do_lower_case."
         )
+    _check_unknown_word(config)
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
     words = len(vocabulary_files.read(config.vocab_file).words)
-    if config.fit_vocabulary and abs(words - config.model.vocab_size) < _ROUNDING:
+    if config.fit_vocabulary and abs(words - config.model.vocab_size) < VOCABULARY_ROUNDING:
         return
     if words != config.model.vocab_size:
         raise ConfigError(
             f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is"
             f" {config.model.vocab_size}. Change --vocab_file or --bert_config_file."
+        )
+
+
+def _check_unknown_word(config: Config) -> None:
+    """Refuses to fit records to a model without knowing its unknown word."""
+    if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
+        raise ConfigError(
+            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
+            f" {config.model.vocab_size}. Give --vocab_file."
         )

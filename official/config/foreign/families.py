@@ -79,7 +79,11 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
 
 
 def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
-    """Raises ConfigError that names all unknown keys, each with the nearest known one."""
+    """Raises ConfigError that names all unknown keys, each with the nearest known one, and for a value where
+    there have to be keys."""
+    for key in family.nested:
+        if key in values:
+            raise ConfigError(f"{source}: {key}={values[key]!r}, expected an object of keys.")
     unknown = [key for key in values if key not in family.table]
     if unknown:
         named = ", ".join(f"{key!r}{suggest(key, family.table)}" for key in unknown)

@@ -18,20 +18,19 @@ DEFAULTS = {"lr_schedule": "linear"}
 _KEYS = {
     "dataset": Row("@dataset", rows.of(DATASETS)),
     "random_seed": Row("seed", rows.whole),
-    **rows.same(
+    **rows.of_model(
         """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size layer_norm_eps
-        attention_probs_dropout_prob hidden_dropout_prob max_position_embeddings""",
-        "model.",
+        attention_probs_dropout_prob hidden_dropout_prob max_position_embeddings"""
     ),
     "pred_head_transform": Row("model.use_cls_layer", rows.truth),
     "sequence_length": Row("max_seq_length", rows.whole),
     "mask_tokens": Row("max_predictions_per_seq", rows.whole),
-    "micro_batch_size": Row("@micro", rows.whole),
-    "batch_size": Row("@micro", rows.whole),
-    "replication_factor": Row("@replicas", rows.whole),
-    "gradient_accumulation": Row("@accumulation", rows.whole),
-    "training_steps": Row("@steps", rows.whole),
-    "num_epochs": Row("@epochs", rows.whole),
+    "micro_batch_size": Row("@micro", rows.count),
+    "batch_size": Row("@micro", rows.count),
+    "replication_factor": Row("@replicas", rows.count),
+    "gradient_accumulation": Row("@accumulation", rows.count),
+    "training_steps": Row("@steps", rows.count),
+    "num_epochs": Row("@epochs", rows.count),
     "optimizer": Row("@optimizer", rows.of(OPTIMIZERS)),
     "weight_decay": Row("weight_decay_rate", rows.number),
     "learning_rate": Row("learning_rate", rows.number),
@@ -44,7 +43,7 @@ _KEYS = {
     "max_sequences_per_pack": Row("@sequences_per_pack", rows.whole),
     "synthetic_data": Row("synthetic_input", rows.truth),
     "input_files": Row("@files", rows.files),
-    "checkpoint_output_dir": Row("@folder"),
+    "checkpoint_output_dir": Row("@folder", rows.text),
     "pretrained_checkpoint": Row("init_checkpoint"),
     "squad_do_training": Row("do_train", rows.truth),
     "squad_do_validation": Row("@validation", rows.truth),

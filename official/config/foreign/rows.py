@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
+from official.config.model import BertConfig
 from official.io.errors import ConfigError
 
 # Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
 # `official.config.foreign.settle`, which makes settings of several terms.
 IPU_ONLY = "IPU only"
 NOT_NEEDED = "not needed"
+_LARGEST = 2**63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +46,21 @@ def not_needed(why: str, keys: str) -> Table:
     return {key: Row(NOT_NEEDED, why=why) for key in keys.split()}
 
 
-def same(keys: str, prefix: str = "") -> Table:
-    """Returns rows of keys that are ours, too: of the model with the prefix `model.`."""
-    return {key: Row(prefix + key) for key in keys.split()}
+def same(keys: str) -> Table:
+    """Returns rows of keys that are settings of ours, too."""
+    return {key: Row(key) for key in keys.split()}
+
+
+def of_model(keys: str, prefix: str = "") -> Table:
+    """Returns rows of keys of a model's sizes, that are ours, too; in their files behind a prefix."""
+    kinds = {field.name: field.type for field in dataclasses.fields(BertConfig)}
+    readers: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
+    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(kinds[key])) for key in keys.split()}
+
+
+def may_lack_value(row: Row) -> bool:
+    """Tells whether an option may stand on a command line without a value."""
+    return row.read in (truth, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -63,7 +78,7 @@ def number(value: Any) -> float | int:
             value = float(value)
         except ValueError:
             value = None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise ConfigError("expected a number")
     return value
 
@@ -76,12 +91,27 @@ def whole(value: Any) -> int:
     return int(found)
 
 
+def count(value: Any) -> int:
+    """Returns a whole number above 0. Raises ConfigError for another value."""
+    found = whole(value)
+    if not 0 < found < _LARGEST:
+        raise ConfigError("expected a whole number of 1 or more, below 2^63")
+    return found
+
+
+def text(value: Any) -> str:
+    """Returns a text, such as a path. Raises ConfigError for another value."""
+    if not isinstance(value, str):
+        raise ConfigError("expected a text")
+    return value
+
+
 def truth(value: Any) -> bool:
     """Returns a truth that may be a text. Raises ConfigError for another value."""
-    text = str(value).lower()
-    if text not in ("true", "false"):
+    word = str(value).lower()
+    if word not in ("true", "false"):
         raise ConfigError("expected true or false")
-    return text == "true"
+    return word == "true"
 
 
 def inverse(value: Any) -> bool:

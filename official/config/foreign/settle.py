@@ -94,8 +94,10 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
     for variant in ("nvlamb", "mpclip"):
         if terms.get(variant):
             settings["lamb_variant"] = variant
+    if terms.get("reduction"):
+        settings["gradient_reduction"] = terms["reduction"]
     if terms.get("reduction") == "sum":
-        settings |= {"gradient_reduction": "sum", "loss_normalization": "local"}
+        settings["loss_normalization"] = "local"
     if terms.get("dynamic_scale"):
         settings["loss_scale"] = "dynamic"
     if settings.get("loss_scale_by_step"):
@@ -204,7 +206,7 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
     for name in [name for name in settings if name.startswith("model.")]:
         del settings[name]
     settings["model"] = model_of(sizes, terms)
-    if settings["task"] != "pretrain" and settings["model"]["vocab_size"] != BertConfig().vocab_size:
+    if settings["model"]["vocab_size"] != BertConfig().vocab_size:
         settings["fit_vocabulary"] = True
 
 

@@ -34,12 +34,12 @@ DEFAULTS = {
 }
 
 _BATCH = {
-    "micro_batch_size": Row("@micro", rows.whole),
-    "gradient_accumulation_count": Row("@accumulation", rows.whole),
-    "replicas": Row("@replicas", rows.whole),
-    "global_batch_size": Row("@global", rows.whole),
-    "num_train_steps": Row("@steps", rows.whole),
-    "epochs": Row("@epochs", rows.whole),
+    "micro_batch_size": Row("@micro", rows.count),
+    "gradient_accumulation_count": Row("@accumulation", rows.count),
+    "replicas": Row("@replicas", rows.count),
+    "global_batch_size": Row("@global", rows.count),
+    "num_train_steps": Row("@steps", rows.count),
+    "epochs": Row("@epochs", rows.count),
     "steps_per_ckpts": Row("checkpoint_every_steps", rows.whole),
     "max_to_keep": Row("keep_checkpoints", rows.whole),
     "steps_per_logs": Row("steps_per_loop", rows.whole),
@@ -67,12 +67,12 @@ _OPTIMIZATION = {
     "precision": Row("dtype", rows.of({"16": "fp16", "32": "fp32"})),
 }
 _MODEL = {
-    **rows.same(
+    **rows.of_model(
         """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
         hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
         initializer_range layer_norm_eps use_qkv_bias use_attention_projection_bias use_cls_layer
-        groupbert_ffn_output_groups groupbert_conv_kernel_size groupbert_conv_group_size""",
-        "model.",
+        use_prediction_bias groupbert_ffn_output_groups groupbert_conv_kernel_size
+        groupbert_conv_group_size"""
     ),
     "groupbert": Row("@groupbert", rows.truth),
 }
@@ -96,8 +96,8 @@ _DATA = {
 }
 _RUN = {
     **rows.same("seed init_checkpoint wandb wandb_name"),
-    "save_path": Row("@folder"),
-    "output_dir": Row("@folder"),
+    "save_path": Row("@folder", rows.text),
+    "output_dir": Row("@folder", rows.text),
     "restore_dir": Row("init_checkpoint"),
     "compile_only": Row("compile_only", rows.truth),
 }
@@ -112,7 +112,6 @@ _NOT_NEEDED = {
         "increase_optimiser_precision use_lr_fp32"),
     **rows.not_needed("their program does not read it", "weight_norm_clip glue_dropout_prob"),
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
-    **rows.not_needed("the masked-LM head has a bias for each word", "use_prediction_bias"),
     **rows.not_needed("data are read and shuffled in parallel, in an order that the seed decides",
         "parallel_io_threads sloppy_parallel_interleave buffer_size dataset_repeat"),
     **rows.not_needed("it says how the data were made", "duplicate_factor"),

@@ -24,14 +24,14 @@ DEFAULTS = {
 NESTED = ("bert_config", "global_batch", "ipu_config", "optimizer_opts")
 
 _KEYS = {
-    "dataset_dir": Row("@dataset_dir"),
+    "dataset_dir": Row("@dataset_dir", rows.text),
     "max_seq_length": Row("max_seq_length", rows.whole),
     "max_predictions_per_seq": Row("max_predictions_per_seq", rows.whole),
-    "global_batch.micro_batch_size": Row("@micro", rows.whole),
-    "global_batch.replicas": Row("@replicas", rows.whole),
-    "global_batch.grad_acc_steps_per_replica": Row("@accumulation", rows.whole),
-    "total_num_train_samples": Row("@samples", rows.whole),
-    "num_epochs": Row("@epochs", rows.whole),
+    "global_batch.micro_batch_size": Row("@micro", rows.count),
+    "global_batch.replicas": Row("@replicas", rows.count),
+    "global_batch.grad_acc_steps_per_replica": Row("@accumulation", rows.count),
+    "total_num_train_samples": Row("@samples", rows.count),
+    "num_epochs": Row("@epochs", rows.count),
     "optimizer_opts.name": Row("optimizer_type", rows.of(OPTIMIZERS)),
     "optimizer_opts.weight_decay_rate": Row("weight_decay_rate", rows.number),
     "optimizer_opts.loss_scaling": Row("loss_scale", rows.loss_scale),
@@ -42,11 +42,12 @@ _KEYS = {
     "use_qkv_bias": Row("model.use_qkv_bias", rows.truth),
     "use_projection_bias": Row("model.use_attention_projection_bias", rows.truth),
     "use_cls_layer": Row("model.use_cls_layer", rows.truth),
+    "use_prediction_bias": Row("model.use_prediction_bias", rows.truth),
     "seed": Row("seed", rows.whole),
     "global_batches_per_log": Row("steps_per_loop", rows.whole),
     "ckpt_every_n_steps_per_execution": Row("checkpoint_every_steps", rows.whole),
-    "save_ckpt_path": Row("@folder"),
-    "output_dir": Row("@folder"),
+    "save_ckpt_path": Row("@folder", rows.text),
+    "output_dir": Row("@folder", rows.text),
     "pretrained_ckpt_path": Row("init_checkpoint"),
     "glue_task": Row("glue_task"),
     "do_training": Row("do_train", rows.truth),
@@ -54,16 +55,14 @@ _KEYS = {
     "do_test": Row("do_predict", rows.truth),
     "generated_dataset": Row("generated_data", rows.truth),
     "compile_only": Row("compile_only", rows.truth),
-    "wandb_project_name": Row("@wandb_project"),
+    "wandb_project_name": Row("@wandb_project", rows.text),
 }
-_MODEL = {
-    f"bert_config.{key}": Row(f"model.{key}")
-    for key in (
-        "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act"
-        " hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size"
-        " initializer_range layer_norm_eps"
-    ).split()
-}
+_MODEL = rows.of_model(
+    """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
+    hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size
+    initializer_range layer_norm_eps""",
+    "bert_config.",
+)
 _NOT_NEEDED = {
     **rows.not_needed("positions are absolute", "bert_config.position_embedding_type"),
     **rows.not_needed("accuracies are always measured", "show_accuracy"),
@@ -71,7 +70,6 @@ _NOT_NEEDED = {
         "enable_wandb wandb_tags wandb_entity_name"),
     **rows.not_needed("--model_dir names the run, --verbosity says how much is said", "name logging"),
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
-    **rows.not_needed("the masked-LM head has a bias for each word", "use_prediction_bias"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
     """ipu_config.pipeline_stages ipu_config.pipeline_device_mapping

@@ -23,8 +23,8 @@ class Model:
     fit_vocabulary: bool = setting(
         False,
         "The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as "
-        "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones.",
-        evaluation=lambda config: config.task != "pretrain",
+        "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, "
+        "too ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).",
     )
     do_lower_case: bool | None = setting(
         None,
