@@ -81,8 +81,8 @@ def locate(name: str) -> str:
         return theirs()[found[0]]
     nearest = suggest(name, [*names(), *theirs(), *map(os.path.basename, theirs())])
     raise ConfigError(
-        f"--config={name} is neither a file nor one of {', '.join(names())}{nearest}. Graphcore's are"
-        " graphcore/FAMILY/NAME."
+        f"--config={name} is neither a file nor a configuration of this package{nearest}. Graphcore's are"
+        f" graphcore/FAMILY/NAME, the others {', '.join(names())}."
     )
 
 

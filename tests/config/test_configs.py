@@ -615,5 +615,5 @@ def test_a_folder_of_the_name_of_a_configuration_hides_nothing(tmp_path, monkeyp
     (tmp_path / "quickstart").mkdir()
     monkeypatch.chdir(tmp_path)
     assert flags.read_config("quickstart")["model_dir"] == "runs/quickstart"
-    with pytest.raises(ConfigError, match="--config=quickstar is neither a file nor one of"):
+    with pytest.raises(ConfigError, match="--config=quickstar is neither a file nor a configuration"):
         flags.read_config("quickstar")
