@@ -57,7 +57,8 @@ def find(given: str) -> Source:
     file, colon, after = given.rpartition(":")
     if colon and file.endswith(_YAML) and os.path.isfile(file):
         path, entry = file, after
-    if os.path.isdir(path):
+    is_shipped = given in configs.names() or configs.find_theirs(given)
+    if os.path.isdir(path) and not is_shipped:
         raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
     plain = _plain(entry or path)
     if entry or os.path.isfile(path) or given.endswith((".json", *_YAML)) and not configs.find_theirs(given):
