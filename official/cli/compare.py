@@ -16,7 +16,11 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("folders", nargs="+", metavar="DIR", help="Folders of runs (--model_dir).")
-    add("--target", type=float, help="Masked-LM accuracy to reach. Unset: each run's stop_threshold.")
+    add(
+        "--target",
+        type=float,
+        help="Masked-LM accuracy, or score of a task, to reach. Unset: each run's stop_threshold.",
+    )
     add("--output", help="Picture to write: .png, .svg or .pdf.")
     add("--json", help="File for the numbers.")
     add(

@@ -129,7 +129,7 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
 
     Args:
       runs: of `read_runs`.
-      target: masked-LM accuracy to reach; None for each run's own stop_threshold.
+      target: of the metric that counts; None for each run's own stop_threshold.
 
     Returns:
       {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes":
@@ -174,33 +174,39 @@ def summarize(run: Run, target: float | None = None) -> dict:
 
     Args:
       run: the run.
-      target: masked-LM accuracy to reach; None for the run's own stop_threshold.
+      target: of the metric that counts; None for the run's own stop_threshold.
 
     Returns:
-      target; target_step, target_samples and target_secs (since run_start): where an evaluation first reached
-      it; step, eval_loss (nats) and eval_accuracy: the last ones; best_accuracy; sequences_per_sec; status,
-      "unfinished" without a result.
+      metric: see `metric_of`; target; target_step, target_samples and target_secs (since run_start): where an
+      evaluation first reached it; step, eval_loss (nats) and eval_accuracy, of the metric: the last ones;
+      best_accuracy; sequences_per_sec; status, "unfinished" without a result.
     """
     target = run_target(run, target)
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
-    last = evaluations[-1] if evaluations else {}
+    last, metric = evaluations[-1] if evaluations else {}, metric_of(run)
     reached = next(
-        (line for line in evaluations if target is not None and (line.get(ACCURACY) or 0) >= target), {}
+        (line for line in evaluations if target is not None and (line.get(metric) or 0) >= target), {}
     )
     return {
+        "metric": metric,
         "target": target,
         "target_step": reached.get("step"),
         "target_samples": reached.get("samples"),
         "target_secs": _secs_until(run.events, reached.get("samples")),
         "step": max(line["step"] for line in run.metrics),
         "eval_loss": last.get("loss"),
-        "eval_accuracy": last.get(ACCURACY),
+        "eval_accuracy": last.get(metric),
         "best_accuracy": max(
-            (line[ACCURACY] for line in evaluations if line.get(ACCURACY) is not None), default=None
+            (line[metric] for line in evaluations if line.get(metric) is not None), default=None
         ),
         "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
         "status": run.result.get("status", "unfinished"),
     }
+
+
+def metric_of(run: Run) -> str:
+    """Returns the metric that counts: masked-LM accuracy, or that of a task once the run has a result."""
+    return run.result.get("target_metric") or ACCURACY
 
 
 def run_target(run: Run, target: float | None) -> float | None:

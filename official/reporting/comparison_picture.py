@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from official.reporting import palette, plots
-from official.reporting.comparison import ACCURACY, Run, differing_settings, run_target, setting
+from official.reporting.comparison import Run, differing_settings, metric_of, run_target, setting
 from official.reporting.comparison_table import short_values
 from official.reporting.curves import curve, smoothed
+from official.reporting.names import metric_title
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -27,12 +29,12 @@ class _Look(NamedTuple):
 
 
 def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
-    """Draws loss and masked-LM accuracy of all runs over sequences: evaluations strong, training faint, a
+    """Draws loss and the metric that counts of all runs over sequences: evaluations strong, training faint, a
     colour for each run.
 
     Args:
       runs: of `comparison.read_runs`.
-      target: masked-LM accuracy, drawn as a line; None for the runs' stop_threshold where it is the same.
+      target: of the metric, drawn as a line; None for the runs' stop_threshold where it is the same.
 
     Returns:
       A figure with two axes.
@@ -45,10 +47,10 @@ def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
     last = max((line.get("samples") or 0 for run in runs for line in run.metrics), default=0)
     with plots.style():
         figure = plots.new_figure(width, height)
-        loss, accuracy = _two_axes(figure, margin, below)
+        loss, score = _two_axes(figure, margin, below)
         _draw_loss(loss, runs, looks)
-        _draw_accuracy(accuracy, runs, looks, target)
-        for axes in (loss, accuracy):
+        _draw_score(score, runs, looks, target)
+        for axes in (loss, score):
             plots.finish_axes(axes, "sequences", last)
         for number, (look, (name, text)) in enumerate(zip(looks, captions)):
             at = 1 - (_TOP + _HEIGHT + _BOTTOM + _LINE * (number + 0.5)) / height
@@ -104,8 +106,7 @@ def _draw_loss(axes: Axes, runs: list[Run], looks: list[_Look]) -> None:
 
     plots.write_head(axes, "Loss", "nats; evaluation strong, training faint")
     labels = [label for run, look in zip(runs, looks) for label in _draw_run(axes, run, "loss", look)]
-    values = np.array([value for line in axes.lines for value in np.asarray(line.get_ydata(), float)])
-    values = values[np.isfinite(values)]
+    values = _drawn_values(axes)
     if values.size:
         low, high = values.min(), np.quantile(values, 0.97)  # the first steps would take half of the height
         margin = 0.06 * (high - low) + 1e-6
@@ -113,14 +114,28 @@ def _draw_loss(axes: Axes, runs: list[Run], looks: list[_Look]) -> None:
     plots.label_ends(axes, labels)
 
 
-def _draw_accuracy(axes: Axes, runs: list[Run], looks: list[_Look], target: float | None) -> None:
-    plots.write_head(axes, "Masked-LM accuracy", "fraction of masked tokens predicted right")
-    labels = [label for run, look in zip(runs, looks) for label in _draw_run(axes, run, ACCURACY, look)]
+def _drawn_values(axes: Axes) -> np.ndarray:
+    """Returns all heights of the curves that are finite."""
+    import numpy as np
+
+    values = np.array([value for line in axes.lines for value in np.asarray(line.get_ydata(), float)])
+    return values[np.isfinite(values)]
+
+
+def _draw_score(axes: Axes, runs: list[Run], looks: list[_Look], target: float | None) -> None:
+    metrics = [metric_of(run) for run in runs]
+    plots.write_head(axes, *(metric_title(metrics[0]) if len({*metrics}) == 1 else ("Score", "of each task")))
+    labels = [
+        label
+        for run, metric, look in zip(runs, metrics, looks)
+        for label in _draw_run(axes, run, metric, look)
+    ]
     targets = {run_target(run, target) for run in runs}
     if len(targets) == 1:
         level = targets.pop()
         labels += plots.draw_level(axes, level, palette.MUTED, f"target {level or 0:g}")
-    axes.set_ylim(bottom=0)
+    if (_drawn_values(axes) >= 0).all():  # a correlation may be below
+        axes.set_ylim(bottom=0)
     plots.label_ends(axes, labels)
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from official.reporting.names import format_number
+from official.reporting.names import format_number, metric_name
 
 _DASH = "\u2013"
 # Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
@@ -38,12 +38,13 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
             ("target_samples", f"samples to {target}", "{:,}"),
             ("target_secs", f"seconds to {target}", "{:,.1f}"),
         ]
+    score = _score_name({run["metric"] for run in runs})
     columns = [
         *to_target,
         ("step", "last step", "{:,}"),
         ("eval_loss", "final loss", "{:.4f}"),
-        ("eval_accuracy", "final accuracy", "{:.4f}"),
-        ("best_accuracy", "best accuracy", "{:.4f}"),
+        ("eval_accuracy", f"final {score}", "{:.4f}"),
+        ("best_accuracy", f"best {score}", "{:.4f}"),
     ]
     shown = [
         (title, [_DASH if run[name] is None else form.format(run[name]) for run in runs])
@@ -53,6 +54,12 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
         _DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
     ]
     return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
+
+
+def _score_name(metrics: set[str]) -> str:
+    if metrics == {"mlm_accuracy"}:
+        return "accuracy"
+    return metric_name(min(metrics)) if len(metrics) == 1 else "score"
 
 
 def short_values(values: list) -> list[str]:

@@ -160,6 +160,7 @@ def test_where_the_target_was_reached(tmp_path):
         )
     )
     assert comparison_lib.summarize(run) == {
+        "metric": "mlm_accuracy",
         "target": 0.3,
         "target_step": 200,
         "target_samples": 12800,
@@ -178,6 +179,36 @@ def test_where_the_target_was_reached(tmp_path):
         6400,
         3.0,
     ]
+
+
+def test_fine_tuned_runs_are_compared_by_the_score_of_their_task(tmp_path):
+    folders = []
+    for name, f1 in (("a", 0.5), ("b", 0.75)):
+        result = {"status": "finished", "target_metric": "f1"}
+        folders.append(write_run(tmp_path / name, evaluations=(), result=result))
+        lines = [{"split": "eval", "step": step, "samples": 8 * step, "f1": f1 * step / 4} for step in (2, 4)]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs = read(*folders)
+    found = comparison_lib.compare(runs, target=0.6)
+    assert [run["eval_accuracy"] for run in found["runs"]] == [0.5, 0.75]
+    assert [run["target_step"] for run in found["runs"]] == [None, 4]
+    table = comparison_table.format_comparison(found)
+    assert "final F1" in table and "0.7500" in table
+    _, score = comparison_picture.plot_comparison(runs).axes
+    assert score.get_title(loc="left") == "F1" and score.get_ylim()[0] == 0
+    (other,) = read(write_run(tmp_path / "c"))
+    mixed = comparison_lib.compare([*runs, other])
+    assert "best score" in comparison_table.format_comparison(mixed)
+
+
+def test_a_correlation_below_zero_is_drawn(tmp_path):
+    folder = write_run(
+        tmp_path / "a", evaluations=(), result={"status": "finished", "target_metric": "matthews_correlation"}
+    )
+    line = {"split": "eval", "step": 2, "samples": 16, "matthews_correlation": -0.4}
+    (tmp_path / "a" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    _, score = comparison_picture.plot_comparison(read(folder)).axes
+    assert score.get_ylim()[0] < -0.4
 
 
 def test_where_it_was_not(tmp_path):
