@@ -18,9 +18,14 @@ def describe(plan: dict) -> str:
 
 
 def _model_lines(plan: dict) -> list[tuple[str, str]]:
-    return [
+    lines = [
         ("task", f"{plan['task']}, {plan['dtype']}, {plan['strategy']}"),
         ("parameters", f"{plan['parameters']:,} in {plan['tensors']:,} tensors"),
+    ]
+    if not plan["train_steps"]:
+        return lines
+    return [
+        *lines,
         ("checkpoint", f"{_size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
     ]
 
@@ -55,6 +60,8 @@ def _packing_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _step_lines(plan: dict) -> list[tuple[str, str]]:
+    if not plan["train_steps"]:
+        return [("updates", "none: evaluation or prediction only")]
     steps = plan["eval_steps"]
     shown = [f"{step:,}" for step in (steps if len(steps) <= 8 else steps[:6])]
     evaluations = (
@@ -81,7 +88,11 @@ def _trained_on(plan: dict) -> str:
 
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
-    lines = [(name.replace("_", " "), _size(value)) for name, value in plan["bytes"].items()]
+    lines = [
+        (name.replace("_", " "), _size(value))
+        for name, value in plan["bytes"].items()
+        if value or plan["train_steps"]
+    ]
     return lines + [
         (
             "at once",
@@ -92,10 +103,14 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
-    lines = [("of a step", f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
+    of = "of a step" if plan["train_steps"] else "of a batch"
+    lines = [(of, f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
     expected_ = plan["expected"]
     if not expected_:
         return lines + [("time", "not expected without --plan_tflops")]
+    speed = f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica"
+    if not plan["train_steps"]:
+        return lines + [("batch", f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
     all_reduce = expected_["all_reduce_secs"]
     return lines + [
         (
@@ -103,10 +118,7 @@ def _work_lines(plan: dict) -> list[tuple[str, str]]:
             f"{expected_['step_secs']:.4g} s: matrix products {expected_['matmul_secs']:.4g} s, all-reduce "
             + (f"{all_reduce:.4g} s" if all_reduce is not None else "left out (no --plan_gbps)"),
         ),
-        (
-            "speed",
-            f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica",
-        ),
+        ("speed", speed),
         (
             "run",
             (

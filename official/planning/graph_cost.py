@@ -27,8 +27,11 @@ class PlannedTask(replica_step.Objective, Protocol):
     def build_model(self) -> tf.keras.Model:
         """Makes the model."""
 
-    def synthetic_dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Returns random records in the shape of those that are trained on."""
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
+        """Returns random records in the shape of those that are trained on, or evaluated on."""
+
+    def evaluate(self, model: tf.keras.Model, batch: dict[str, tf.Tensor]) -> tuple:
+        """Returns what an evaluation takes from a batch."""
 
     @property
     def sequences_per_row(self) -> float | None:
@@ -37,7 +40,7 @@ class PlannedTask(replica_step.Objective, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one optimizer step of one replica costs.
+    """What one optimizer step of one replica costs, or one batch of an evaluation.
 
     Attributes:
       tensors, parameters: number of the model's trainable variables, and of the numbers in them.
@@ -66,10 +69,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     # Shapes are all that is wanted of the data: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
-        batch = {
-            name: tf.compat.v1.placeholder(feature.dtype, [plan.replica_batch_size, *feature.shape[1:]])
-            for name, feature in spec.items()
-        }
+        batch = _symbolic_batch(spec, plan.replica_batch_size)
         state = make_state(config, task.build_model, tf.distribute.get_strategy())
         step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
         gradients, factor, sums, norm = step(batch)
@@ -88,6 +88,34 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         flat.flops(),
         peak_bytes(flat, execution_order(flat, kept), kept),
     )
+
+
+def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
+    """Builds the forward pass of an evaluation or prediction and reads its cost.
+
+    Args:
+      task: the task; the mixed-precision policy must be that of its dtype.
+      rows: of a batch of one replica.
+    """
+    spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
+    with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
+        model = task.build_model()
+        results = tf.nest.flatten(task.evaluate(model, _symbolic_batch(spec, rows)))
+        flat = FlatGraph()
+        numbers: dict[str, int] = {}
+        flat.add(graph, graph.get_operations(), numbers)
+    kept = [numbers[result.name] for result in results]
+    variables = model.trainable_variables
+    parameters = sum(variable.shape.num_elements() for variable in variables)
+    peak = peak_bytes(flat, execution_order(flat, kept), kept)
+    return Cost(len(variables), parameters, _bytes(variables), 0, flat.flops(), peak)
+
+
+def _symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
+    return {
+        name: tf.compat.v1.placeholder(feature.dtype, [rows, *feature.shape[1:]])
+        for name, feature in spec.items()
+    }
 
 
 def _bytes(variables: Any) -> int:

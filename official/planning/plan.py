@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError, by_step
+from official.config import Config, by_step
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
@@ -47,14 +47,13 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
       Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops.
+      --plan_tflops. A run that trains not at all has no steps, gradients and slots; a batch of its evaluation
+      or prediction stands for a step.
 
     Raises:
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    if not config.do_train:
-        raise ConfigError("do_train=false: --plan plans a training. Drop --plan, or set --do_train.")
     config = config_lib.with_data(config, None)
     # The longest batches there can be, in operations whose cost is read.
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
@@ -63,7 +62,11 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
     with _precision(config):
-        cost = graph_cost.step_cost(config, task, batches)
+        cost = (
+            graph_cost.step_cost(config, task, batches)
+            if config.do_train
+            else graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
+        )
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -71,10 +74,10 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "enable_xla": config.enable_xla,
         "parameters": cost.parameters,
         "tensors": cost.tensors,
-        **_batch_sizes(batches),
-        **_steps(config, batches),
+        **_batch_sizes(config, batches),
+        **(_steps(config, batches) if config.do_train else _NO_STEPS),
         "flops_per_step": cost.flops * batches.num_replicas,
-        **_bytes(cost),
+        **_bytes(config, cost),
         **_records(config, batches),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps
@@ -90,19 +93,41 @@ def _with_packed_rows(config: Config) -> Config:
     return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
 
 
-def _batch_sizes(batches: batch_plan.BatchPlan) -> dict:
+def _batch_sizes(config: Config, batches: batch_plan.BatchPlan) -> dict:
     sequences_per_row = batches.sequences_per_row or 1.0
-    return {
-        "num_replicas": batches.num_replicas,
+    sizes = {
         "num_accumulation_steps": batches.num_accumulation_steps,
         "micro_batch_size": batches.micro_batch_size,
         "replica_batch_size": batches.replica_batch_size,
         "global_batch_size": batches.train_batch_size,
         "sequences_per_step": batches.sequences_per_step,
+    }
+    if not config.do_train:
+        rows = batches.replica_eval_batch_size
+        sizes = {
+            "num_accumulation_steps": 1,
+            "micro_batch_size": rows,
+            "replica_batch_size": rows,
+            "global_batch_size": batches.eval_batch_size,
+            "sequences_per_step": round(batches.eval_batch_size * sequences_per_row),
+        }
+    return {
+        "num_replicas": batches.num_replicas,
+        **sizes,
         "sequences_per_row": sequences_per_row,
         # Rows of one sequence each that a packed row stands for: what a step costs does not change.
         "packing_speedup": sequences_per_row,
     }
+
+
+_NO_STEPS = {
+    "train_steps": 0,
+    "steps_per_loop": 0,
+    "warmup_steps": 0,
+    "learning_rates": {},
+    "eval_steps": [],
+    "eval_samples_seen": {},
+}
 
 
 def _steps(config: Config, batches: batch_plan.BatchPlan) -> dict:
@@ -117,14 +142,15 @@ def _steps(config: Config, batches: batch_plan.BatchPlan) -> dict:
     }
 
 
-def _bytes(cost: graph_cost.Cost) -> dict:
+def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
+    gradient_bytes = cost.parameter_bytes if config.do_train else 0
     return {
         # The gradient of a variable has its type and shape.
         "bytes": {
             "parameters": cost.parameter_bytes,
-            "gradients": cost.parameter_bytes,
+            "gradients": gradient_bytes,
             "optimizer_slots": cost.slot_bytes,
-            "activations": cost.peak_bytes - cost.parameter_bytes,
+            "activations": cost.peak_bytes - gradient_bytes,
         },
         "total_bytes": cost.parameter_bytes + cost.slot_bytes + cost.peak_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
@@ -132,7 +158,8 @@ def _bytes(cost: graph_cost.Cost) -> dict:
 
 
 def _records(config: Config, batches: batch_plan.BatchPlan) -> dict:
-    evaluates, steps = config.do_eval and config.task == "pretrain", config_lib.train_steps(config)
+    evaluates = config.do_eval and config.task == "pretrain"
+    steps = config_lib.train_steps(config) if config.do_train else 0
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
         "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),

@@ -18,8 +18,8 @@ from official.training.starting import MakeTask
 
 
 def run(config: Config, make_task: MakeTask) -> str:
-    """Compiles the training and, with --do_eval, the evaluation step, which trains one step on random records
-    and undoes it.
+    """Compiles the steps that a run makes, of training and of evaluation, on random records: a step of
+    training is undone.
 
     Args:
       config: the frozen configuration. Its --model_dir is neither needed nor touched.
@@ -38,10 +38,10 @@ def run(config: Config, make_task: MakeTask) -> str:
         total = time.monotonic() - since
         memory = _memory_lines(loop.strategy)
         planned = plan.make_plan(_with_known_rows(loop), make_task)
-    steps = "training and evaluation step" if config.do_eval else "training step"
+    kinds = ["training"] * config.do_train + ["evaluation"] * loop.evaluates
     return "\n".join(
         [
-            f"Compiled the {steps} in {secs:.1f} s, {total:.1f} s with data and model",
+            f"Compiled the {' and '.join(kinds)} step in {secs:.1f} s, {total:.1f} s with data and model",
             *memory,
             "",
             plan.describe(planned),

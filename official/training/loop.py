@@ -150,7 +150,12 @@ class Loop:
 
     def _compilations(self) -> list[Callable[[], None]]:
         training = [self._compile_training] if self.state.step < self.last_step else []
-        return [*training, *([self._compile_evaluation] if self.config.do_eval else [])]
+        return [*training, *([self._compile_evaluation] if self.evaluates else [])]
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the evaluation step is one of those to compile first: of a run that predicts only, too."""
+        return self.config.do_eval or self.config.do_predict and not self.config.do_train
 
     def _compile_training(self) -> None:
         with restored(list(self.state.variables().values())):

@@ -306,6 +306,34 @@ def test_packed_fine_tuning_is_planned_without_its_data(make_config, task):
     assert plan["train_records_read"] == plan["train_sequences"] == 400
 
 
+FINE_TUNING = dict(use_synthetic_data=False, plan=True, max_predictions_per_seq=20, max_seq_length=32)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(do_eval=True),
+        dict(task="squad", do_predict=True, predict_file="x", **FINE_TUNING),
+        dict(task="glue", glue_task="rte", data_dir="d", do_eval=True, pack=True, **FINE_TUNING),
+    ],
+)
+def test_a_run_without_training_is_planned_by_its_batches(make_config, settings):
+    sizes = {"max_position_embeddings": 32}
+    config = make_config(sizes, do_train=False, eval_batch_size=8, init_checkpoint="x", **settings)
+    plan = plan_of(config)
+    trained = plan_of(make_config(sizes, **settings))
+    assert plan["parameters"] == trained["parameters"]
+    assert plan["global_batch_size"] == plan["replica_batch_size"] == 8
+    assert (plan["train_steps"], plan["eval_steps"], plan["learning_rates"]) == (0, [], {})
+    assert (plan["bytes"]["gradients"], plan["bytes"]["optimizer_slots"]) == (0, 0)
+    assert 0 < plan["bytes"]["activations"] < trained["bytes"]["activations"]
+    # The backward pass has two products for each of the forward pass, but for the first.
+    per_row = trained["flops_per_step"] / trained["global_batch_size"] / (plan["flops_per_step"] / 8)
+    assert 2.5 < per_row <= 3
+    text = plan_lib.describe(plan)
+    assert "none: evaluation or prediction only" in text and "of a batch" in text and "slots" not in text
+
+
 def test_a_packed_plan_says_rows_and_sequences(make_config):
     texts = [
         plan_lib.describe(plan_of(make_config(input_files="x", plan=True, **PACKED, **more)))
@@ -361,7 +389,6 @@ def test_workers_times_gpus(monkeypatch, make_config):
     "settings,message",
     [
         (dict(distribution_strategy="tpu", tpu="somewhere"), "--num_tpu_cores=N"),
-        (dict(do_train=False, do_eval=True), "--do_train"),
         (dict(num_virtual_devices=3, distribution_strategy="mirrored"), "Nearest valid: 6 or 9"),
     ],
 )
