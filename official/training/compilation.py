@@ -38,10 +38,10 @@ def run(config: Config, make_task: MakeTask) -> str:
         total = time.monotonic() - since
         memory = _memory_lines(loop.strategy)
         planned = plan.make_plan(_with_known_rows(loop), make_task)
-    kinds = ["training"] * config.do_train + ["evaluation"] * loop.evaluates
+    kinds = " and ".join(loop.compilations())
     return "\n".join(
         [
-            f"Compiled the {' and '.join(kinds)} step in {secs:.1f} s, {total:.1f} s with data and model",
+            f"Compiled the {kinds} step in {secs:.1f} s, {total:.1f} s with data and model",
             *memory,
             "",
             plan.describe(planned),

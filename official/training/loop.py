@@ -138,7 +138,7 @@ class Loop:
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step, those that the run makes, on synthetic data and
         leaves every variable bit-equal; tells of each."""
-        since, works = time.monotonic(), self._compilations()
+        since, works = time.monotonic(), self.compilations().values()
         if not works:
             return
         self._tell_compiling(0, len(works), since)
@@ -148,14 +148,13 @@ class Loop:
         if self.wait:
             self.wait.take_secs()  # of no step that counts
 
-    def _compilations(self) -> list[Callable[[], None]]:
-        training = [self._compile_training] if self.state.step < self.last_step else []
-        return [*training, *([self._compile_evaluation] if self.evaluates else [])]
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the evaluation step is one of those to compile first: of a run that predicts only, too."""
-        return self.config.do_eval or self.config.do_predict and not self.config.do_train
+    def compilations(self) -> dict[str, Callable[[], None]]:
+        """Returns what compiles each kind of step that the run makes first."""
+        works = {"training": self._compile_training} if self.state.step < self.last_step else {}
+        config = self.config
+        if config.do_eval or config.do_predict and not config.do_train:
+            works["evaluation"] = self._compile_evaluation
+        return works
 
     def _compile_training(self) -> None:
         with restored(list(self.state.variables().values())):
