@@ -60,6 +60,8 @@ def _packing_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _step_lines(plan: dict) -> list[tuple[str, str]]:
+    if plan["train_steps"] is None:
+        return [("updates", "as many as the training data give; --num_steps_per_epoch=N says them")]
     if not plan["train_steps"]:
         return [("updates", "none: evaluation or prediction only")]
     steps = plan["eval_steps"]
@@ -91,7 +93,7 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
     lines = [
         (name.replace("_", " "), _size(value))
         for name, value in plan["bytes"].items()
-        if value or plan["train_steps"]
+        if value or plan["train_steps"] != 0
     ]
     return lines + [
         (
@@ -103,14 +105,14 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
-    of = "of a step" if plan["train_steps"] else "of a batch"
+    of = "of a batch" if plan["train_steps"] == 0 else "of a step"
     lines = [(of, f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
     expected_ = plan["expected"]
     if not expected_:
         return lines + [("time", "not expected without --plan_tflops")]
     speed = f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica"
     if not plan["train_steps"]:
-        return lines + [("batch", f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
+        return lines + [(of.split()[-1], f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
     all_reduce = expected_["all_reduce_secs"]
     return lines + [
         (

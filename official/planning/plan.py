@@ -18,6 +18,7 @@ from official.planning.description import describe
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
+_MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
 
 
 def run(config: Config, make_task: MakeTask) -> str:
@@ -47,14 +48,16 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
       Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops. A run that trains not at all has no steps, gradients and slots; a batch of its evaluation
-      or prediction stands for a step.
+      --plan_tflops. `train_steps` is None where only the training data, which are not read, say how many. A
+      run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
+      stands for a step.
 
     Raises:
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    config = config_lib.with_data(config, None)
+    is_known = config.task == "pretrain" or not config.do_train or config.num_steps_per_epoch is not None
+    config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be, in operations whose cost is read.
     config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
     batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
@@ -75,10 +78,10 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "parameters": cost.parameters,
         "tensors": cost.tensors,
         **_batch_sizes(config, batches),
-        **(_steps(config, batches) if config.do_train else _NO_STEPS),
+        **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
-        **_records(config, batches),
+        **_records(config, batches, is_known),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
@@ -120,17 +123,16 @@ def _batch_sizes(config: Config, batches: batch_plan.BatchPlan) -> dict:
     }
 
 
-_NO_STEPS = {
-    "train_steps": 0,
-    "steps_per_loop": 0,
-    "warmup_steps": 0,
-    "learning_rates": {},
-    "eval_steps": [],
-    "eval_samples_seen": {},
-}
-
-
-def _steps(config: Config, batches: batch_plan.BatchPlan) -> dict:
+def _steps(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:
+    if not (config.do_train and is_known):
+        return {
+            "train_steps": None if config.do_train else 0,
+            "steps_per_loop": config.steps_per_loop,
+            "warmup_steps": None,
+            "learning_rates": {},
+            "eval_steps": [],
+            "eval_samples_seen": {},
+        }
     evaluations = batch_plan.evaluation_steps(config)
     return {
         "train_steps": config_lib.train_steps(config),
@@ -157,9 +159,9 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
     }
 
 
-def _records(config: Config, batches: batch_plan.BatchPlan) -> dict:
+def _records(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:
     evaluates = config.do_eval and config.task == "pretrain"
-    steps = config_lib.train_steps(config) if config.do_train else 0
+    steps = config_lib.train_steps(config) if config.do_train and is_known else 0
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
         "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),

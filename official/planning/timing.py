@@ -11,7 +11,7 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
       gbps: GB/s of one replica's all-reduce, or None to leave it out. A ring sends and receives 2 (n - 1) / n
         of the gradient.
     """
-    replicas, trains = plan["num_replicas"], plan["train_steps"] > 0
+    replicas, trains = plan["num_replicas"], plan["train_steps"] != 0
     matmul_secs = plan["flops_per_step"] / replicas / (tflops * 1e12)
     all_reduce_secs = (
         2 * (replicas - 1) / replicas * plan["bytes"]["gradients"] / (gbps * 1e9) if gbps and trains else None
@@ -21,7 +21,7 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
     sequence_secs = matmul_secs / plan["sequences_per_step"] / (3 if trains else 1)
     evaluations = len(plan["eval_steps"]) if trains else 1
     eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
-    train_secs = plan["train_steps"] * step_secs
+    train_secs = (plan["train_steps"] or 0) * step_secs
     return {
         "tflops": tflops,
         "gbps": gbps,

@@ -334,6 +334,18 @@ def test_a_run_without_training_is_planned_by_its_batches(make_config, settings)
     assert "none: evaluation or prediction only" in text and "of a batch" in text and "slots" not in text
 
 
+def test_steps_that_only_the_data_say(make_config):
+    settings = dict(task="squad", do_eval=True, plan_tflops=1.0, **FINE_TUNING)
+    sizes = {"max_position_embeddings": 32}
+    plan = plan_of(make_config(sizes, num_steps_per_epoch=None, **settings))
+    known = plan_of(make_config(sizes, num_steps_per_epoch=100, **settings))
+    assert (plan["train_steps"], known["train_steps"]) == (None, 100)
+    for name in ("parameters", "flops_per_step", "bytes", "global_batch_size"):
+        assert plan[name] == known[name]
+    assert plan["expected"]["step_secs"] == known["expected"]["step_secs"]
+    assert "--num_steps_per_epoch=N says them" in plan_lib.describe(plan)
+
+
 def test_a_packed_plan_says_rows_and_sequences(make_config):
     texts = [
         plan_lib.describe(plan_of(make_config(input_files="x", plan=True, **PACKED, **more)))
