@@ -105,14 +105,14 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
-    of = "of a batch" if plan["train_steps"] == 0 else "of a step"
-    lines = [(of, f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
+    unit = "batch" if plan["train_steps"] == 0 else "step"
+    lines = [(f"of a {unit}", f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
     expected_ = plan["expected"]
     if not expected_:
         return lines + [("time", "not expected without --plan_tflops")]
     speed = f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica"
     if not plan["train_steps"]:
-        return lines + [(of.split()[-1], f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
+        return lines + [(unit, f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
     all_reduce = expected_["all_reduce_secs"]
     return lines + [
         (

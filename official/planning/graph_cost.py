@@ -6,6 +6,7 @@ variables are symbolic and nothing in it runs, so a large model costs no more me
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -77,17 +78,9 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         numbers: dict[str, int] = {}  # of tensors, by name
         flat.add(graph, graph.get_operations(), numbers)
         _add_update(flat, numbers, state, gradients, factor, norm)
-    kept = [numbers[sums.name], numbers[norm.name]]
     variables = state.model.trainable_variables
     slots = optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
-    return Cost(
-        len(variables),
-        sum(variable.shape.num_elements() for variable in variables),
-        _bytes(variables),
-        _bytes(slots),
-        flat.flops(),
-        peak_bytes(flat, execution_order(flat, kept), kept),
-    )
+    return _cost(variables, slots, flat, kept=[numbers[sums.name], numbers[norm.name]])
 
 
 def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
@@ -105,10 +98,19 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
         numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
     kept = [numbers[result.name] for result in results]
-    variables = model.trainable_variables
-    parameters = sum(variable.shape.num_elements() for variable in variables)
-    peak = peak_bytes(flat, execution_order(flat, kept), kept)
-    return Cost(len(variables), parameters, _bytes(variables), 0, flat.flops(), peak)
+    return _cost(model.trainable_variables, (), flat, kept)
+
+
+def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
+    """Returns the cost of a graph whose tensors `kept` live to its end."""
+    return Cost(
+        len(variables),
+        sum(variable.shape.num_elements() for variable in variables),
+        _bytes(variables),
+        _bytes(slots),
+        flat.flops(),
+        peak_bytes(flat, execution_order(flat, kept), kept),
+    )
 
 
 def _symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
