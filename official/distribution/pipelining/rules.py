@@ -100,7 +100,8 @@ def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int], backend:
         valid[last] = devices[first]
         raise ConfigError(
             f"device_mapping={','.join(map(str, devices))}: stages {first} (emb) and {last} (mlm) share the"
-            f" word embeddings, and an IPU holds a variable alone. Nearest valid: {','.join(map(str, valid))}."
+            f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
+            f" {','.join(map(str, valid))}."
         )
 
 
