@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from official.optimization import spread
+
 
 def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     """Sums the results of `micro_step` over the micro batches of a replica's batch.
@@ -27,7 +29,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
-        return index + 1, tf.nest.map_structure(_add, total, new)
+        return index + 1, tf.nest.map_structure(add, total, new)
 
     zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
     _, total = tf.while_loop(
@@ -48,7 +50,7 @@ def _cut(value, parts: int):
     return tf.reshape(value, sizes)
 
 
-def _add(total, new):
+def add(total, new):
     """Returns the sum, by an addition that stays one.
 
     TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable
@@ -70,6 +72,15 @@ def reduce_sum(tensors):
     if context.num_replicas_in_sync == 1:
         return tensors
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+
+def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums a list of tensors over all replicas, those of each device together; called by every replica."""
+    reduced: list = list(tensors)
+    for places in spread.by_device(tensors):
+        for place, tensor in zip(places, reduce_sum([tensors[place] for place in places])):
+            reduced[place] = tensor
+    return reduced
 
 
 def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
