@@ -32,8 +32,8 @@ class CompiledOptimizer(Moments):
             match = _LAYER.match(variable.name)
             handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))
             weight = (handles, gradient, self.decays(variable))
-            layer = match.group() if match else "", spread.device_of(variable)
-            layers.setdefault(layer, []).append(weight)
+            place = match.group() if match else "", spread.device_of(variable)
+            layers.setdefault(place, []).append(weight)
         is_spread = len({device for _, device in layers}) > 1
         # By this name profiles tell the optimizer's operations from others.
         with tf.name_scope(type(self).__name__):

@@ -25,7 +25,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     """
     if num_micro_batches == 1:
         return micro_step(tf.constant(0), batch)
-    slices = {name: _cut(value, num_micro_batches) for name, value in batch.items()}
+    slices = {name: cut(value, num_micro_batches) for name, value in batch.items()}
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
@@ -42,7 +42,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     return total
 
 
-def _cut(value, parts: int):
+def cut(value, parts: int):
     """Returns [parts, B / parts, ...] of [B, ...]; one size beyond the first may be unknown."""
     sizes = [parts, -1, *value.shape[1:]]
     if None in sizes:
