@@ -75,10 +75,13 @@ def reduce_sum(tensors):
 
 
 def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums a list of tensors over all replicas, those of each device together; called by every replica."""
+    """Sums a list of tensors over all replicas, those of each device together and to it; called by every
+    replica."""
     reduced: list = list(tensors)
     for places in spread.by_device(tensors):
-        for place, tensor in zip(places, reduce_sum([tensors[place] for place in places])):
+        with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
+            sums = reduce_sum([tensors[place] for place in places])
+        for place, tensor in zip(places, sums):
             reduced[place] = tensor
     return reduced
 
@@ -100,6 +103,15 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
         for joined, pack in zip(reduced, packs)
         for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)
     ]
+
+
+def norm_by_device(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the global norm of tensors, each squared on its own device."""
+    norms = []
+    for places in spread.by_device(tensors):
+        with tf.device(tensors[places[0]].device):
+            norms.append(tf.linalg.global_norm([tensors[place] for place in places]))
+    return tf.linalg.global_norm(norms)
 
 
 def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:

@@ -215,7 +215,9 @@ def reduce_across_replicas(
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
     """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
     of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
-    norm, largest = tf.linalg.global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
+    is_spread = config.distribution_strategy == "pipeline"
+    global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
+    norm, largest = global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
 
