@@ -27,11 +27,11 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
       slots: bytes of optimizer slots for a byte of parameters.
 
     Returns:
-      stages (names of the model's stages in each), notation, devices, schedule, micro_batches, bubble, bubbles
-      ({schedule: bubble} of all that the stages and micro batches allow), in_flight (most micro batches that
-      each stage keeps), bytes_per_device, offloaded_bytes (of the optimizer's state, beside each device) and
-      allocation ([part, device]). A bubble is the share of the devices' time in which they wait, when
-      nothing but matrix products takes time.
+      stages (names of the model's stages in each), notation, devices, schedule, micro_batches, bubble,
+      bubbles ({schedule: bubble} of all that the stages and micro batches allow), in_flight (most micro
+      batches that each stage keeps), bytes_per_device, offloaded_bytes (of the optimizer's state, beside each
+      device) and allocation ([part, device]). A bubble is the share of the devices' time in which they wait,
+      when nothing but matrix products takes time.
 
     Raises:
       ConfigError: for stages, devices or micro batches that do not go together.

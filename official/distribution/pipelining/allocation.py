@@ -15,7 +15,7 @@ _PARTS = {
 
 
 def allocation(plan: PipelinePlan) -> list[tuple[str, int]]:
-    """Returns (part, device) in the order of Graphcore's PyTorch program: embedding, encoder, pooler, classifier.
+    """Returns (part, device) in the order of Graphcore's PyTorch program.
 
     Source: examples v3.4.1 nlp/bert/pytorch/modeling.py.
     """
