@@ -1,6 +1,8 @@
 """What every tf.data pipeline here has in common: where in the order of its data it goes on, and how many of
 its calls run side by side."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import tensorflow as tf

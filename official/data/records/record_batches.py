@@ -4,6 +4,8 @@ A file holds records, a record holds rows, and a row holds one sequence, or seve
 files, or while these are read. What is shuffled and batched are rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np

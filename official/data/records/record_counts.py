@@ -5,6 +5,8 @@ any number of rows are parsed. Files that `create_pretraining_data.py` made need
 manifest says how many examples they have.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import json

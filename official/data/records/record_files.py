@@ -1,5 +1,7 @@
 """Files of records: finding them, reading every record, and saying which one is bad."""
 
+from __future__ import annotations
+
 import itertools
 import os
 from collections.abc import Iterator

@@ -5,6 +5,8 @@ Where a stream goes on after any number of rows is found by arithmetic, from the
 rows of its files; what was read before is passed over without being parsed or shuffled.
 """
 
+from __future__ import annotations
+
 import bisect
 import math
 from collections.abc import Callable, Sequence
