@@ -1,4 +1,4 @@
-"""What a file imports, and what of Python and TensorFlow it uses, read with `ast`: for runs on an older stack.
+"""What a file imports, and what of Python and TensorFlow it uses, read with `ast`: for an older stack.
 
 An import below `if TYPE_CHECKING:` is none, and one inside of a function is one.
 """
@@ -151,12 +151,12 @@ def _chain(node: ast.AST) -> str | None:
 
 
 def _asked_for(tree: ast.Module) -> set[str]:
-    """Returns the names that a file uses where there are such: hasattr(tf.X, "name")."""
+    """Returns the names that a file uses where there are such: hasattr(tf.X, "name"), or getattr."""
     return {
         f"{ast.unparse(node.args[0])}.{node.args[1].value}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "hasattr"
+        and ast.unparse(node.func) in ("hasattr", "getattr")
         and isinstance(node.args[1], ast.Constant)
     }
 
