@@ -126,12 +126,16 @@ def _on_cpus(strategy: tf.distribute.Strategy) -> bool:
     return all("cpu" in device.lower() for device in strategy.extended.worker_devices)
 
 
+def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
+    return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
+
+
 def _set_matmul_precision(config: Config, strategy: tf.distribute.Strategy) -> None:
-    """Sets whether float32 products are rounded, where the devices can do so; elsewhere they are not said to
-    be."""
-    on_tpus = any("tpu" in device.lower() for device in strategy.extended.worker_devices)
-    gpus = [] if on_tpus or _on_cpus(strategy) else _gpus_with_tf32()
-    rounds = config.matmul_precision == "tf32" and (on_tpus or bool(gpus))
+    """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
+    whether they are."""
+    gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
+    can_round = bool(gpus) if _on_gpus(strategy) else not _on_cpus(strategy)
+    rounds = config.matmul_precision == "tf32" and can_round
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
     if gpus:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
