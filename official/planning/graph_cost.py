@@ -103,7 +103,7 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
 
 def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
     """Returns a model whose variables have names and shapes and no values."""
-    with tf.Graph().as_default(), tf.variable_creator_scope(_symbolic_variable):
+    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
         return build_model()
 
 
