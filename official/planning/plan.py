@@ -15,15 +15,21 @@ from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
 from official.planning import graph_cost
 from official.planning.description import describe
+from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
 _MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
 
 
-def run(config: Config, make_task: MakeTask) -> str:
-    """Makes the plan, writes it to --plan_file where that is set, and returns it as text. Writes nothing
-    else.
+def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] | None = None) -> str:
+    """Makes the plan, writes it to --plan_file and draws it to --plan_picture where these are set, and
+    returns it as text. Writes nothing else.
+
+    Args:
+      config: the frozen configuration.
+      make_task: config -> task.
+      draw: (path, plan) -> writes the picture.
 
     Raises:
       ConfigError: for what a run would refuse, and where the file cannot be written.
@@ -32,6 +38,8 @@ def run(config: Config, make_task: MakeTask) -> str:
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
+    if config.plan_picture and draw:
+        draw(config.plan_picture, plan)
     return describe(plan)
 
 
@@ -70,6 +78,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
             if config.do_train
             else graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
         )
+        pipeline = describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -81,6 +90,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
+        "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps
