@@ -164,6 +164,8 @@ def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[s
 def _half(base: Mapping[str, Any]) -> str:
     """Returns the value of --dtype for 16-bit numbers of IPUs: fp16 on GPUs. A CPU needs a hundred times as
     long for it as for fp32."""
+    if base["distribution_strategy"] == "ipu":
+        return "fp16"
     if base["num_tpu_cores"] or base["tpu"]:
         return "bf16"
     asks_for_cpus = base["num_gpus"] == 0 or base["num_virtual_devices"]
