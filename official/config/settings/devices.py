@@ -67,6 +67,14 @@ class Devices:
         "one pack.",
         minimum=0,
     )
+    matmul_precision: str = setting(
+        "tf32",
+        "How GPUs from Ampere on multiply float32 matrices, those of --dtype=fp32: tf32 rounds the factors "
+        "to TensorFloat-32, with fractions of 10 bits, which is faster; highest does not. TPUs round to "
+        "bfloat16 in place of it. Older GPUs and CPUs never round.",
+        choices=("tf32", "highest"),
+        backends=("one_device", "mirrored", "multi_worker_mirrored", "tpu", "pipeline"),
+    )
     deterministic: bool = setting(
         False,
         "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
