@@ -36,8 +36,9 @@ def balanced(
     parts = parts_of(model_stages)
     flops = [sum(costs[name].flops for name in part) for part in parts]
     sizes = [sum(costs[name].bytes for name in part) for part in parts]
-    apart = _cuts(flops, sizes, range(len(devices)), sum(flops))  # a bound, from which little is left to try
-    busiest = _largest(flops, _cuts(flops, sizes, devices, _largest(flops, apart, devices)), devices)
+    none = [0] * len(parts)
+    apart = _cuts(flops, none, range(len(devices)), sum(flops))  # a bound, from which little is left to try
+    busiest = _largest(flops, _cuts(flops, none, devices, _largest(flops, apart, devices)), devices)
     ends = _cuts(flops, sizes, devices, busiest, evenly=True)
     return tuple(
         tuple(name for part in parts[start:end] for name in part) for start, end in zip((0, *ends), ends)
