@@ -48,7 +48,7 @@ class GraphcoreLog(Observer):
             f"Data loaded in {built.data_secs:.3f} secs",
             "-" * WIDTH,
             _title("Device Allocation"),
-            *_allocation(self._config, built.devices),
+            *(f"{part:<10} --> {where}" for part, where in built.allocation or _parts(self._config, built)),
             "-" * WIDTH,
         )
 
@@ -133,12 +133,11 @@ def _title(text: str) -> str:
     return f" {text} ".center(WIDTH, "-")
 
 
-def _allocation(config: Config, devices: tuple[str, ...]) -> list[str]:
-    """Returns a line for each part of the model: every replica holds all of them."""
+def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
+    """Returns (part of the model, where it is): every replica holds all of them."""
     parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
     parts += ["Pooler"] * (config.task in _TASKS_WITH_POOLER) + ["Classifier"]
-    where = ", ".join(devices)
-    return [f"{part:<10} --> {where}" for part in parts]
+    return [(part, ", ".join(built.devices)) for part in parts]
 
 
 def step_line(step: int, last_step: int, values: dict) -> str:

@@ -34,10 +34,12 @@ class Built:
     Attributes:
       data_secs: seconds that finding the data took, of fine-tuning also reading and cutting them.
       devices: where each replica is, such as GPU 0.
+      allocation: (part of the model, where it is) of a pipeline; empty where each replica has one device.
     """
 
     data_secs: float
     devices: tuple[str, ...]
+    allocation: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, make_batch_plan
+from official.distribution.pipelining.allocation import allocation
 from official.io.writing import replace_file
 from official.optimization.state import TrainState
 from official.reporting import summary
@@ -121,10 +122,27 @@ def tell(config: Config, devices: Devices) -> None:
 
 def tell_built(observers: list[Observer], ready: Ready) -> None:
     """Tells that the model is built, and where it is."""
-    names = [name.split("device:")[-1] for name in ready.devices.strategy.extended.worker_devices]
-    built = Built(ready.data_secs, tuple(name.replace(":", " ") for name in names))
+    strategy = ready.devices.strategy
+    built = Built(
+        ready.data_secs, tuple(map(_short, strategy.extended.worker_devices)), _allocation(strategy)
+    )
     for observer in observers:
         observer.on_built(built)
+
+
+def _short(device: str) -> str:
+    return device.split("device:")[-1].replace(":", " ")
+
+
+def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]:
+    """Returns (part of the model, its device in each replica) of a pipeline; empty without one."""
+    plan = getattr(strategy, "plan", None)
+    if plan is None:
+        return ()
+    return tuple(
+        (part, ", ".join(_short(devices[device]) for devices in strategy.grid))
+        for part, device in allocation(plan)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

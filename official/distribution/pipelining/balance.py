@@ -23,8 +23,9 @@ def balanced(
 ) -> tuple[tuple[str, ...], ...]:
     """Returns the stages of the model in each stage of the pipeline, in order.
 
-    No other cuts have fewer FLOPs on the busiest device, and of those that have as few none has fewer bytes
-    on the fullest. Cuts are before the heads, and before and after each block.
+    No other cuts have fewer FLOPs on the busiest device. Of those that have as few the FLOPs of stages are
+    the most even (the smallest sum of squares), and of these the fullest device has the fewest bytes. Cuts
+    are before the heads, and before and after each block.
 
     Args:
       model_stages: names, in order.
@@ -35,9 +36,10 @@ def balanced(
     parts = parts_of(model_stages)
     flops = [sum(costs[name].flops for name in part) for part in parts]
     sizes = [sum(costs[name].bytes for name in part) for part in parts]
-    apart = _cuts(flops, flops, range(len(devices)), sum(flops))  # a bound, from which little is left to try
-    shared = _largest(flops, _cuts(flops, flops, devices, _largest(flops, apart, devices)), devices)
-    ends = _cuts(sizes, flops, devices, shared)
+    none = [0] * len(parts)
+    apart = _cuts(flops, none, range(len(devices)), sum(flops))  # a bound, from which little is left to try
+    busiest = _largest(flops, _cuts(flops, none, devices, _largest(flops, apart, devices)), devices)
+    ends = _cuts(flops, sizes, devices, busiest, evenly=True)
     return tuple(
         tuple(name for part in parts[start:end] for name in part) for start, end in zip((0, *ends), ends)
     )
@@ -65,28 +67,30 @@ def _largest(values: Sequence[int], ends: Sequence[int], devices: Sequence[int])
 
 
 def _cuts(
-    values: Sequence[int], flops: Sequence[int], devices: Sequence[int], most_flops: int
+    flops: Sequence[int], sizes: Sequence[int], devices: Sequence[int], most_flops: int, evenly: bool = False
 ) -> tuple[int, ...]:
-    """Returns where stages end, so that the largest sum of values of a device is smallest, and after that the
-    sum of the squares of the stages, where no device has more than `most_flops`.
+    """Returns where stages end, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
+    most even FLOPs, then fewest bytes on the fullest device. No device has more than `most_flops`.
 
     Dynamic programming, exact: two ways to place the first parts are the same where the devices that come
     again hold the same; of those the better one is kept.
     """
-    ways: dict[tuple, tuple] = {(0, ()): (0, 0, ())}  # (parts, open devices) -> (largest, squares, ends)
+    ways: dict[tuple, tuple] = {(0, ()): (0, 0, ())}  # (parts, open devices) -> (what is least, then, ends)
     for stage, device in enumerate(devices):
         comes_again, left = device in devices[stage + 1 :], len(devices) - stage - 1
         found: dict[tuple, tuple] = {}
-        for (start, kept), (largest, squares, ends) in ways.items():
+        for (start, kept), (first, second, ends) in ways.items():
             others = tuple(each for each in kept if each[0] != device)
-            value, work = next((each[1:] for each in kept if each[0] == device), (0, 0))
-            for end in range(start + 1, len(values) - left + 1):
-                value, work = value + values[end - 1], work + flops[end - 1]
+            work, size = next((each[1:] for each in kept if each[0] == device), (0, 0))
+            own = 0
+            for end in range(start + 1, len(flops) - left + 1):
+                own, work, size = own + flops[end - 1], work + flops[end - 1], size + sizes[end - 1]
                 if work > most_flops:
                     break
-                opened = tuple(sorted((*others, (device, value, work)))) if comes_again else others
-                reached = largest if comes_again else max(largest, value)
-                way = (reached, squares + sum(values[start:end]) ** 2, (*ends, end))
+                opened = tuple(sorted((*others, (device, work, size)))) if comes_again else others
+                held, done = (0, 0) if comes_again else (size, work)
+                least = (first + own**2, max(second, held)) if evenly else (max(first, done), 0)
+                way = (*least, (*ends, end))
                 found[end, opened] = min(way, found.get((end, opened), way))
         ways = found
-    return ways[len(values), ()][-1]
+    return ways[len(flops), ()][-1]

@@ -55,6 +55,7 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
         and for a stage of the pipeline that holds nothing.
     """
     _check_layers(stages, model_stages)
+    _check_order(stages)
     _check_names(stages, model_stages)
     where = _where(stages, model_stages)
     missing = [name for name in model_stages if name not in where]
@@ -63,10 +64,7 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
         raise ConfigError(f"pipeline_stages={_shown(stages)} places no {names}. Add it to a stage.")
     for before, after in zip(model_stages, model_stages[1:]):
         if where[after] < where[before]:
-            raise ConfigError(
-                f"pipeline_stages={_shown(stages)}: {_THEIRS.get(after, after)} is before"
-                f" {_THEIRS.get(before, before)}. Keep the model's order."
-            )
+            raise _out_of_order(stages, _THEIRS.get(after, after), _THEIRS.get(before, before))
     found = [[name for name in model_stages if where[name] == number] for number in range(len(stages))]
     for number, parts in enumerate(found):
         if not parts:
@@ -75,6 +73,24 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
                 " another."
             )
     return tuple(map(tuple, found))
+
+
+def _check_order(stages: Sequence[Sequence[str]]) -> None:
+    """Refuses what is before another part that it needs, also in one stage."""
+    names = [name for stage in stages for name in stage]
+    for first, second in zip(names, names[1:]):
+        if _rank(second) < _rank(first):
+            raise _out_of_order(stages, first, second)
+
+
+def _rank(name: str) -> int:
+    return {"emb": 0, "pos": 0, "hid": 1}.get(name, 2)
+
+
+def _out_of_order(stages: Sequence[Sequence[str]], first: str, second: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline_stages={_shown(stages)}: {first} is before {second}. Keep the model's order."
+    )
 
 
 def _check_layers(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:

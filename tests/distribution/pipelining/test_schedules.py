@@ -1,0 +1,101 @@
+"""Orders of work: free of deadlocks, as wide as the schedule allows, with the bubbles of the papers."""
+
+import pytest
+
+from official.distribution.pipelining.schedules import Work, orders_of
+from official.distribution.pipelining.timeline import make_timeline
+from tests.distribution.pipelining.schedule_checks import check_orders, plan_of
+
+ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")
+
+
+@pytest.mark.parametrize("schedule", ALL)
+@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 0), (0, 0, 0), (1, 0, 1, 0)])
+def test_orders_hold_every_work_once_and_never_lock(schedule, devices):
+    for micro_batches in (1, 2, 7, 12):
+        for trains in (True, False):
+            for order in check_orders(devices, schedule, micro_batches, trains):
+                for backward in (False, True):  # a stage takes its micro batches in their order
+                    for stage in range(len(devices)):
+                        numbers = [
+                            work.micro_batch
+                            for work in order
+                            if (work.stage, work.backward) == (stage, backward)
+                        ]
+                        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_virtual_stages_take_any_number_of_micro_batches(count, rounds):
+    devices = [stage % count for stage in range(count * rounds)]
+    for micro_batches in range(1, 11):
+        check_orders(devices, "virtual", micro_batches)
+        timeline = make_timeline(plan_of(devices, "virtual", micro_batches))
+        if micro_batches % count == 0:  # Narayanan et al. 2021
+            assert timeline.bubble == pytest.approx((count - 1) / (rounds * micro_batches + count - 1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+@pytest.mark.parametrize("micro_batches", [1, 4, 9])
+def test_bubbles_are_those_of_the_papers(count, micro_batches):
+    for schedule in ("gpipe", "1f1b", "grouped"):
+        timeline = make_timeline(plan_of(range(count), schedule, micro_batches))
+        assert timeline.bubble == pytest.approx((count - 1) / (micro_batches + count - 1)), schedule
+        assert timeline.length == pytest.approx(3 * (micro_batches + count - 1)), schedule
+    sequential = make_timeline(plan_of(range(count), "sequential", micro_batches))
+    assert sequential.bubble == pytest.approx(1 - 1 / count)
+
+
+def test_an_interleaved_pipeline_waits_where_passes_differ_in_length():
+    """By hand: of 22 times the first 4 have forward passes alone, all others a backward pass somewhere:
+    4 x 1 + 18 x 2 = 40, of which a device works 24."""
+    timeline = make_timeline(plan_of(range(4), "interleaved", 8))
+    assert (timeline.length, timeline.bubble) == (40, pytest.approx(1 - 24 / 40))
+    # Where both take 1, no device waits between its first and its last pass.
+    alike = make_timeline(plan_of(range(4), "interleaved", 8), lambda work: 1.0)
+    assert (alike.length, alike.bubble) == (22, pytest.approx(1 - 16 / 22))
+
+
+IN_FLIGHT = {
+    "gpipe": [8, 8, 8, 8],
+    "1f1b": [4, 3, 2, 1],
+    "interleaved": [4, 3, 2, 1],
+    "grouped": [8, 6, 4, 2],
+    "sequential": [1, 1, 1, 1],
+}
+
+
+@pytest.mark.parametrize("schedule", IN_FLIGHT)
+def test_stages_keep_as_many_micro_batches_as_the_schedule_says(schedule):
+    assert make_timeline(plan_of(range(4), schedule, 8)).in_flight == IN_FLIGHT[schedule]
+    inference = make_timeline(plan_of(range(4), schedule, 8), trains=False)
+    assert inference.length == (32 if schedule == "sequential" else 11)
+
+
+def test_one_forward_one_backward_is_the_order_of_the_paper():
+    def text(order):
+        return " ".join(f"{'FB'[work.backward]}{work.micro_batch}" for work in order)
+
+    first, second = orders_of(2, (0, 1), "1f1b", 3)
+    assert text(first) == "F0 F1 B0 F2 B1 B2" and text(second) == "F0 B0 F1 B1 F2 B2"
+    first, second = orders_of(2, (0, 1), "gpipe", 3)
+    assert text(first) == text(second) == "F0 F1 F2 B0 B1 B2"
+
+
+def test_stages_on_one_device_share_its_time():
+    timeline = make_timeline(plan_of((0, 1, 2, 3, 0), "grouped", 40))
+    steady = 40 * 2 * 3  # device 0 does two stages for each micro batch
+    assert timeline.length == pytest.approx(steady, rel=0.02) and timeline.bubble == pytest.approx(
+        0.375, abs=0.01
+    )
+    assert timeline.in_flight == [10, 8, 6, 4, 2]
+
+
+def test_a_recomputed_backward_pass_takes_three():
+    timeline = make_timeline(plan_of((0,), "gpipe", 5), lambda work: 3.0 if work.backward else 1.0)
+    assert (timeline.length, timeline.bubble) == (20, 0)
+
+
+def test_works_sort_by_name():
+    assert Work(stage=1, micro_batch=2, backward=False) == (1, 2, False)
