@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from official.config.model import KINDS, BertConfig
+from official.config.model import KINDS
 from official.config.stage_notation import written
 from official.config.table import FIELDS
 from official.io.errors import ConfigError

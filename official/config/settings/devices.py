@@ -18,9 +18,10 @@ class Devices:
     )
     num_virtual_devices: int | None = setting(
         None,
-        "Replicas on this many logical CPUs (mirrored), to rehearse a multi-device job.",
+        "Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or the devices of "
+        "the stages (pipeline).",
         minimum=1,
-        backends=("mirrored",),
+        backends=("mirrored", "pipeline"),
     )
     tpu: str | None = setting(
         None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=("tpu",)
