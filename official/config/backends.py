@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official.config.cluster import read_cluster
+from official.config.ipu_rules import check_ipu
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 
@@ -30,6 +31,7 @@ class BackendTraits:
       several_processes: whether a run is several processes, one a worker.
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
+      fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
       check: config -> None; raises ConfigError for what else it refuses.
     """
 
@@ -40,6 +42,7 @@ class BackendTraits:
     several_processes: bool = False
     static_shapes: bool = False
     whole_step: bool = False
+    fused_operations: bool = True
     check: Callable[[Any], object] = lambda config: None
 
 
@@ -112,6 +115,15 @@ _ROWS = (
         static_shapes=True,
         whole_step=True,
         check=_check_tpu,
+    ),
+    BackendTraits(
+        "ipu",
+        "IPUs",
+        refused_dtypes={"bf16": "IPUs multiply float16 and float32 numbers. Use --dtype=fp16 or fp32."},
+        static_shapes=True,
+        whole_step=True,
+        fused_operations=False,
+        check=check_ipu,
     ),
 )
 BACKENDS = {row.name: row for row in _ROWS}

@@ -11,6 +11,7 @@ from official.config.settings import (
     data,
     devices,
     fine_tuning,
+    ipu,
     job,
     messages,
     mlperf,
@@ -21,7 +22,7 @@ from official.config.settings import (
 )
 
 # In the order of --help and config.json.
-_FILES = (job, model, data, packing, fine_tuning, batch, optimization, devices, mlperf, plan, messages)
+_FILES = (job, model, data, packing, fine_tuning, batch, optimization, devices, ipu, mlperf, plan, messages)
 SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
@@ -36,6 +37,7 @@ class Config(
     batch.Batch,
     optimization.Optimization,
     devices.Devices,
+    ipu.Ipu,
     mlperf.MLPerf,
     plan.Plan,
     messages.Messages,

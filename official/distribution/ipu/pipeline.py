@@ -1,0 +1,160 @@
+"""A pipeline on IPUs from a plan: what `pipelining_ops.pipeline` is called with.
+
+The functional API: a stage is a function of tensors, its outputs are the next one's arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+
+from official.config import Config, ConfigError
+from official.config.ipu_rules import memory_proportions
+from official.distribution.pipelining.plan import PipelinePlan
+
+# Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
+_RECOMPUTATION = {
+    "grouped": "RecomputeAndBackpropagateInterleaved",
+    "sequential": "RecomputeAndBackpropagateInterleaved",
+    "interleaved": "RecomputeThenBackpropagate",
+}
+
+
+class Queues(NamedTuple):
+    """What a pipeline reads from the host, and what it gives back.
+
+    Attributes:
+      infeed: elements are tuples of tensors, the arguments of the first stage: one a micro batch and replica.
+      outfeed: takes the outputs of the last stage.
+    """
+
+    infeed: Any
+    outfeed: Any
+
+
+class Training(NamedTuple):
+    """How a pipeline trains.
+
+    Attributes:
+      optimizer_function: outputs of the last stage -> OptimizerFunctionOutput.
+      steps: updates of one call.
+      outfeed_mask: of the outputs of the last stage, true for those that do not go back.
+    """
+
+    optimizer_function: Callable
+    steps: int
+    outfeed_mask: Sequence[bool]
+
+
+def make_queues(api: Any, dataset: Any) -> Queues:
+    """Returns the queues of a pipeline that reads a dataset of fully defined shapes."""
+    return Queues(api.ipu_infeed_queue.IPUInfeedQueue(dataset), api.ipu_outfeed_queue.IPUOutfeedQueue())
+
+
+def add_pipeline(
+    config: Config,
+    api: Any,
+    plan: PipelinePlan,
+    stages: Sequence[Callable],
+    queues: Queues,
+    training: Optional[Training] = None,
+) -> None:
+    """Adds the pipeline to the graph of the tf.function that is traced.
+
+    Args:
+      config: of the run.
+      api: see `api.load`.
+      plan: stages, IPUs and schedule.
+      stages: functions of the plan's stages: tensors -> list of tensors.
+      queues: see `make_queues`.
+      training: None: it only computes the outputs.
+    """
+    operations = api.pipelining_ops
+    options = stage_options(config, api, plan.devices)
+    arguments = dict(
+        computational_stages=list(stages),
+        gradient_accumulation_count=plan.micro_batches,
+        device_mapping=list(plan.devices),
+        pipeline_schedule=getattr(operations.PipelineSchedule, plan.schedule.capitalize()),
+        infeed_queue=queues.infeed,
+        outfeed_queue=queues.outfeed,
+        forward_propagation_stages_poplar_options=options,
+        name="pipeline",
+    )
+    if training is not None:
+        arguments.update(_training_arguments(config, api, plan, training), repeat_count=training.steps)
+        arguments["backward_propagation_stages_poplar_options"] = options
+    operations.pipeline(**arguments)
+
+
+def _training_arguments(config: Config, api: Any, plan: PipelinePlan, training: Training) -> dict:
+    arguments = dict(
+        optimizer_function=training.optimizer_function,
+        offload_weight_update_variables=config.optimizer_state_offchip,
+        replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
+        reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
+        outfeed_mask=list(training.outfeed_mask),
+        accumulate_outfeed=True,
+    )
+    if config.recompute != "none":
+        modes = api.pipelining_ops.RecomputationMode
+        arguments["recomputation_mode"] = getattr(modes, _RECOMPUTATION[plan.schedule])
+    return arguments
+
+
+def stage_options(config: Config, api: Any, devices: Sequence[int]) -> List[Any]:
+    """Returns the PipelineStageOptions of each stage."""
+    found = []
+    for share in memory_proportions(config, tuple(devices)):
+        products = {"partialsType": config.partials_type}
+        if share is not None:
+            products["availableMemoryProportion"] = share
+        found.append(
+            api.pipelining_ops.PipelineStageOptions(
+                matmul_options=products, convolution_options=dict(products)
+            )
+        )
+    return found
+
+
+def check_shared_variables(plan: PipelinePlan, variables: Sequence[Sequence[Any]]) -> None:
+    """Refuses stages that share a variable and are on different IPUs.
+
+    Args:
+      plan: stages and IPUs.
+      variables: that each stage of the plan reads.
+
+    Raises:
+      ConfigError: naming the variable and both stages.
+    """
+    first = {}
+    for number, read in enumerate(variables):
+        for variable in read:
+            name = variable.name.split(":")[0]
+            earlier = first.setdefault(name, number)
+            if plan.devices[earlier] == plan.devices[number]:
+                continue
+            mapping = list(plan.devices)
+            mapping[number] = mapping[earlier]
+            raise ConfigError(
+                f"{name} is in stage {earlier} (IPU {plan.devices[earlier]}) and stage {number} (IPU"
+                f" {plan.devices[number]}), and must be on one IPU. Try"
+                f" --device_mapping={','.join(map(str, mapping))} --pipeline_schedule=grouped."
+            )
+
+
+def check_schedule(plan: PipelinePlan) -> None:
+    """Refuses what the API refuses of a training pipeline.
+
+    Raises:
+      ConfigError: for less than two stages, and for an interleaved schedule with two stages on one IPU.
+    """
+    if len(plan.stages) < 2:
+        raise ConfigError(
+            "pipeline_stages=1: a pipeline on IPUs has two stages or more. Raise --pipeline_stages."
+        )
+    shares = len(set(plan.devices)) < len(plan.devices)
+    if shares and _RECOMPUTATION[plan.schedule] == "RecomputeThenBackpropagate":
+        raise ConfigError(
+            f"pipeline_schedule={plan.schedule} trains no two stages on one IPU, and"
+            f" device_mapping={','.join(map(str, plan.devices))} has some. Use --pipeline_schedule=grouped."
+        )

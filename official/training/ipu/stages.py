@@ -1,0 +1,170 @@
+"""The stages of a pipeline as the API wants them: functions of tensors that return tensors.
+
+Between two of them passes what later ones need: of the batch, and of what stages before have made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Sequence
+
+import tensorflow as tf
+
+from official.config import Config, ConfigError
+from official.distribution.pipelining.plan import PipelinePlan
+from official.modeling import blocks, objectives
+from official.modeling import stages as stages_lib
+from official.modeling.stages import Stage
+
+# Beside the features of the rows, each micro batch has these.
+SEED, FACTORS, SHARE = "dropout_seed", "loss_factors", "sequence_share"
+LOSS, SUMS = "loss", "sums"
+NUM_SUMS = 2 * len(objectives.PRETRAINING_METRICS) + 1
+
+
+class Part(NamedTuple):
+    """A stage of the pipeline.
+
+    Attributes:
+      stages: the model's stages in it, each with its number in the model.
+      features: names of the batch's features that it is called with, the first of its arguments.
+      carried: names of what earlier parts have made, the rest of them.
+    """
+
+    stages: tuple[tuple[int, Stage], ...]
+    features: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+
+
+def names_of(config: Config) -> list[str]:
+    """Returns the names of the model's stages, before it is built."""
+    prenorm = blocks.is_prenorm(blocks.find(config.model.block_type))
+    layers = [f"layer_{index}" for index in range(config.model.num_hidden_layers)]
+    return ["embeddings", *layers, *["final_norm"] * prenorm, "pooler", "masked_lm", "next_sentence"]
+
+
+def make_parts(config: Config, model: Any, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list:
+    """Returns the parts of a model, by the plan.
+
+    Args:
+      config: of the run.
+      model: with `stages` and `seeds`.
+      plan: which of the stages are in which part.
+      signature: {feature: shape and type} of a micro batch.
+
+    Raises:
+      ConfigError: where the plan is that of another model.
+    """
+    stages = model.stages()
+    named = [name for part in plan.stages for name in part]
+    if named != [stage.name for stage in stages]:
+        raise ConfigError(
+            f"pipeline_stages holds {len(named)} parts of a model, and this one has {len(stages)}:"
+            f" {', '.join(stage.name for stage in stages)}. Change --pipeline_stages."
+        )
+    numbered = list(enumerate([*stages, _objective(config)]))
+    parts, begin = [], 0
+    for names in plan.stages:
+        parts.append(numbered[begin : begin + len(names)])
+        begin += len(names)
+    parts[-1].append(numbered[-1])
+    return _with_arguments(config, model, parts, signature)
+
+
+def make_functions(config: Config, model: Any, parts: Sequence[Part]) -> list[Callable]:
+    """Returns the function of each part: its arguments -> those of the next one; of the last: loss and
+    sums."""
+    after = [(part.features, part.carried) for part in parts[1:]]
+    return [
+        _function(config, model, part, *results) for part, results in zip(parts, [*after, ((), (LOSS, SUMS))])
+    ]
+
+
+def _function(config: Config, model: Any, part: Part, features_out: tuple, carried_out: tuple) -> Callable:
+    def run_part(*tensors):
+        batch = dict(zip(part.features, tensors))
+        carried = dict(zip(part.carried, tensors[len(part.features) :]))
+        _run(config, model, part.stages, batch, carried)
+        return [batch[name] for name in features_out] + [carried[name] for name in carried_out]
+
+    return run_part
+
+
+def _run(config: Config, model: Any, stages: Sequence, batch: dict, carried: dict) -> None:
+    """Runs stages of the model; what they give is added to `carried`."""
+    seeds = [*model.seeds(batch[SEED] if _drops(config) else None), None]
+    for number, stage in stages:
+        with tf.name_scope(stage.name):
+            carried.update(stage.run(stage.weights(), carried, batch, seeds[number]))
+
+
+def _drops(config: Config) -> bool:
+    return config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
+
+
+def _objective(config: Config) -> Stage:
+    """Returns the last of all stages: `loss`, what is trained, a scalar, and `sums` [NUM_SUMS], the terms of
+    the metrics, their weights, and the micro batch's share of the step's sequences. All float32."""
+
+    def run(weights, carried, features, seed):
+        outputs = carried["masked_lm_logits"], carried["next_sentence_logits"]
+        terms = objectives.pretraining_terms(outputs, features, config.loss_averaging_basis)
+        factors = tf.unstack(features[FACTORS], num=len(objectives.PRETRAINING_LOSSES))
+        total = tf.add_n(
+            [terms[name][0] * factor for name, factor in zip(objectives.PRETRAINING_LOSSES, factors)]
+        )
+        numbers = [terms[name][part] for part in (0, 1) for name in objectives.PRETRAINING_METRICS]
+        return {LOSS: total, SUMS: tf.stack([*numbers, features[SHARE]])}
+
+    takes = ("masked_lm_logits", "next_sentence_logits")
+    return Stage("objective", (), lambda: (), run, takes, (LOSS, SUMS))
+
+
+class _Recorded(dict):
+    """Features that note which of them are asked for."""
+
+    def __init__(self, features: dict):
+        super().__init__(features)
+        self.asked = set()
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name):
+        found = super().__contains__(name)
+        if found:
+            self.asked.add(name)
+        return found
+
+    def get(self, name, default=None):
+        return self[name] if name in self else default
+
+
+def _with_arguments(config: Config, model: Any, parts: list, signature: dict) -> list[Part]:
+    """Returns the parts with what passes into each."""
+    asked = _features_asked(config, model, parts, signature)
+    flat = [stage for part in parts for _, stage in part]
+    found, needed, begin = [], set(), len(flat)
+    for part, own in zip(reversed(parts), reversed(asked)):
+        needed, begin = needed | own, begin - len(part)
+        carried = sorted(stages_lib.crossing(flat, begin))
+        # What is in the batch goes in through the first part.
+        features = tuple(sorted(needed if begin else signature))
+        found.insert(0, Part(tuple(part), features, tuple(carried)))
+    return found
+
+
+def _features_asked(config: Config, model: Any, parts: list, signature: dict) -> list[set]:
+    """Returns the features that each part reads: what it asks for while it is traced."""
+    asked = []
+
+    def trace(*tensors):
+        carried = {}
+        for part in parts:
+            batch = _Recorded(dict(zip(signature, tensors)))
+            _run(config, model, part, batch, carried)
+            asked.append(batch.asked)
+        return carried[LOSS]
+
+    tf.function(trace, autograph=False).get_concrete_function(*signature.values())
+    return asked
