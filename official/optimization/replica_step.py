@@ -22,7 +22,7 @@ class Objective(Protocol):
 
     Attributes:
       losses: names whose mean losses add up to what is trained.
-      metrics: names of everything `loss` returns, the losses first.
+      metrics: names of everything `terms` returns, the losses first.
       local_epsilon: per loss, what is added to the weight of a micro batch with --loss_normalization=local.
     """
 
@@ -33,8 +33,9 @@ class Objective(Protocol):
     def weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the weight of every loss in a batch, without running the model."""
 
-    def loss(self, model: Any, batch: Batch, dropout_seed: tf.Tensor | None) -> Terms:
-        """Returns {metric: (weighted sum, weight)} of a batch; for losses the weight is that of `weights`."""
+    def terms(self, outputs: Any, batch: Batch) -> Terms:
+        """Returns {metric: (weighted sum, weight)} of a batch, from what the model made of it; for losses the
+        weight is that of `weights`."""
 
 
 class Shared(NamedTuple):
@@ -152,24 +153,30 @@ def micro_batch_gradients(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
-    The objective is the sum of the summed losses times their factors, times the scale; with
-    --loss_normalization=local each loss is first divided by its own weight. With --clip_scope=micro_batch the
-    gradients are clipped here, and unscaled with it. The seed is the micro batch's own.
+    The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
+    unscaled with it. The seed is the micro batch's own.
     """
-    factors, seed, scale = shared
     with tf.GradientTape() as tape:
-        terms = objective.loss(model, batch, seed)
-        if config.loss_normalization == "local":
-            factors = {
-                name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
-                for name in objective.losses
-            }
-        total = tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * scale
+        terms = objective.terms(model(batch, dropout_seed=shared.seed), batch)
+        total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
     if config.clip_scope == "micro_batch":
-        norm = tf.linalg.global_norm(gradients) / scale
-        gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
+        norm = tf.linalg.global_norm(gradients) / shared.scale
+        factor = gradients_lib.clip_factor(norm, config.clip_norm) / shared.scale
+        gradients = gradients_lib.scaled(gradients, factor)
     return gradients, stack_terms(terms, objective.metrics)
+
+
+def objective_of(config: Config, objective: Objective, terms: Terms, shared: Shared) -> tf.Tensor:
+    """Returns what the backward pass of a micro batch starts from: the sum of its summed losses times their
+    factors, times the scale; with --loss_normalization=local each loss is first divided by its own weight."""
+    factors = shared.factors
+    if config.loss_normalization == "local":
+        factors = {
+            name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
+            for name in objective.losses
+        }
+    return tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * shared.scale
 
 
 def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micro_batches: int) -> Gradients:

@@ -169,7 +169,7 @@ def local_gradients(loop, batch, parts):
             for name, value in batch.items()
         }
         with tf.GradientTape() as tape:
-            terms = loop.task.loss(model, rows, None)
+            terms = loop.task.terms(model(rows), rows)
             loss = (
                 terms["mlm_loss"][0] / (terms["mlm_loss"][1] + 1e-5)
                 + terms["nsp_loss"][0] / terms["nsp_loss"][1]
