@@ -36,11 +36,6 @@ def computes(config: Config) -> bool:
     return connection(config) not in WITHOUT_DEVICE
 
 
-def ipus_per_replica(used: int) -> int:
-    """Returns the IPUs of a replica that uses so many: the next power of two."""
-    return 1 << max(used - 1, 0).bit_length()
-
-
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
     """Returns what --available_memory_proportion says of each stage; None where it says nothing.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 from official.config import Config, ConfigError
-from official.config.ipu_rules import ipus_per_replica
+from official.distribution.pipelining.rules import power_of_two
 
 
 class Instances(NamedTuple):
@@ -48,7 +48,7 @@ def find(config: Config, num_devices: int, popdist: Any) -> Instances:
     Raises:
       ConfigError: where poprun was told of other numbers than the configuration.
     """
-    ipus, replicas = ipus_per_replica(num_devices), config.ipu_replicas
+    ipus, replicas = power_of_two(num_devices), config.ipu_replicas
     if popdist is None:
         return Instances(replicas, replicas, 0, 1, ipus)
     told = {

@@ -116,45 +116,10 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> List[Any]
     return found
 
 
-def check_shared_variables(plan: PipelinePlan, variables: Sequence[Sequence[Any]]) -> None:
-    """Refuses stages that share a variable and are on different IPUs.
-
-    Args:
-      plan: stages and IPUs.
-      variables: that each stage of the plan reads.
-
-    Raises:
-      ConfigError: naming the variable and both stages.
-    """
-    first = {}
-    for number, read in enumerate(variables):
-        for variable in read:
-            name = variable.name.split(":")[0]
-            earlier = first.setdefault(name, number)
-            if plan.devices[earlier] == plan.devices[number]:
-                continue
-            mapping = list(plan.devices)
-            mapping[number] = mapping[earlier]
-            raise ConfigError(
-                f"{name} is in stage {earlier} (IPU {plan.devices[earlier]}) and stage {number} (IPU"
-                f" {plan.devices[number]}), and must be on one IPU. Try"
-                f" --device_mapping={','.join(map(str, mapping))} --pipeline_schedule=grouped."
-            )
-
-
-def check_schedule(plan: PipelinePlan) -> None:
-    """Refuses what the API refuses of a training pipeline.
-
-    Raises:
-      ConfigError: for less than two stages, and for an interleaved schedule with two stages on one IPU.
-    """
+def check_plan(plan: PipelinePlan) -> None:
+    """Refuses, with ConfigError, a plan of one stage."""
     if len(plan.stages) < 2:
         raise ConfigError(
-            "pipeline_stages=1: a pipeline on IPUs has two stages or more. Raise --pipeline_stages."
-        )
-    shares = len(set(plan.devices)) < len(plan.devices)
-    if shares and _RECOMPUTATION[plan.schedule] == "RecomputeThenBackpropagate":
-        raise ConfigError(
-            f"pipeline_schedule={plan.schedule} trains no two stages on one IPU, and"
-            f" device_mapping={','.join(map(str, plan.devices))} has some. Use --pipeline_schedule=grouped."
+            "pipeline_stages=1: a pipeline on IPUs has two stages or more, of one IPU too. Give"
+            " --pipeline_stages=2 --device_mapping=0,0."
         )

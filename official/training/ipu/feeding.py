@@ -40,7 +40,7 @@ def micro_batches(
         turn, replica = tf.meshgrid(tf.range(turns), tf.range(replicas), indexing="ij")
         seeds = [tf.fill([count], config.seed), tf.fill([count], tf.cast(step, tf.int32))]
         parts[SEED] = tf.stack([*seeds, tf.reshape(replica, [-1]), tf.reshape(turn, [-1])], axis=1)
-        parts[FACTORS] = _factors(config, rows, parts, plan) * scale(step)
+        parts[FACTORS] = _factors(config, rows, plan) * scale(step)
         share = tf.reduce_sum(rows["example_weights"]) / count
         parts[SHARE] = tf.fill([count], share)
         return parts
@@ -80,29 +80,26 @@ def _by_turn(value, plan: BatchPlan):
     return tf.reshape(by_turn, [sizes[0] * sizes[1], sizes[2], *rest])
 
 
-def _factors(config: Config, rows: dict, parts: dict, plan: BatchPlan) -> tf.Tensor:
+def _factors(config: Config, rows: dict, plan: BatchPlan) -> tf.Tensor:
     """Returns what the summed losses of each micro batch are multiplied by, float32 [micro batches, losses].
 
     global: 1 / weight of the step. local: 1 / weight of the micro batch, with --scale_loss also / replicas.
     """
-    basis, names = config.loss_averaging_basis, objectives.PRETRAINING_LOSSES
-    count = plan.num_replicas * plan.num_accumulation_steps
-    if config.loss_normalization == "global":
-        weights = objectives.pretraining_weights(rows, basis)
-        factors = [tf.math.divide_no_nan(1.0, weights[name]) for name in names]
-        return tf.tile(tf.stack(factors)[None], [count, 1])
-    share = 1.0 / plan.num_replicas if config.scale_loss else 1.0
-    each = [objectives.pretraining_weights(_part(parts, part), basis) for part in range(count)]
-    return tf.stack(
-        [
-            tf.stack([tf.math.divide_no_nan(share, one[name] + _LOCAL_EPSILON[name]) for name in names])
-            for one in each
-        ]
-    )
-
-
-def _part(parts: dict, number: int) -> dict:
-    return {name: value[number] for name, value in parts.items()}
+    words_BP = objectives.masked_weights(rows, config.loss_averaging_basis)
+    sequences_BS = tf.reshape(rows["example_weights"], [plan.train_batch_size, -1])
+    of_rows = {"mlm_loss": words_BP, "nsp_loss": sequences_BS}
+    share = 1.0
+    if config.loss_normalization == "local" and config.scale_loss:
+        share /= plan.num_replicas
+    factors = []
+    for name in objectives.PRETRAINING_LOSSES:
+        weights = tf.reduce_sum(_by_turn(tf.reduce_sum(of_rows[name], axis=1), plan), axis=1)
+        if config.loss_normalization == "global":
+            weights = tf.fill(weights.shape, tf.reduce_sum(weights))
+        else:
+            weights += _LOCAL_EPSILON[name]
+        factors.append(tf.math.divide_no_nan(share, weights))
+    return tf.stack(factors, axis=1)
 
 
 def signature_of(dataset: tf.data.Dataset) -> dict[str, tf.TensorSpec]:

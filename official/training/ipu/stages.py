@@ -61,7 +61,7 @@ def make_parts(config: Config, model: Any, plan: PipelinePlan, signature: dict[s
             f"pipeline_stages holds {len(named)} parts of a model, and this one has {len(stages)}:"
             f" {', '.join(stage.name for stage in stages)}. Change --pipeline_stages."
         )
-    numbered = list(enumerate([*stages, _objective(config)]))
+    numbered = list(enumerate([*stages, _objective(config, model)]))
     parts, begin = [], 0
     for names in plan.stages:
         parts.append(numbered[begin : begin + len(names)])
@@ -101,12 +101,12 @@ def _drops(config: Config) -> bool:
     return config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
 
 
-def _objective(config: Config) -> Stage:
+def _objective(config: Config, model: Any) -> Stage:
     """Returns the last of all stages: `loss`, what is trained, a scalar, and `sums` [NUM_SUMS], the terms of
     the metrics, their weights, and the micro batch's share of the step's sequences. All float32."""
 
     def run(weights, carried, features, seed):
-        outputs = carried["masked_lm_logits"], carried["next_sentence_logits"]
+        outputs = model.outputs_of(carried)
         terms = objectives.pretraining_terms(outputs, features, config.loss_averaging_basis)
         factors = tf.unstack(features[FACTORS], num=len(objectives.PRETRAINING_LOSSES))
         total = tf.add_n(
