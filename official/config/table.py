@@ -18,11 +18,26 @@ from official.config.settings import (
     model,
     optimization,
     packing,
+    pipeline,
     plan,
 )
 
 # In the order of --help and config.json.
-_FILES = (job, model, data, packing, fine_tuning, batch, optimization, devices, ipu, mlperf, plan, messages)
+_FILES = (
+    job,
+    model,
+    data,
+    packing,
+    fine_tuning,
+    batch,
+    optimization,
+    devices,
+    pipeline,
+    ipu,
+    mlperf,
+    plan,
+    messages,
+)
 SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
@@ -37,6 +52,7 @@ class Config(
     batch.Batch,
     optimization.Optimization,
     devices.Devices,
+    pipeline.Pipeline,
     ipu.Ipu,
     mlperf.MLPerf,
     plan.Plan,

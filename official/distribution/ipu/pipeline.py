@@ -116,8 +116,9 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> List[Any]
     return found
 
 
-def check_plan(plan: PipelinePlan) -> None:
-    """Refuses, with ConfigError, a plan of one stage."""
+def check_plan(config: Config, plan: PipelinePlan) -> None:
+    """Refuses, with ConfigError, a plan of one stage, and shares of memory for other stages."""
+    memory_proportions(config, plan.devices)
     if len(plan.stages) < 2:
         raise ConfigError(
             "pipeline_stages=1: a pipeline on IPUs has two stages or more, of one IPU too. Give"

@@ -53,9 +53,8 @@ def take_devices(config: Config) -> Devices:
       ConfigError: without the SDK, and where stages, batches or poprun's numbers do not fit the settings.
     """
     plan = make_plan(config, stages.names_of(config))
-    pipeline_lib.check_plan(plan)
+    pipeline_lib.check_plan(config, plan)
     batches = make_batch_plan(config, config.ipu_replicas)
-    pipeline_lib.check_proportions(config, plan)
     api = api_lib.load()
     instances = instances_lib.find(config, plan.num_devices, api_lib.load_popdist())
     options.configure(config, api, instances)
@@ -99,7 +98,7 @@ def make_call(
     own = feeding.of_instance(parts, batches, devices.instances, tuple(signature))
     with devices.strategy.scope():
         program, queues = _program(config, devices, state, own, signature)
-    tf.nest.map_structure(lambda operation: operation, queues.infeed.initializer)  # starts it
+    _ = queues.infeed.initializer  # asking for it starts the queue
 
     def call() -> np.ndarray:
         devices.strategy.run(program)

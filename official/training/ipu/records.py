@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -9,8 +10,10 @@ import tensorflow as tf
 from official.config import Config, ConfigError, synthetic_sequences_per_pack
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
-from official.data.records import plain_batches, record_files
+from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
+from official.data.records.streams import num_streams
+from official.io import files as io_files
 
 
 class Records(NamedTuple):
@@ -30,7 +33,11 @@ class Records(NamedTuple):
         """Returns endless batches {feature: [batch_size, ...]} with `example_weights`, behind what is
         done."""
         if self.files:
-            return plain_batches.plain_batches(self.files, self.schema, batch_size, order)
+            streams = num_streams(len(self.files), batch_size)
+            counts_path = os.path.join(self.config.model_dir, "record_counts.json")
+            return plain_batches.training_dataset(
+                self.files, self.schema, batch_size, order, streams, counts_path
+            )
         words, seed = self.config.model.vocab_size, self.config.seed
         if not schema_lib.is_packed(self.schema):
             return synthetic.synthetic_dataset(self.schema, words, batch_size, seed)
@@ -44,27 +51,23 @@ def find(config: Config) -> Records:
     Raises:
       ConfigError: for records that are missing, damaged or of another kind.
     """
-    sizes = config.max_seq_length, config.max_predictions_per_seq
-    words = config.model.vocab_size
-    made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
-    files = [] if made_up else record_files.find_files(config.input_files, "input_files")
     if config.static_mask:
         raise ConfigError(
             "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
             " records. Write them without --remask."
         )
-    packed = record_files.row_sizes(files) if files else None
-    depth = config.max_sequences_per_pack
-    if packed is None and files and depth:
+    words, depth = config.model.vocab_size, config.max_sequences_per_pack
+    plain = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, words)
+    if config.use_synthetic_data or config.generated_data or config.synthetic_input:
+        slots = config.max_predictions_per_seq + (depth or 1) - 1
+        packed = schema_lib.packed_schema(config.max_seq_length, slots, depth, words) if depth else plain
+        return Records(config, [], packed)
+    files = io_files.find_files(config.input_files, "input_files", in_folders="*.tfrecord")
+    schema = plain_batches.find_schema(files, plain, "input_files")
+    found = schema["cls_positions"].length if schema_lib.is_packed(schema) else None
+    if depth not in (None, found):
         raise ConfigError(
-            f"max_sequences_per_pack={depth}, but the records of --input_files hold one sequence each. Drop"
+            f"max_sequences_per_pack={depth}, but rows of --input_files hold up to {found or 1} sequences. Drop"
             " --max_sequences_per_pack."
         )
-    if packed is None and depth:  # random rows
-        packed = config.max_predictions_per_seq + depth - 1, depth
-    schema = schema_lib.pretraining_schema(*sizes, words)
-    if packed:
-        schema = schema_lib.packed_schema(config.max_seq_length, *packed, words)
-    if files:
-        record_files.check_first_record(files, schema, "input_files")
     return Records(config, files, schema)
