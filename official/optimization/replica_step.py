@@ -4,6 +4,8 @@ Each stage is a function here or in `gradients`. `make_replica_gradients` is the
 clipping; the optimizer's `update` applies what comes out.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 

@@ -16,7 +16,7 @@ from tensorflow.python.ops import (
 
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
-from official.optimization import optimizers, replica_step
+from official.optimization import kinds, replica_step
 from official.optimization.state import TrainState, make_state
 from official.planning.flat_graph import FlatGraph
 from official.planning.memory import execution_order, peak_bytes
@@ -79,7 +79,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         flat.add(graph, graph.get_operations(), numbers)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
-    slots = optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
+    slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
     return _cost(variables, slots, flat, kept=[numbers[sums.name], numbers[norm.name]])
 
 

@@ -16,6 +16,7 @@ from official.data.pretraining import inspection
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
+from official.data.records.streams import num_streams
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import vocabulary_files
@@ -151,7 +152,7 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
-        streams = record_batches.num_streams(len(files), global_batch)
+        streams = num_streams(len(files), global_batch)
         name = (
             f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads

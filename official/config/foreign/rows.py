@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from official.config.model import BertConfig
+from official.config.model import KINDS
 from official.io.errors import ConfigError
 
 # Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
@@ -53,9 +53,8 @@ def same(keys: str) -> Table:
 
 def of_model(keys: str, prefix: str = "") -> Table:
     """Returns rows of keys of a model's sizes, that are ours, too; in their files behind a prefix."""
-    kinds = {field.name: field.type for field in dataclasses.fields(BertConfig)}
     readers: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
-    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(kinds[key])) for key in keys.split()}
+    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(KINDS[key])) for key in keys.split()}
 
 
 def may_lack_value(row: Row) -> bool:
