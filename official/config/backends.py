@@ -32,6 +32,7 @@ class BackendTraits:
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
       fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
+      program: the module whose `run(config, command)` is a run on it, where that is not the usual one.
       check: config -> None; raises ConfigError for what else it refuses.
     """
 
@@ -43,6 +44,7 @@ class BackendTraits:
     static_shapes: bool = False
     whole_step: bool = False
     fused_operations: bool = True
+    program: str = ""
     check: Callable[[Any], object] = lambda config: None
 
 
@@ -123,6 +125,7 @@ _ROWS = (
         static_shapes=True,
         whole_step=True,
         fused_operations=False,
+        program="official.training.ipu.__main__",
         check=check_ipu,
     ),
 )

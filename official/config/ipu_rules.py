@@ -49,7 +49,7 @@ def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | N
     text = config.available_memory_proportion
     if text is None:
         return [None] * len(devices)
-    shares = [_share(part) for part in text.split(",")]
+    shares: list[str | None] = [_share(part) for part in text.split(",")]
     if len(shares) == 1:
         return shares * len(devices)
     if len(shares) == len(devices):
@@ -57,8 +57,8 @@ def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | N
     if len(shares) == max(devices) + 1:
         return [shares[device] for device in devices]
     raise ConfigError(
-        f"available_memory_proportion={text} has {len(shares)} numbers. Allowed: 1, {max(devices) + 1} (one an"
-        f" IPU of a replica) or {len(devices)} (one a stage of the pipeline)."
+        f"available_memory_proportion={text} has {len(shares)} numbers. Allowed: 1, {max(devices) + 1} (one"
+        f" an IPU of a replica) or {len(devices)} (one a stage of the pipeline)."
     )
 
 
@@ -68,9 +68,7 @@ def _share(text: str) -> str:
             return text.strip()
     except ValueError:
         pass
-    raise ConfigError(
-        f"available_memory_proportion={text.strip()[:40]}, expected numbers above 0, up to 1, comma-separated."
-    )
+    raise ConfigError(f"available_memory_proportion={text.strip()[:40]}, expected numbers above 0, up to 1.")
 
 
 def check_ipu(config: Config) -> None:

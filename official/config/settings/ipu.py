@@ -60,7 +60,9 @@ class Ipu:
         128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=_IPU
     )
     max_cross_replica_sum_buffer_size: int = setting(
-        0, "Bytes of gradients that are added up across replicas at once; 0: one by one.", minimum=0,
+        0,
+        "Bytes of gradients that are added up across replicas at once; 0: one by one.",
+        minimum=0,
         backends=_IPU,
     )
     max_reduce_scatter_buffer_size: int = setting(
@@ -79,15 +81,14 @@ class Ipu:
         False, "Let replicas talk to the host without waiting for each other.", backends=_IPU
     )
     memory_profile: bool = setting(
-        False, "Write Poplar's report of the memory of each tile, also where it does not suffice.",
+        False,
+        "Write Poplar's report of the memory of each tile, also where it does not suffice.",
         backends=_IPU,
     )
     execution_profile: bool = setting(
         False, "The same with the cycles of each step; needs IPUs.", backends=_IPU
     )
-    profile_dir: str | None = setting(
-        None, "Folder of both reports. Unset: --model_dir.", backends=_IPU
-    )
+    profile_dir: str | None = setting(None, "Folder of both reports. Unset: --model_dir.", backends=_IPU)
 
 
 SECTION = Section("IPUs", Ipu, evaluation=False)

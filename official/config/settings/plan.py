@@ -17,6 +17,10 @@ class Plan:
         "and no devices.",
     )
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
+    plan_config_file: str | None = setting(
+        None,
+        "With --plan: also write the whole configuration as JSON, for python -m official.training.ipu FILE.",
+    )
     plan_tflops: float | None = setting(
         None,
         "With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.",

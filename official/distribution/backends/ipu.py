@@ -15,4 +15,6 @@ def _make_strategy(config: Config) -> NoReturn:
     )
 
 
-BACKEND = Backend(strategies=(), make_strategy=_make_strategy, num_replicas=lambda config: config.ipu_replicas)
+BACKEND = Backend(
+    strategies=(), make_strategy=_make_strategy, num_replicas=lambda config: config.ipu_replicas
+)

@@ -19,9 +19,9 @@ def load() -> Any:
         return importlib.import_module("tensorflow.python.ipu")
     except ImportError as error:
         raise ConfigError(
-            "distribution_strategy=ipu needs Graphcore's TensorFlow 2.6 of the Poplar SDK, and this Python has"
-            f" none ({_reason(error)}). Here --distribution_strategy=pipeline runs the same stages, and --plan"
-            " shows the run."
+            "distribution_strategy=ipu needs Graphcore's TensorFlow 2.6 of the Poplar SDK, and this Python"
+            f" has none ({_reason(error)}). Here --distribution_strategy=pipeline runs the same stages, and"
+            " --plan shows the run."
         ) from None
 
 

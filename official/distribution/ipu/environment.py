@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from typing import Dict, MutableMapping
+from collections.abc import MutableMapping
 
 from official.config import Config, ConfigError
 
@@ -28,7 +28,7 @@ def prepare(config: Config, environment: MutableMapping[str, str] = os.environ) 
         environment[ENGINE] = json.dumps({**options, **_engine_options_of(environment)})
 
 
-def poplar_flags(config: Config) -> Dict[str, str]:
+def poplar_flags(config: Config) -> dict[str, str]:
     """Returns {flag of TF_POPLAR_FLAGS: value, "" for none} of a run."""
     flags = {}
     if config.executable_cache_path:
@@ -39,7 +39,7 @@ def poplar_flags(config: Config) -> Dict[str, str]:
     return flags
 
 
-def engine_options(config: Config) -> Dict[str, str]:
+def engine_options(config: Config) -> dict[str, str]:
     """Returns {key of POPLAR_ENGINE_OPTIONS: value} of a run.
 
     Source: Graphcore's TF1 BERT, its README on profiling and its launch scripts.
@@ -60,7 +60,7 @@ def engine_options(config: Config) -> Dict[str, str]:
     return options
 
 
-def _with_flags(given: str, flags: Dict[str, str]) -> str:
+def _with_flags(given: str, flags: dict[str, str]) -> str:
     """Returns a line of flags with those that it does not have yet."""
     words = shlex.split(given)
     known = {word.partition("=")[0] for word in words}
@@ -68,12 +68,14 @@ def _with_flags(given: str, flags: Dict[str, str]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _engine_options_of(environment: MutableMapping[str, str]) -> Dict[str, str]:
+def _engine_options_of(environment: MutableMapping[str, str]) -> dict[str, str]:
     text = environment.get(ENGINE) or "{}"
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"{ENGINE}={text[:80]!r} in the environment is no JSON object. Correct or unset it.")
+        raise ConfigError(
+            f"{ENGINE}={text[:80]!r} in the environment is no JSON object. Correct or unset it."
+        )
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+import dataclasses
+from typing import Any
 
 from official.config import Config, ConfigError
 from official.distribution.pipelining.rules import power_of_two
 
 
-class Instances(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Instances:
     """The replicas of a run and those of this process.
 
     Attributes:
@@ -25,7 +27,7 @@ class Instances(NamedTuple):
     index: int
     count: int
     ipus_per_replica: int
-    popdist: Optional[Any] = None
+    popdist: Any | None = None
 
     @property
     def first_replica(self) -> int:

@@ -5,7 +5,8 @@ The functional API: a stage is a function of tensors, its outputs are the next o
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from official.config import Config, ConfigError
 from official.config.ipu_rules import memory_proportions
@@ -56,7 +57,7 @@ def add_pipeline(
     plan: PipelinePlan,
     stages: Sequence[Callable],
     queues: Queues,
-    training: Optional[Training] = None,
+    training: Training | None = None,
 ) -> None:
     """Adds the pipeline to the graph of the tf.function that is traced.
 
@@ -101,7 +102,7 @@ def _training_arguments(config: Config, api: Any, plan: PipelinePlan, training: 
     return arguments
 
 
-def stage_options(config: Config, api: Any, devices: Sequence[int]) -> List[Any]:
+def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]:
     """Returns the PipelineStageOptions of each stage."""
     found = []
     for share in memory_proportions(config, tuple(devices)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -138,6 +139,6 @@ def _check_steps_left(config: Config, step: int) -> None:
     left = train_steps(config) - step
     if left % config.device_iterations:
         raise ConfigError(
-            f"device_iterations={config.device_iterations} does not divide the {left} steps from step {step} to"
-            f" step {train_steps(config)}. Change --device_iterations or the number of steps."
+            f"device_iterations={config.device_iterations} does not divide the {left} steps from step {step}"
+            f" to step {train_steps(config)}. Change --device_iterations or the number of steps."
         )

@@ -6,13 +6,14 @@ functions of what they are given.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.ipu.instances import Instances
 from official.modeling import objectives
-from official.optimization.schedules import Schedule
 from official.training.ipu.stages import FACTORS, SEED, SHARE
 
 # Added to the weight of a micro batch with --loss_normalization=local. Source: the MLPerf v0.7 reference.
@@ -20,7 +21,7 @@ _LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
 
 def micro_batches(
-    config: Config, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Schedule
+    config: Config, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
 ) -> tf.data.Dataset:
     """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas take them:
     all of one turn, then all of the next.

@@ -1,15 +1,15 @@
-"""Our plain optimizers as the API wants one: a TF1 optimizer, given gradients that a pipeline has added up."""
+"""Our plain optimizers as the API wants one: a TF1 optimizer, given what a pipeline has added up."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
-from official.optimization.schedules import Schedule
 from official.optimization.train_state import TrainState
 
 
@@ -57,13 +57,14 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
     return update
 
 
-def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Schedule:
+def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Callable:
     """Returns step -> what the loss of a micro batch is multiplied by, float32: see
     `replica_step.objective_scale`."""
-    if state.loss_scale is None:
+    loss_scale = state.loss_scale
+    if loss_scale is None:
         return lambda step: tf.constant(1.0)
     parts = plan.num_accumulation_steps * plan.num_replicas if config.loss_normalization == "global" else 1
-    return lambda step: state.loss_scale.at(step) * parts
+    return lambda step: loss_scale.at(step) * parts
 
 
 def _largest_norm(config: Config, plan: BatchPlan) -> float | None:

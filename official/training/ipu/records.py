@@ -62,12 +62,12 @@ def find(config: Config) -> Records:
         slots = config.max_predictions_per_seq + (depth or 1) - 1
         packed = schema_lib.packed_schema(config.max_seq_length, slots, depth, words) if depth else plain
         return Records(config, [], packed)
-    files = io_files.find_files(config.input_files, "input_files", in_folders="*.tfrecord")
+    files = io_files.find_files(config.input_files or "", "input_files", in_folders="*.tfrecord")
     schema = plain_batches.find_schema(files, plain, "input_files")
     found = schema["cls_positions"].length if schema_lib.is_packed(schema) else None
     if depth not in (None, found):
         raise ConfigError(
-            f"max_sequences_per_pack={depth}, but rows of --input_files hold up to {found or 1} sequences. Drop"
-            " --max_sequences_per_pack."
+            f"max_sequences_per_pack={depth}, but rows of --input_files hold up to {found or 1} sequences."
+            " Drop --max_sequences_per_pack."
         )
     return Records(config, files, schema)

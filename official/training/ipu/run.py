@@ -9,7 +9,8 @@ import os
 import shlex
 import signal
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +28,7 @@ from official.reporting.metrics import MetricsWriter
 from official.training import own_folder
 from official.training.interruption import Interruption
 from official.training.ipu import building, records
+from official.training.ipu.stages import NUM_SUMS
 from official.training.ipu.weights import initialize
 
 RESULT = "result.json"
@@ -100,7 +102,9 @@ def _compile(config: Config, devices: building.Devices, found: records.Records) 
         building.make_call(config, devices, state, found)()
     kept = config.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
-    print(f"compiled in {time.monotonic() - since:.1f} s for {config.ipu_version}{where}; nothing was trained")
+    print(
+        f"compiled in {time.monotonic() - since:.1f} s for {config.ipu_version}{where}; nothing was trained"
+    )
     return 0
 
 
@@ -112,8 +116,8 @@ def _explained() -> Any:
         yield
     except tf.errors.ResourceExhaustedError as error:
         raise ConfigError(
-            f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages, smaller"
-            " micro batches (more --num_accumulation_steps), --recompute=block or another"
+            f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages,"
+            " smaller micro batches (more --num_accumulation_steps), --recompute=block or another"
             " --available_memory_proportion."
         ) from None
     except tf.errors.FailedPreconditionError as error:
@@ -155,7 +159,7 @@ def _train(run: Run, interruption: Interruption, check_folder: Callable[[], None
                 check_folder()
                 _save(run)
         status, reason = "finished", f"all {run.step} steps done"
-        if run.step < last:
+        if run.step < last and interruption.signal is not None:
             name = signal.Signals(interruption.signal).name
             status, reason = "interrupted", f"saved at step {run.step} on {name}"
     except NonFiniteError as error:
@@ -165,12 +169,12 @@ def _train(run: Run, interruption: Interruption, check_folder: Callable[[], None
         values = {"status": status, "reason": reason, "wall_secs": time.time() - since}
         _write_result(run, values, interruption.signal)
         print(f"{status}: {reason}. Result: {os.path.join(run.config.model_dir, RESULT)}")
-    return _EXIT_CODES[status] + (interruption.signal if status == "interrupted" else 0)
+    return _EXIT_CODES[status] + (interruption.signal or 0 if status == "interrupted" else 0)
 
 
 def _interval(run: Run, last: int, interruption: Interruption) -> None:
     """Trains to the end of a line of the metrics, or to a signal, and writes the line."""
-    config, sums, secs = run.config, 0.0, 0.0
+    config, sums, secs = run.config, np.zeros(NUM_SUMS), 0.0
     end = min(run.step - run.step % config.steps_per_loop + config.steps_per_loop, last)
     samples = run.samples
     while run.step < end and interruption.signal is None:

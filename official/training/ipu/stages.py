@@ -5,7 +5,8 @@ Between two of them passes what later ones need: of the batch, and of what stage
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -124,7 +125,7 @@ class _Recorded(dict):
 
     def __init__(self, features: dict):
         super().__init__(features)
-        self.asked = set()
+        self.asked: set[str] = set()
 
     def __getitem__(self, name):
         self.asked.add(name)
@@ -137,14 +138,18 @@ class _Recorded(dict):
         return found
 
     def get(self, name, default=None):
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
 
 def _with_arguments(config: Config, model: Any, parts: list, signature: dict) -> list[Part]:
     """Returns the parts with what passes into each."""
     asked = _features_asked(config, model, parts, signature)
     flat = [stage for part in parts for _, stage in part]
-    found, needed, begin = [], set(), len(flat)
+    found: list[Part] = []
+    needed: set[str] = set()
+    begin = len(flat)
     for part, own in zip(reversed(parts), reversed(asked)):
         needed, begin = needed | own, begin - len(part)
         carried = sorted(stages_lib.crossing(flat, begin))
@@ -159,7 +164,7 @@ def _features_asked(config: Config, model: Any, parts: list, signature: dict) ->
     asked = []
 
     def trace(*tensors):
-        carried = {}
+        carried: dict = {}
         for part in parts:
             batch = _Recorded(dict(zip(signature, tensors)))
             _run(config, model, part, batch, carried)

@@ -44,4 +44,6 @@ def initialize(variables: dict, path: str) -> None:
             f"--init_checkpoint={path}: no checkpoint by names ({error}). Convert other formats with bert"
             " convert first."
         ) from None
-    logging.info("Initial weights: %d variables from %s; started fresh: %s", len(wanted), path, fresh or "none")
+    logging.info(
+        "Initial weights: %d variables from %s; started fresh: %s", len(wanted), path, fresh or "none"
+    )
