@@ -93,12 +93,15 @@ def make_call(
     _check_steps_left(config, step)
     order = TrainingOrder(config.seed, state.samples_done, rows_done=step * batches.train_batch_size)
     rows = records.batches(batches.train_batch_size, order)
-    scale = objective_scale(config, state, batches)
-    parts = feeding.micro_batches(config, rows, step, batches, scale)
-    signature = feeding.signature_of(parts)
-    own = feeding.of_instance(parts, batches, devices.instances, tuple(signature))
+    micro_batches = feeding.micro_batches(
+        config, rows, step, batches, objective_scale(config, state, batches)
+    )
+    signature = feeding.signature_of(micro_batches)
+    parts = stages.make_parts(config, state.model, devices.pipeline, signature)
+    own = feeding.of_instance(micro_batches, batches, devices.instances, parts[0].features)
     with devices.strategy.scope():
-        program, queues = _program(config, devices, state, own, signature)
+        queues = pipeline_lib.make_queues(devices.api, own)
+        program = _program(config, devices, state, parts, queues)
     _ = queues.infeed.initializer  # asking for it starts the queue
 
     def call() -> np.ndarray:
@@ -110,12 +113,12 @@ def make_call(
     return call
 
 
-def _program(config: Config, devices: Devices, state: TrainState, dataset: tf.data.Dataset, signature: dict):
-    """Returns the compiled function of a call, and its queues."""
+def _program(
+    config: Config, devices: Devices, state: TrainState, parts: list, queues: pipeline_lib.Queues
+) -> Any:
+    """Returns the compiled function of a call."""
     api, model = devices.api, state.model
-    parts = stages.make_parts(config, model, devices.pipeline, signature)
     functions = stages.make_functions(config, model, parts)
-    queues = pipeline_lib.make_queues(api, dataset)
     update = make_update(config, state, devices.batches, api)
 
     def optimizer_function(loss, sums):
@@ -132,7 +135,7 @@ def _program(config: Config, devices: Devices, state: TrainState, dataset: tf.da
     def program():
         pipeline_lib.add_pipeline(config, api, devices.pipeline, functions, queues, training)
 
-    return program, queues
+    return program
 
 
 def _check_steps_left(config: Config, step: int) -> None:
