@@ -61,7 +61,7 @@ def take_devices(config: Config) -> Devices:
     options.configure(config, api, instances)
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     tf.random.set_seed(config.seed)
-    api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
+    # api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
     logging.info("%s; %s on %d IPUs a replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
     return Devices(api, instances, options.make_strategy(api, instances), plan, batches)
 
@@ -97,11 +97,12 @@ def make_call(
         config, rows, step, batches, objective_scale(config, state, batches)
     )
     signature = feeding.signature_of(micro_batches)
-    parts = stages.make_parts(config, state.model, devices.pipeline, signature)
+    chain = stages.training_chain(config, state.model)
+    parts = stages.make_parts(chain, devices.pipeline, signature)
     own = feeding.of_instance(micro_batches, batches, devices.instances, parts[0].features)
     with devices.strategy.scope():
         queues = pipeline_lib.make_queues(devices.api, own)
-        program = _program(config, devices, state, parts, queues)
+        program = _program(config, devices, state, stages.make_functions(chain, parts), queues)
     _ = queues.infeed.initializer  # asking for it starts the queue
 
     def call() -> np.ndarray:
@@ -114,11 +115,10 @@ def make_call(
 
 
 def _program(
-    config: Config, devices: Devices, state: TrainState, parts: list, queues: pipeline_lib.Queues
+    config: Config, devices: Devices, state: TrainState, functions: list, queues: pipeline_lib.Queues
 ) -> Any:
     """Returns the compiled function of a call."""
-    api, model = devices.api, state.model
-    functions = stages.make_functions(config, model, parts)
+    api = devices.api
     update = make_update(config, state, devices.batches, api)
 
     def optimizer_function(loss, sums):
@@ -126,7 +126,7 @@ def _program(
         return api.pipelining_ops.OptimizerFunctionOutput(
             PipelineOptimizer(update),
             loss,
-            compute_gradients_kwargs={"var_list": list(model.trainable_variables)},
+            compute_gradients_kwargs={"var_list": list(state.model.trainable_variables)},
         )
 
     training = pipeline_lib.Training(optimizer_function, config.device_iterations, [True, False])

@@ -16,17 +16,31 @@ from official.modeling import blocks, objectives
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage
 
-# Beside the features of the rows, each micro batch has these.
+# Beside the features of the rows, each micro batch of the training has these.
 SEED, FACTORS, SHARE = "dropout_seed", "loss_factors", "sequence_share"
 LOSS, SUMS = "loss", "sums"
 NUM_SUMS = 2 * len(objectives.PRETRAINING_METRICS) + 1
+
+
+class Chain(NamedTuple):
+    """What a pipeline computes.
+
+    Attributes:
+      model: with `stages` and `seeds`.
+      last: a stage behind the model's; what it gives is what the pipeline gives.
+      drops: whether there is dropout.
+    """
+
+    model: Any
+    last: Stage
+    drops: bool = False
 
 
 class Part(NamedTuple):
     """A stage of the pipeline.
 
     Attributes:
-      stages: the model's stages in it, each with its number in the model.
+      stages: the chain's stages in it, each with its number.
       features: names of the batch's features that it is called with, the first of its arguments.
       carried: names of what earlier parts have made, the rest of them.
     """
@@ -43,68 +57,12 @@ def names_of(config: Config) -> list[str]:
     return ["embeddings", *layers, *["final_norm"] * prenorm, "pooler", "masked_lm", "next_sentence"]
 
 
-def make_parts(config: Config, model: Any, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list:
-    """Returns the parts of a model, by the plan.
+def training_chain(config: Config, model: Any) -> Chain:
+    """Returns a model and what it is trained for.
 
-    Args:
-      config: of the run.
-      model: with `stages` and `seeds`.
-      plan: which of the stages are in which part.
-      signature: {feature: shape and type} of a micro batch.
-
-    Raises:
-      ConfigError: where the plan is that of another model.
+    The last stage gives `loss`, a scalar, and `sums` [NUM_SUMS]: the terms of the metrics, their weights, and
+    the micro batch's share of the step's sequences. All float32.
     """
-    stages = model.stages()
-    named = [name for part in plan.stages for name in part]
-    if named != [stage.name for stage in stages]:
-        raise ConfigError(
-            f"pipeline_stages holds {len(named)} parts of a model, and this one has {len(stages)}:"
-            f" {', '.join(stage.name for stage in stages)}. Change --pipeline_stages."
-        )
-    numbered = list(enumerate([*stages, _objective(config, model)]))
-    parts, begin = [], 0
-    for names in plan.stages:
-        parts.append(numbered[begin : begin + len(names)])
-        begin += len(names)
-    parts[-1].append(numbered[-1])
-    return _with_arguments(config, model, parts, signature)
-
-
-def make_functions(config: Config, model: Any, parts: Sequence[Part]) -> list[Callable]:
-    """Returns the function of each part: its arguments -> those of the next one; of the last: loss and
-    sums."""
-    after = [(part.features, part.carried) for part in parts[1:]]
-    return [
-        _function(config, model, part, *results) for part, results in zip(parts, [*after, ((), (LOSS, SUMS))])
-    ]
-
-
-def _function(config: Config, model: Any, part: Part, features_out: tuple, carried_out: tuple) -> Callable:
-    def run_part(*tensors):
-        batch = dict(zip(part.features, tensors))
-        carried = dict(zip(part.carried, tensors[len(part.features) :]))
-        _run(config, model, part.stages, batch, carried)
-        return [batch[name] for name in features_out] + [carried[name] for name in carried_out]
-
-    return run_part
-
-
-def _run(config: Config, model: Any, stages: Sequence, batch: dict, carried: dict) -> None:
-    """Runs stages of the model; what they give is added to `carried`."""
-    seeds = [*model.seeds(batch[SEED] if _drops(config) else None), None]
-    for number, stage in stages:
-        with tf.name_scope(stage.name):
-            carried.update(stage.run(stage.weights(), carried, batch, seeds[number]))
-
-
-def _drops(config: Config) -> bool:
-    return config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
-
-
-def _objective(config: Config, model: Any) -> Stage:
-    """Returns the last of all stages: `loss`, what is trained, a scalar, and `sums` [NUM_SUMS], the terms of
-    the metrics, their weights, and the micro batch's share of the step's sequences. All float32."""
 
     def run(weights, carried, features, seed):
         outputs = model.outputs_of(carried)
@@ -116,8 +74,78 @@ def _objective(config: Config, model: Any) -> Stage:
         numbers = [terms[name][part] for part in (0, 1) for name in objectives.PRETRAINING_METRICS]
         return {LOSS: total, SUMS: tf.stack([*numbers, features[SHARE]])}
 
-    takes = ("masked_lm_logits", "next_sentence_logits")
-    return Stage("objective", (), lambda: (), run, takes, (LOSS, SUMS))
+    drops = config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
+    return Chain(model, Stage("objective", (), lambda: (), run, _LOGITS, (LOSS, SUMS)), drops)
+
+
+def prediction_chain(model: Any) -> Chain:
+    """Returns a model and what it predicts: `predicted_ids` int32 [B, P], the likeliest tokens in place of
+    the masked ones, and `next_sentence_logits` float32 [B, 2], or [B, S, 2] of packed rows."""
+
+    def run(weights, carried, features, seed):
+        logits_BPV, relation = model.outputs_of(carried)
+        ids_BP = tf.argmax(logits_BPV, axis=-1, output_type=tf.int32)
+        return {"predicted_ids": ids_BP, "next_sentence_logits": relation}
+
+    gives = ("predicted_ids", "next_sentence_logits")
+    return Chain(model, Stage("prediction", (), lambda: (), run, _LOGITS, gives))
+
+
+_LOGITS = ("masked_lm_logits", "next_sentence_logits")
+
+
+def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list[Part]:
+    """Returns the parts of a chain, by the plan. The last one has the stage behind the model.
+
+    Args:
+      chain: model and what is made of its outputs.
+      plan: which of the model's stages are in which part.
+      signature: {feature: shape and type} of a micro batch.
+
+    Raises:
+      ConfigError: where the plan is that of another model.
+    """
+    stages = chain.model.stages()
+    planned = [name for part in plan.stages for name in part]
+    if planned != [stage.name for stage in stages]:
+        raise ConfigError(
+            f"pipeline_stages holds {len(planned)} parts of a model, and this one has {len(stages)}:"
+            f" {', '.join(stage.name for stage in stages)}. Change --pipeline_stages."
+        )
+    numbered = list(enumerate([*stages, chain.last]))
+    parts, begin = [], 0
+    for names in plan.stages:
+        parts.append(numbered[begin : begin + len(names)])
+        begin += len(names)
+    parts[-1].append(numbered[-1])
+    return _with_arguments(chain, parts, signature)
+
+
+def make_functions(chain: Chain, parts: Sequence[Part]) -> list[Callable]:
+    """Returns the function of each part: its arguments -> those of the next one; of the last: what the chain
+    gives."""
+    after = [(part.features, part.carried) for part in parts[1:]]
+    return [
+        _function(chain, part, *results) for part, results in zip(parts, [*after, ((), chain.last.gives)])
+    ]
+
+
+def _function(chain: Chain, part: Part, features_out: tuple, carried_out: tuple) -> Callable:
+    def run_part(*tensors):
+        batch = dict(zip(part.features, tensors))
+        carried = dict(zip(part.carried, tensors[len(part.features) :]))
+        _run(chain, part.stages, batch, carried)
+        return [batch[name] for name in features_out] + [carried[name] for name in carried_out]
+
+    return run_part
+
+
+def _run(chain: Chain, stages: Sequence, batch: dict, carried: dict) -> None:
+    """Runs stages of a chain; what they give is added to `carried`."""
+    seeds = [*chain.model.seeds(batch[SEED] if chain.drops else None), None]
+    for number, stage in stages:
+        with tf.name_scope(stage.name):
+            carried.update(stage.run(stage.weights(), carried, batch, seeds[number]))
 
 
 class _Recorded(dict):
@@ -143,23 +171,21 @@ class _Recorded(dict):
         return self[name]
 
 
-def _with_arguments(config: Config, model: Any, parts: list, signature: dict) -> list[Part]:
+def _with_arguments(chain: Chain, parts: list, signature: dict) -> list[Part]:
     """Returns the parts with what passes into each."""
-    asked = _features_asked(config, model, parts, signature)
+    asked = _features_asked(chain, parts, signature)
     flat = [stage for part in parts for _, stage in part]
     found: list[Part] = []
     needed: set[str] = set()
     begin = len(flat)
     for part, own in zip(reversed(parts), reversed(asked)):
         needed, begin = needed | own, begin - len(part)
-        carried = sorted(stages_lib.crossing(flat, begin))
-        # What is in the batch goes in through the first part.
-        features = tuple(sorted(needed if begin else signature))
-        found.insert(0, Part(tuple(part), features, tuple(carried)))
+        carried = tuple(sorted(stages_lib.crossing(flat, begin)))
+        found.insert(0, Part(tuple(part), tuple(sorted(needed)), carried))
     return found
 
 
-def _features_asked(config: Config, model: Any, parts: list, signature: dict) -> list[set]:
+def _features_asked(chain: Chain, parts: list, signature: dict) -> list[set]:
     """Returns the features that each part reads: what it asks for while it is traced."""
     asked = []
 
@@ -167,9 +193,9 @@ def _features_asked(config: Config, model: Any, parts: list, signature: dict) ->
         carried: dict = {}
         for part in parts:
             batch = _Recorded(dict(zip(signature, tensors)))
-            _run(config, model, part, batch, carried)
+            _run(chain, part, batch, carried)
             asked.append(batch.asked)
-        return carried[LOSS]
+        return [carried[name] for name in chain.last.gives]
 
     tf.function(trace, autograph=False).get_concrete_function(*signature.values())
     return asked
