@@ -5,6 +5,7 @@ The batches are those of `record_batches`, in the same order, which is a functio
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -83,7 +84,8 @@ def training_dataset(
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
     reader: Any = packed_whole if schema_lib.is_packed(schema) else plain
-    reading = Reading(tf.data.TFRecordDataset, lambda records: records, reader.ROWS_PER_RECORD, _count)
+    unpack = functools.partial(reader.unpack, schema=schema)
+    reading = Reading(tf.data.TFRecordDataset, unpack, reader.ROWS_PER_RECORD, _count)
     done = order.sequences_done if order.rows_done is None else order.rows_done
     rows = Streams(files, num_streams, reading, order.seed).rows(
         own_streams(files, num_streams, order), done // num_streams, batch_size, counts_path

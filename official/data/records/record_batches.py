@@ -6,6 +6,7 @@ files, or while these are read. What is shuffled and batched are rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -74,7 +75,7 @@ def training_dataset(
             batch_size,
             counts_path,
             packer,
-            lambda rows: record_formats.to_words(rows, schema, record_format),
+            functools.partial(record_formats.to_words, schema=schema, record_format=record_format),
         )
     return pipeline.fixed(
         batches.map(parse_batch, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
@@ -124,7 +125,7 @@ def _reading(files: list[str], schema: dict[str, Feature], record_format: str) -
     """Returns how the records of some files, of one format, become rows."""
     return Reading(
         framing.opener(files, record_format),
-        lambda records: record_formats.unpack(records, schema, record_format),
+        functools.partial(record_formats.unpack, schema=schema, record_format=record_format),
         record_formats.rows_per_record(record_format),
         lambda paths, kept_path: record_counts.count(paths, record_format, kept_path),
     )

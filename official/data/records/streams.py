@@ -47,13 +47,13 @@ class Reading(NamedTuple):
       open: (paths) -> dataset of their records, string.
       unpack: records, string [B] -> rows, [N] or [N, W], in the form in which they are shuffled.
       rows_per_record: at most.
-      count: (paths, path of the file that the counts are kept in) -> what each file holds.
+      count_rows: (paths, path of the file that the counts are kept in) -> what each file holds.
     """
 
     open: Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]
     unpack: Callable[[tf.Tensor], tf.Tensor]
     rows_per_record: int
-    count: Callable[[list[str], str], list[RowCounts]]
+    count_rows: Callable[[list[str], str], list[RowCounts]]
 
 
 def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrder) -> range:
@@ -219,7 +219,7 @@ class Streams(NamedTuple):
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
-        counts = dict(zip(own, self.reading.count(own, counts_path)))
+        counts = dict(zip(own, self.reading.count_rows(own, counts_path)))
         with tf.device("CPU"):
             places = [self._place(number, done, counts) for number, done in zip(numbers, rows_done)]
         fields = zip(_Place._fields, zip(*places))

@@ -168,13 +168,13 @@ def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schem
     kind = detect_format(uneven_files)
     whole = training_ids(uneven_files, schema, 20, batch_size=5)
 
-    def unpack(serialized, *rest):
+    def unpack(serialized, *rest, **named):
         def note(batch):
             seen.extend(batch)
             return np.int32(0)
 
         with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
-            return original(tf.identity(serialized), *rest)
+            return original(tf.identity(serialized), *rest, **named)
 
     original = record_formats.unpack
     monkeypatch.setattr(record_formats, "unpack", unpack)
