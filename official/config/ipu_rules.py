@@ -106,6 +106,11 @@ def _check_gradients(config: Config) -> None:
             " --distribution_strategy=ipu, whose steps skip no update. Give a number, such as"
             " --loss_scale=512, or --loss_scale_by_step."
         )
+    if config.recompute not in ("none", "block"):
+        raise ConfigError(
+            f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines compute"
+            " whole stages again or nothing. Use --recompute=block or none."
+        )
     if config.replicated_tensor_sharding and not config.optimizer_state_offchip:
         raise ConfigError(
             "replicated_tensor_sharding shares out the state that is kept beside the IPUs, and"
