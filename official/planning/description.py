@@ -1,5 +1,7 @@
 """A plan as a page of text."""
 
+from official.planning.pipeline_text import allocation_lines, pipeline_lines, size
+
 
 def describe(plan: dict) -> str:
     """Returns the plan as a page of text."""
@@ -10,6 +12,9 @@ def describe(plan: dict) -> str:
         "Memory of a replica": _memory_lines(plan),
         "Work": _work_lines(plan),
     }
+    if plan["pipeline"]:
+        sections["Pipeline of a replica"] = pipeline_lines(plan["pipeline"], plan["strategy"])
+        sections["Device Allocation"] = allocation_lines(plan["pipeline"], plan["strategy"])
     width = max(len(name) for lines in sections.values() for name, _ in lines)
     return "\n\n".join(
         "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in lines)])
@@ -26,7 +31,7 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
         return lines
     return [
         *lines,
-        ("checkpoint", f"{_size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
+        ("checkpoint", f"{size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
     ]
 
 
@@ -91,14 +96,14 @@ def _trained_on(plan: dict) -> str:
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
     lines = [
-        (name.replace("_", " "), _size(value))
+        (name.replace("_", " "), size(value))
         for name, value in plan["bytes"].items()
         if value or plan["train_steps"] != 0
     ]
     return lines + [
         (
             "at once",
-            _size(plan["total_bytes"])
+            size(plan["total_bytes"])
             + (" at most: XLA fuses operations, which is not counted" if plan["enable_xla"] else ""),
         )
     ]
@@ -129,10 +134,6 @@ def _work_lines(plan: dict) -> list[tuple[str, str]]:
             ),
         ),
     ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:9,.3f} GB" if count >= 1e8 else f"{count / 1e6:9,.3f} MB"
 
 
 def _duration(secs: float) -> str:

@@ -69,8 +69,8 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     """
     # Shapes are all that is wanted of the data: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
-    with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
-        batch = _symbolic_batch(spec, plan.replica_batch_size)
+    with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
+        batch = symbolic_batch(spec, plan.replica_batch_size)
         state = make_state(config, task.build_model, tf.distribute.get_strategy())
         step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
         gradients, factor, sums, norm = step(batch)
@@ -91,9 +91,9 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
       rows: of a batch of one replica.
     """
     spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
-    with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
+    with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         model = task.build_model()
-        results = tf.nest.flatten(task.evaluate(model, _symbolic_batch(spec, rows)))
+        results = tf.nest.flatten(task.evaluate(model, symbolic_batch(spec, rows)))
         flat = FlatGraph()
         numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
@@ -113,7 +113,8 @@ def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) ->
     )
 
 
-def _symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
+def symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
+    """Returns a batch of the shapes of `spec` in the graph that is being built."""
     return {
         name: tf.compat.v1.placeholder(feature.dtype, [rows, *feature.shape[1:]])
         for name, feature in spec.items()
@@ -124,7 +125,7 @@ def _bytes(variables: Any) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
 
 
-def _symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
+def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
     """Makes a variable without the operations that would fill it, which are more than those of a small
     model."""
     known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes

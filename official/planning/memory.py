@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from official.planning.flat_graph import FlatGraph, Node
 
 # Outputs that share the memory of the first input.
-_ALIASES = {
+ALIASES = {
     "Reshape",
     "Identity",
     "IdentityN",
@@ -161,7 +161,7 @@ class _Memory:
         kind, size = self.tensors[number]
         if node.type in _RESIDENT or not size:
             return
-        if node.type in _ALIASES:
+        if node.type in ALIASES:
             owner = self.owner.get(node.inputs[0])
         else:
             owner = self._dying_input(node, number, reads) if node.type in _IN_PLACE else None

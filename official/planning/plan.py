@@ -15,6 +15,7 @@ from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
 from official.planning import graph_cost
 from official.planning.description import describe
+from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
@@ -70,6 +71,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
             if config.do_train
             else graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
         )
+        pipeline = describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -81,6 +83,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
+        "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps

@@ -18,11 +18,6 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def alike(model_stages: Sequence[str]) -> dict[str, Cost]:
-    """Returns costs by which every stage of the model is like any other."""
-    return {name: Cost(1, 1) for name in model_stages}
-
-
 def balanced(
     model_stages: Sequence[str], costs: Mapping[str, Cost], devices: Sequence[int]
 ) -> tuple[tuple[str, ...], ...]:

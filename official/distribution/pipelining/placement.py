@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from official.distribution.pipelining.notation import written
+from official.config.stage_notation import written
 from official.io.errors import ConfigError
 
 # Name of theirs -> our stages of the model that it places; those that the model has not are left out.

@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from official.config.settings.pipeline import SCHEDULES
+from official.config.stage_notation import read_devices, read_stages
 from official.distribution.pipelining import balance, placement, rules
-from official.distribution.pipelining.notation import read_devices, read_stages
+from official.distribution.pipelining.costs import stage_costs
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,15 +56,15 @@ def make_plan(
     Args:
       config: the configuration; its back end is `pipeline` or `ipu`.
       model_stages: names of the model's stages, in order.
-      costs: of each of the model's stages, by which a number of stages is balanced; None: all stages are
-        alike.
+      costs: of each of the model's stages, by which a number of stages is balanced; None: those of
+        `costs.stage_costs`.
 
     Raises:
       ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
         and a number of micro batches that the schedule does not take.
     """
     backend = config.distribution_strategy
-    schedule = rules.checked_schedule(config.pipeline_schedule, backend)
+    schedule = config.pipeline_schedule or SCHEDULES[backend][0]
     if not config.pipeline_stages:
         raise ConfigError(
             f"distribution_strategy={backend} needs to know the stages. Give --pipeline_stages=N, or what"
@@ -76,7 +78,7 @@ def make_plan(
     devices = given or rules.usual_devices(count, schedule, model_stages)
     rules.check_devices(devices, count, schedule)
     if isinstance(told, int):
-        stages = balance.balanced(model_stages, costs or balance.alike(model_stages), devices)
+        stages = balance.balanced(model_stages, costs or stage_costs(config, model_stages), devices)
     else:
         stages = placement.placed(told, model_stages)
     plan = PipelinePlan(stages, devices, schedule, config.num_accumulation_steps)

@@ -9,21 +9,6 @@ from official.distribution.pipelining.balance import parts_of
 from official.io.errors import ConfigError, nearest_multiples
 
 
-def checked_schedule(schedule: str | None, backend: str) -> str:
-    """Returns the schedule, that of the back end where none is asked for.
-
-    Raises:
-      ConfigError: for one of another back end.
-    """
-    known = SCHEDULES[backend]
-    if schedule is not None and schedule not in known:
-        raise ConfigError(
-            f"pipeline_schedule={schedule} does not go with --distribution_strategy={backend}. Use one of"
-            f" {', '.join(known)}."
-        )
-    return schedule or known[0]
-
-
 def check_count(count: int, model_stages: Sequence[str]) -> None:
     """Refuses more stages than the model has parts to share out."""
     parts = len(parts_of(model_stages))
