@@ -3,8 +3,8 @@
     with ipu_fake.installed(ipus=4):
         from tensorflow.python import ipu
 
-It knows the functional part (configuration, strategy, queues, pipelines, embedded runtime), not Keras' extensions.
-Behaviour that the published sources leave open is strict here, and marked "not in the sources read".
+It knows the functional part (configuration, strategy, queues, pipelines, embedded runtime), not Keras'
+extensions. What the published sources leave open is strict here, and marked "not in the sources read".
 """
 
 from tests.ipu_fake.install import installed

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tests.ipu_fake import machine
 
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+# Operations whose results have shapes that depend on values.
+DATA_SHAPED = ("Where", "Unique", "UniqueV2", "UniqueWithCounts", "DynamicPartition", "SetDiff1D", "ListDiff")
 # Operations with this in their name are the fake's own work: queues and loops.
 OWN = "ipu_fake_"
 
@@ -22,12 +24,13 @@ def refuse(message: str) -> Any:
     return tf.errors.InvalidArgumentError(None, None, f"Function is not compilable: {message}")
 
 
-def check_graph(graph: Any, what: str) -> None:
-    """Refuses a graph that cannot run on the IPU: host operations, strings, float64, shapes that are not known.
+def check_graph(graph: Any, what: str, inner: bool = True) -> None:
+    """Refuses a graph that cannot run on the IPU: host operations, strings, float64, shapes made by data.
 
     Args:
       graph: a function's graph.
       what: what it is, for the message.
+      inner: whether to look into the functions that it calls, too.
 
     Raises:
       tf.errors.InvalidArgumentError: it cannot be compiled.
@@ -35,15 +38,36 @@ def check_graph(graph: Any, what: str) -> None:
     for operation in graph.get_operations():
         if OWN in operation.name:
             continue
-        if operation.type in HOST_OPERATIONS:
-            raise refuse(f"{what}: {operation.name} runs Python on the host")
+        check_operation(operation.type, operation.name, what)
         for tensor in operation.outputs:
             if tensor.dtype in (tf.string, tf.float64):
                 raise refuse(f"{what}: {tensor.name} is {tensor.dtype.name}, which IPUs do not have")
-            if tensor.dtype not in (tf.resource, tf.variant) and not tensor.shape.is_fully_defined():
-                raise refuse(
-                    f"{what}: {tensor.name} has the shape {tensor.shape}, which is not fully defined"
-                )
+    for function in graph.as_graph_def().library.function if inner else []:
+        for node in function.node_def:
+            check_operation(node.op, node.name, what)
+
+
+def check_operation(kind: str, name: str, what: str) -> None:
+    """Refuses an operation that is not for the IPU.
+
+    Raises:
+      tf.errors.InvalidArgumentError: it is one.
+    """
+    if kind in HOST_OPERATIONS:
+        raise refuse(f"{what}: {name} runs Python on the host")
+    if kind in DATA_SHAPED:
+        raise refuse(f"{what}: the shape of {name} ({kind}) depends on values")
+
+
+def check_shapes(tensors: Iterable[Any], what: str) -> None:
+    """Refuses tensors whose shapes are not fully defined.
+
+    Raises:
+      tf.errors.InvalidArgumentError: one is not.
+    """
+    for tensor in tensors:
+        if tensor.dtype not in (tf.resource, tf.variant) and not tensor.shape.is_fully_defined():
+            raise refuse(f"{what}: {tensor.name} has the shape {tensor.shape}, which is not fully defined")
 
 
 def check_program(compiled: Any) -> None:
@@ -57,7 +81,8 @@ def check_program(compiled: Any) -> None:
         for each in tensors:
             if each.dtype == tf.float64:
                 raise TypeError(f"Unsupported data type for {name}: {each.dtype.name}")
-    check_graph(compiled.graph, "the program")
+        check_shapes(tensors, f"{name} of the program")
+    check_graph(compiled.graph, "the program", inner=False)
 
 
 def bytes_of(tensors: Iterable[Any]) -> int:

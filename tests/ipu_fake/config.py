@@ -1,4 +1,4 @@
-"""`ipu.config`: IPUConfig with its categories and attributes, their types and defaults, and what they must satisfy."""
+"""`ipu.config`: IPUConfig with its categories and attributes, their types, defaults and conditions."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class IPUConfig(Category):
             setattr(category, last, value)
 
     def to_json(self) -> str:
-        """Returns the attributes as JSON; members of an enumeration as Class.NAME (form not in the sources read)."""
+        """Returns the attributes as JSON; enumerations as Class.NAME (form not in the sources read)."""
         return json.dumps(self.to_dict(), default=str)
 
     def from_json(self, json_cfg: str) -> None:
@@ -280,7 +280,7 @@ def _as_list(value: Any) -> list[int]:
 
 
 def _ipus_of_id(index: int, attached: int) -> int:
-    """Returns how many IPUs the device with this id has: first the single ones, then pairs, fours and so on."""
+    """Returns how many IPUs the device with this id has: first ids of single ones, then of pairs, fours."""
     first, size = 0, 1
     while size <= attached:
         if first <= index < first + attached // size:

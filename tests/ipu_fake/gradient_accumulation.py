@@ -25,8 +25,8 @@ class GradientAccumulationReductionMethod(enum.Enum):
         if isinstance(reduction_method, str) and reduction_method.upper() in cls.__members__:
             return cls[reduction_method.upper()]
         raise ValueError(
-            f"Cannot parse {reduction_method} as one of GradientAccumulationReductionMethod. Valid values are: "
-            f"{', '.join(cls.__members__)}."
+            f"Cannot parse {reduction_method} as one of GradientAccumulationReductionMethod. Valid values "
+            f"are: {', '.join(cls.__members__)}."
         )
 
 

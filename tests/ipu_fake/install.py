@@ -10,7 +10,19 @@ from typing import Any
 
 import tensorflow.python as tensorflow_python
 
-from tests.ipu_fake import config, gradient_accumulation, machine, pipelining, queues, replicas, strategy
+from tests.ipu_fake import (
+    application,
+    config,
+    gradient_accumulation,
+    machine,
+    operations,
+    pipelining,
+    poprun,
+    queues,
+    replicas,
+    serving,
+    strategy,
+)
 
 PACKAGE = "tensorflow.python.ipu"
 
@@ -26,11 +38,15 @@ def contents() -> dict[str, dict[str, Any]]:
         "ops": {},
         "ops.pipelining_ops": pipelining.module_names(),
         "ops.cross_replica_ops": replicas.module_names(),
+        **operations.modules(),
+        **application.modules(),
+        **poprun.modules(),
+        **serving.modules(),
     }
 
 
 def modules() -> dict[str, types.ModuleType]:
-    """Returns the modules of the fake by their full names. Those of `ops` are also names of the package itself."""
+    """Returns the modules of the fake by full name. Those of `ops` are also names of the package itself."""
     made = {PACKAGE: types.ModuleType(PACKAGE)}
     for name, names in contents().items():
         module = types.ModuleType(f"{PACKAGE}.{name}")
@@ -39,10 +55,22 @@ def modules() -> dict[str, types.ModuleType]:
         setattr(made[f"{PACKAGE}.{parent}" if parent else PACKAGE], last, module)
         if parent == "ops":
             setattr(made[PACKAGE], last, module)
+        module.__path__ = []
         made[module.__name__] = module
-    for name in (PACKAGE, f"{PACKAGE}.ops"):
-        made[name].__path__ = []
-    return made
+        if parent == "optimizers":
+            setattr(made[PACKAGE], last, module)
+    made[PACKAGE].__path__ = []
+    made[PACKAGE].outlined_function = operations.outlined_function
+    return {**made, **popdist_modules()}
+
+
+def popdist_modules() -> dict[str, types.ModuleType]:
+    """Returns popdist and popdist.tensorflow."""
+    popdist, below = types.ModuleType("popdist"), types.ModuleType("popdist.tensorflow")
+    vars(popdist).update(poprun.popdist_names())
+    below.set_ipu_config = poprun.set_ipu_config
+    popdist.tensorflow, popdist.__path__ = below, []
+    return {"popdist": popdist, "popdist.tensorflow": below}
 
 
 @contextlib.contextmanager

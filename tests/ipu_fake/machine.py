@@ -1,7 +1,7 @@
 """The machine that the fake pretends to have: its IPUs, their configuration, their memory, what was compiled.
 
-One process has one machine. `installed()` sets it up, `IPUConfig.configure_ipu_system` configures it, strategies,
-queues and pipelines ask it. Tests may read it: what was configured and compiled stays listed here.
+One process has one machine. `installed()` sets it up, `IPUConfig.configure_ipu_system` configures it,
+strategies, queues and pipelines ask it. Tests may read it: what was configured and compiled stays listed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ POPLAR_FLAGS = frozenset(
     "disable_poplar_version_check dump_schedule_as_dot executable_cache_path fallback_scheduler help "
     "ipu_model_tiles log_cycle_count max_compilation_threads max_infeed_threads null_data_feed "
     "on_demand_device_poll_time on_demand_device_timeout show_progress_bar sync_replica_start "
-    "synthetic_data_categories synthetic_data_initializer tensor_map_file_path use_ipu_model use_synthetic_data "
-    "while_loop_brute_force_max_trip_count".split()
+    "synthetic_data_categories synthetic_data_initializer tensor_map_file_path use_ipu_model "
+    "use_synthetic_data while_loop_brute_force_max_trip_count".split()
 )
 
 
@@ -54,6 +54,7 @@ class Machine:
     seeds: list[tuple[int, str, bool]] = dataclasses.field(default_factory=list)
     running: Any = None
     variables: dict[int, Any] = dataclasses.field(default_factory=dict)
+    engines: dict[str, Any] = dataclasses.field(default_factory=dict)
     flags: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def register(self, variable: Any) -> None:

@@ -56,14 +56,14 @@ def check_count(settings: Settings) -> int | None:
             raise tf.errors.FailedPreconditionError(
                 None,
                 None,
-                f"The pipeline depth of the pipeline must be at least {unit + 2} with I/O tiles, but is {static}",
+                f"The pipeline depth must be at least {unit + 2} with I/O tiles, but is {static}",
             )
     elif static < unit or static % unit:
         raise tf.errors.FailedPreconditionError(
             None,
             None,
-            f"gradient_accumulation_count is {static}, which must be a multiple of {unit} and at least {unit} for the "
-            f"schedule {settings.pipeline_schedule.name} with {len(settings.computational_stages)} stages",
+            f"gradient_accumulation_count is {static}, which must be a multiple of {unit} and at least {unit}: "
+            f"schedule {settings.pipeline_schedule.name}, {len(settings.computational_stages)} stages",
         )
     return int(static)
 
@@ -105,9 +105,11 @@ def replicas_of(settings: Settings) -> int:
             raise tf.errors.InvalidArgumentError(
                 None,
                 None,
-                f"a queue for /device:IPU:{queue._device_ordinal} in a program for /device:IPU:{strategy._device_ordinal}",
+                f"a queue for /device:IPU:{queue._device_ordinal} in a program for "
+                f"/device:IPU:{strategy._device_ordinal}",
             )
     strategy.check_replicas(have // need)
+    strategy.check_sharding(settings.replicated_optimizer_state_sharding)
     return have // need
 
 
@@ -129,7 +131,7 @@ def recomputes(settings: Settings, program: Any) -> bool:
     """Whether activations are computed again.
 
     Raises:
-      tf.errors.FailedPreconditionError: in a way that the schedule cannot (kind of error not in the sources read).
+      tf.errors.FailedPreconditionError: in a way that the schedule cannot (kind: not in the sources read).
     """
     schedule, mode = settings.pipeline_schedule, settings.recomputation_mode
     if not machine.current.config.allow_recompute or not settings.training:

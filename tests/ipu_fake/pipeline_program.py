@@ -1,6 +1,6 @@
 """How the fake runs a pipeline: micro batches one after the other, all replicas, then one weight update.
 
-The real one overlaps the stages; the results are the same, because the weights stay as they are until the update.
+The real one overlaps the stages; the results are the same, because weights stay as they are until the update.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ class Program:
       tracer: the stages.
       variables: what the optimizer changes.
       feeds: whether anything goes to the outfeed.
-      micro: tensors of a micro batch -> what is fed out, outputs of the last stage, gradients: a traced function.
+      micro: tensors of a micro batch -> what is fed out, last stage's outputs, gradients: a traced function.
     """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.replicas = pipeline_limits.replicas_of(settings)
         self.inputs = [tf.convert_to_tensor(each) for each in pipeline_inputs(settings.inputs)]
-        self.tracer = pipeline_stages.Tracer()
         self.variables: list[Any] = []
         self.fed_structure: Any = None
-        self.micro = self._trace()
+        self.micro = self.trace()
         self.sizes = [len(part) for part in self.micro.structured_outputs]
 
-    def _trace(self) -> Any:
+    def trace(self) -> Any:
+        """Returns a micro batch as a traced function; also traces the stages, again if they were before."""
+        self.tracer = pipeline_stages.Tracer()
         queue = self.settings.infeed_queue
         specs = [pipeline_stages.spec_of(each) for each in self.inputs]
         specs += queue.flat_spec() if queue is not None else []
@@ -82,7 +83,7 @@ class Program:
         return flat[:inputs] + positional, named
 
     def optimizer(self, outputs: list[tf.Tensor]) -> OptimizerFunctionOutput:
-        """Calls the optimizer function: once for the gradients, once for the update (the real one: once for both)."""
+        """Calls the optimizer function, for the gradients and for the update (the real one: once)."""
         made = self.settings.optimizer_function(*outputs)
         if not isinstance(made, OptimizerFunctionOutput):
             raise TypeError(
@@ -96,8 +97,8 @@ class Program:
         mask = self.settings.outfeed_mask or [False] * len(outputs)
         if len(mask) != len(outputs):
             raise ValueError(
-                f"The last computational stage has {len(outputs)} outputs, but the `outfeed_mask` has elements "
-                f"{len(mask)} - these need to match in size."
+                f"The last computational stage has {len(outputs)} outputs, but the `outfeed_mask` has "
+                f"elements {len(mask)} - these need to match in size."
             )
         fed = [each for each, masked in zip(outputs, mask) if not masked]
         self._check_queue(fed)
@@ -106,8 +107,8 @@ class Program:
     def _check_queue(self, fed: list[tf.Tensor]) -> None:
         if fed and self.settings.outfeed_queue is None:
             raise ValueError(
-                f"The last computational stage has tensor outputs: {', '.join(map(str, fed))}, but no outfeed_queue has "
-                "been provided."
+                f"The last computational stage has tensor outputs: {', '.join(map(str, fed))}, but no "
+                "outfeed_queue has been provided."
             )
 
     def batch(self) -> list[tf.Tensor]:
@@ -234,8 +235,8 @@ def gradients_of(made: OptimizerFunctionOutput) -> list[tuple[Any, Any]]:
     variables = list(made.tape.watched_variables()) if made.tape else list(made.variables or [])
     if not variables:
         raise RuntimeError(
-            "No variables to optimize. When using OptimizerV2, OptimizerFunctionOutput must contain a list of variables "
-            "or a GradientTape."
+            "No variables to optimize. When using OptimizerV2, OptimizerFunctionOutput must contain a list "
+            "of variables or a GradientTape."
         )
     return list(zip(made.opt.get_gradients(made.loss, variables), variables))
 
@@ -252,6 +253,9 @@ def build(settings: Settings) -> tf.Operation:
             settings.outfeed_queue.reserve(program.fed_structure, program.replicas, graph)
             elements = settings.repeat_count * (1 if settings.accumulate_outfeed else static or 1)
             here.fed.append((graph, settings.outfeed_queue, elements))
+        if hasattr(here.running, "keep"):
+            here.running.keep(program)
+            return tf.no_op()
         if static is None:
             pipeline_limits.check_count_later(settings, count)
         limits: dict[str, Any] = {}

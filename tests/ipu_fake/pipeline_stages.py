@@ -12,8 +12,8 @@ import tensorflow as tf
 from tests.ipu_fake import compiler, machine
 
 CAPTURED = (
-    "Trying to capture the tensor {} which is not a resource. This tensor needs to be passed as either part of the "
-    "`input` or `infeed_queue` of the pipeline."
+    "Trying to capture the tensor {} which is not a resource. This tensor needs to be passed as either part "
+    "of the `input` or `infeed_queue` of the pipeline."
 )
 
 
@@ -75,7 +75,7 @@ def variables_captured(captured: list[Any], what: str) -> list[Any]:
         variable = machine.current.variable_of(handle)
         if variable is None:
             raise ValueError(
-                f"{what} uses a resource that is not a variable created in the scope of the strategy: {handle}"
+                f"{what} uses a resource that is no variable created in the scope of the strategy: {handle}"
             )
         found.append(variable)
     return found
@@ -107,11 +107,13 @@ class Tracer:
     Attributes:
       stages: those traced so far, parallel ones one by one.
       structure: what the last stage gave, as it gave it.
+      parallel: whether there are parallel stages.
     """
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
         self.structure: Any = None
+        self.parallel = False
 
     def call(
         self, stage: Any, ipu: Any, values: list[tf.Tensor], arguments: Callable | None
@@ -126,6 +128,7 @@ class Tracer:
         """
         if not isinstance(stage, list):
             return self._call_one(stage, ipu, values, arguments)
+        self.parallel = True
         parts = [self._call_one(one, where, values, arguments) for one, where in zip(stage, ipu)]
         return [each for part in parts for each in part]
 
@@ -143,6 +146,7 @@ class Tracer:
             traced = tf.function(flat, autograph=False).get_concrete_function(*map(spec_of, values))
         variables = variables_captured(list(traced.captured_inputs), what)
         compiler.check_graph(traced.graph, what)
+        compiler.check_shapes(traced.outputs, what)
         self.stages.append(Stage(traced, ipu, variables))
         outputs = traced(*values)
         return list(outputs) if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
@@ -151,7 +155,7 @@ class Tracer:
         """Returns the IPU of each variable by its id.
 
         Raises:
-          tf.errors.UnimplementedError: two stages on different IPUs use one (kind of error not in the sources read).
+          tf.errors.UnimplementedError: two stages on different IPUs use one (kind: not in the sources read).
         """
         found: dict[int, int] = {}
         for stage in self.stages:
@@ -160,8 +164,9 @@ class Tracer:
                     raise tf.errors.UnimplementedError(
                         None,
                         None,
-                        f"The variable {variable.name} is used by pipeline stages on the IPUs {found[id(variable)]} and "
-                        f"{stage.ipu}: stages that share a variable must be on the same IPU (device_mapping).",
+                        f"The variable {variable.name} is used by pipeline stages on the IPUs "
+                        f"{found[id(variable)]} and {stage.ipu}: stages that share a variable must be on the "
+                        "same IPU (device_mapping).",
                     )
         return found
 
@@ -169,8 +174,10 @@ class Tracer:
         """Returns for each output of the last stage whether it depends on the batch.
 
         Args:
-          inputs: the same for the inputs of the first stage. Parallel stages count as depending on all.
+          inputs: the same for the inputs of the first stage. With parallel stages all depend on it.
         """
+        if self.parallel:
+            return [True] * len(self.stages[-1].function.outputs)
         for stage in self.stages:
             graph = stage.function.graph
             inputs = inputs if len(inputs) <= len(graph.inputs) else inputs[: len(graph.inputs)]

@@ -70,7 +70,7 @@ def is_optimizer_v2(opt: Any) -> bool:
 
 
 class OptimizerFunctionOutput:
-    """What an optimizer function gives back: the optimizer, the loss, and what to hand to the optimizer's methods.
+    """What an optimizer function gives back: the optimizer, the loss, and what its methods get.
 
     Raises:
       TypeError: opt is no optimizer, or loss no tensor.
@@ -237,12 +237,12 @@ def _check_mapping(settings: Settings) -> None:
     ipus = settings.ipus()
     if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in ipus):
         raise TypeError(f"device_mapping: {mapping}: IPUs are ints from 0")  # not in the sources read
-    if settings.pipeline_schedule == PipelineSchedule.Interleaved and settings.training:
-        if len(set(ipus)) != len(ipus):
-            raise NotImplementedError(
-                "The pipelining schedule 'Interleaved' does not currently support multiple pipeline stages on the "
-                "same device for training graphs. Please use a different pipeline schedule."
-            )
+    interleaved = settings.pipeline_schedule == PipelineSchedule.Interleaved
+    if interleaved and settings.training and len(set(ipus)) != len(ipus):
+        raise NotImplementedError(
+            "The pipelining schedule 'Interleaved' does not currently support multiple pipeline stages on "
+            "the same device for training graphs. Please use a different pipeline schedule."
+        )
     if serial and len(set(ipus)) != 1:
         raise NotImplementedError(
             "When using batch serialization, all the pipeline stages need to be mapped to a single IPU."
@@ -285,8 +285,8 @@ def _check_stage_options(name: str, options: Any, stages: int) -> None:
         raise TypeError(f"{name} must be a list or a tuple of PipelineStageOptions objects.")
     if len(options) != stages:
         raise ValueError(
-            f"{name} must be a list or a tuple of PipelineStageOptions objects of length {stages} (same number as the "
-            f"number of computational stages) but is {len(options)}."
+            f"{name} must be a list or a tuple of PipelineStageOptions objects of length {stages} (same number "
+            f"as the number of computational stages) but is {len(options)}."
         )
     for each in options:
         if not isinstance(each, PipelineStageOptions):

@@ -27,7 +27,8 @@ def check_elements(spec: Any) -> None:
             raise ValueError(NESTED)
         if not each.shape.is_fully_defined():
             raise ValueError(
-                f"Output shape {each.shape} is not fully defined. If using tf.Dataset.batch, set `drop_remainder=True`."
+                f"Output shape {each.shape} is not fully defined. If using tf.Dataset.batch, set "
+                "`drop_remainder=True`."
             )
         if each.dtype in (tf.string, tf.float64):
             raise ValueError(
@@ -108,7 +109,7 @@ class IPUInfeedQueue:
         return tf.nest.flatten(self._dataset.element_spec)
 
     def arguments(self, flat: list[Any]) -> Any:
-        """Returns the positional and the named arguments that the tensors of an element are for the first stage."""
+        """Returns the positional and the named arguments of the first stage that an element is."""
         element = tf.nest.pack_sequence_as(self._dataset.element_spec, flat)
         if isinstance(element, dict):
             return [], element
@@ -124,7 +125,7 @@ class IPUInfeedQueue:
             raise RuntimeError(
                 "The infeed queue was deleted."
                 if self._deleted
-                else "The infeed queue is not initialized: read `infeed_queue.initializer` before the program runs."
+                else "The infeed queue is not initialized: read its `initializer` before the program runs."
             )
         self._dequeued = True
         return tf.nest.flatten(self._iterator.get_next())
@@ -192,7 +193,7 @@ class IPUOutfeedQueue:
         self._structure = tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), structure)
 
     def put(self, flat: list[tf.Tensor]) -> Any:
-        """Adds one element: an operation of the graph. Each tensor: [...], or [replicas, ...] if there are several."""
+        """Adds one element, in the graph. Each tensor: [...], or [replicas, ...] if there are several."""
         return tf.numpy_function(self._keep, flat, [])
 
     def _keep(self, *values: np.ndarray) -> None:
@@ -215,8 +216,8 @@ class IPUOutfeedQueue:
           wait_for_completion: whether to wait for programs that still run; here none does.
 
         Returns:
-          As the program gave it; each tensor [elements, ...] in the mode ALL and [...] in the mode LAST, with a
-          dimension of the replicas before the dots if there are several.
+          As the program gave it; each tensor [elements, ...] in the mode ALL and [...] in the mode LAST, with
+          a dimension of the replicas before the dots if there are several.
 
         Raises:
           ValueError: no program fills the queue.
@@ -274,8 +275,8 @@ def _check_outputs(structure: Any) -> None:
         parts = list(structure) if isinstance(structure, (tuple, list)) else [structure]
     if not parts or not all(isinstance(each, tf.Tensor) for each in parts):
         raise ValueError(
-            "IPUOutfeedQueue Enqueue input needs to be either a TensorFlow tensor, or a list, a tuple or a dictionary "
-            "of TensorFlow tensors"
+            "IPUOutfeedQueue Enqueue input needs to be either a TensorFlow tensor, or a list, a tuple or a "
+            "dictionary of TensorFlow tensors"
         )
 
 

@@ -1,9 +1,10 @@
-"""`ipu.cross_replica_ops`, and what it means for tensors of a weight update that is traced once for all replicas.
+"""`ipu.cross_replica_ops`, for a weight update that is traced once for all replicas.
 
-Every replica has its own accumulated gradients, and one set of variables stands for the equal copies of all. The
-update is traced for replica 0. A reduction over the replicas needs the value that the others have at that place:
-the operations between their gradients and the reduced tensor are copied for each of them. What is assigned to a
-variable must be the same on all replicas: it may depend on a replica's own values only through a reduction.
+Every replica has its own accumulated gradients, and one set of variables stands for the equal copies of all.
+The update is traced for replica 0. A reduction over the replicas needs the value that the others have at that
+place: the operations between their gradients and the reduced tensor are copied for each of them. What is
+assigned to a variable must be the same on all replicas: it may depend on a replica's own values only through
+a reduction.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Update:
         """Returns the value of a tensor of replica 0 on every replica."""
         if tensor.graph is not self.graph:
             raise NotImplementedError(
-                "this fake reduces across replicas only what is computed in apply_gradients itself, not in a function "
-                "or a loop inside of it"
+                "this fake reduces across replicas only what is computed in apply_gradients itself, not in a "
+                "function or a loop inside of it"
             )
         return [tensor] + [self._copy(tensor, replica, {}) for replica in range(1, self.count)]
 
@@ -69,8 +70,8 @@ class Update:
           operations: those of the update, in the order in which they were made.
 
         Raises:
-          RuntimeError: a variable changes by a value that each replica has for itself (the real one goes on, with
-            variables that differ; not in the sources read).
+          RuntimeError: a variable changes by a value that each replica has for itself (the real one goes on,
+            with variables that differ; not in the sources read).
         """
         differs = {id(each) for values in self.own.values() for each in values}
         for operation in operations:
@@ -78,8 +79,9 @@ class Update:
                 continue
             if operation.type.startswith(CHANGES) and any(i.dtype == tf.resource for i in operation.inputs):
                 raise RuntimeError(
-                    f"{operation.name}: a variable is changed by values that differ between the {self.count} replicas:"
-                    " reduce the gradients with cross_replica_ops.cross_replica_sum, or with CrossReplicaOptimizer"
+                    f"{operation.name}: a variable is changed by values that differ between the {self.count} "
+                    "replicas: reduce the gradients with cross_replica_ops.cross_replica_sum, or with "
+                    "CrossReplicaOptimizer"
                 )
             differs |= {id(each) for each in operation.outputs if id(each) not in self.reduced}
 
@@ -118,7 +120,7 @@ def cross_replica_sum(x: tf.Tensor, replica_groups: Any = None, name: str | None
     """Returns the sum of a tensor over the replicas.
 
     Raises:
-      RuntimeError: the tensor was summed before (not in the sources read: the real one sums again, to a multiple).
+      RuntimeError: the tensor was summed before (not in the sources read: the real one sums again).
     """
     if replica_groups is not None:
         raise NotImplementedError("this fake knows no replica groups")
@@ -126,7 +128,7 @@ def cross_replica_sum(x: tf.Tensor, replica_groups: Any = None, name: str | None
     x = tf.convert_to_tensor(x)
     if id(x) in update.reduced:
         raise RuntimeError(
-            f"{x.name} was summed over the replicas already: a second sum counts it {update.count} times"
+            f"{x.name} was summed over the replicas already: again would count it {update.count} times"
         )
     total = tf.add_n(update.on_all(x), name=name) if update.count > 1 else tf.identity(x, name=name)
     update.reduced[id(total)] = total

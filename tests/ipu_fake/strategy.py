@@ -1,7 +1,8 @@
-"""`ipu.ipu_strategy`: the strategy of one process, whose scope creates variables on the IPU and which runs programs.
+"""`ipu.ipu_strategy`: the strategy of one process: creates variables on the IPU, and runs programs there.
 
-Programs run as ordinary graphs: a `tf.function(jit_compile=True)` is traced again without `jit_compile`, because
-XLA on a CPU cannot hold what the queues need. What the IPU's compiler would refuse is refused after tracing.
+Programs run as ordinary graphs: a `tf.function(jit_compile=True)` is traced again without `jit_compile`,
+because XLA on a CPU cannot hold what the queues need. What the IPU's compiler would refuse is refused after
+tracing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class IPUExtended(one_device_strategy.OneDeviceExtended):
 
     Args:
       container_strategy: the strategy.
-      reduces: whether optimizers of TensorFlow reduce over the replicas through the strategy. For IPUStrategyV1 the
-        sources read leave it open: here it does not, so that a missing CrossReplicaOptimizer is found.
+      reduces: whether optimizers of TensorFlow reduce over the replicas through the strategy. For
+        IPUStrategyV1 the sources read leave it open: here they do not, so that a missing CrossReplicaOptimizer is found.
     """
 
     def __init__(self, container_strategy: Any, reduces: bool = False):
@@ -92,8 +93,8 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         """
         if tf.executing_eagerly() and not hasattr(fn, "get_concrete_function"):
             raise ValueError(
-                "IPUStrategyV1.run(fn, ...) does not support eager execution. Either convert `fn` into a tf.function "
-                "or consider calling strategy.run inside a tf.function."
+                "IPUStrategyV1.run(fn, ...) does not support eager execution. Either convert `fn` into a "
+                "tf.function or consider calling strategy.run inside a tf.function."
             )
         machine.configured()
         with machine.program_of(self):
@@ -104,6 +105,9 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
     def check_replicas(self, local: int) -> None:
         """Whether a program may run with so many replicas in this process: here with any."""
 
+    def check_sharding(self, sharded: bool) -> None:
+        """Whether optimizer states may be shared out over the replicas: here they may."""
+
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("`experimental_run_v2` has been deleted. Use `run` instead.")
 
@@ -112,8 +116,8 @@ def uncompiled(fn: Any) -> Any:
     """Returns the function without jit_compile, the same each time; it must have been asked for.
 
     Raises:
-      ValueError: no jit_compile=True: the real one would run parts of it on the host (strict: that this is refused
-        is not in the sources read).
+      ValueError: no jit_compile=True: the real one would run parts of it on the host (strict: not in
+        the sources read).
     """
     if fn not in UNTRACED:
         if not getattr(fn, "_jit_compile", None):
