@@ -108,8 +108,8 @@ def _check_gradients(config: Config) -> None:
         )
     if config.recompute not in ("none", "block"):
         raise ConfigError(
-            f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines compute"
-            " whole stages again or nothing. Use --recompute=block or none."
+            f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines"
+            " compute whole stages again or nothing. Use --recompute=block or none."
         )
     if config.replicated_tensor_sharding and not config.optimizer_state_offchip:
         raise ConfigError(
