@@ -19,7 +19,6 @@ _ONLY = {
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
     "explicit_allreduce": (False, "Use --max_cross_replica_sum_buffer_size, or drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
-    "fit_vocabulary": (False, "Give a model whose vocab_size is that of the records."),
     "num_runs": (1, "Start one run a seed."),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 from official.io.errors import ConfigError
@@ -30,12 +29,9 @@ def _reason(error: ImportError) -> str:
 
 
 def load_popdist() -> Any:
-    """Returns `popdist` where poprun has started this process as one of several; else None.
-
-    Raises:
-      ConfigError: where poprun's part of the SDK is missing although its variables are set.
-    """
-    if importlib.util.find_spec("popdist") is None:
+    """Returns the module `popdist` where poprun has started this process; else None."""
+    try:
+        popdist = importlib.import_module("popdist")
+    except ImportError:
         return None
-    popdist = importlib.import_module("popdist")
     return popdist if popdist.isPopdistEnvSet() else None

@@ -29,6 +29,7 @@ def export(config: Config, path: str) -> None:
       ConfigError: where there are no weights, or what `building.take_devices` refuses.
     """
     embedded.check_export(config, path)
+    config = _of_one_replica(config)
     found, devices = records.find(config), building.take_devices(config)
     state = building.make_state(config, devices)
     _restore(config, state)
@@ -73,6 +74,14 @@ def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> N
     if raw:
         replace_file(path + ".timings.json", json.dumps(secs) + "\n")
     print(json.dumps(embedded.summary(secs, total, signature[0].shape[0])))
+
+
+def _of_one_replica(config: Config) -> Config:
+    """Returns the configuration of a program: one replica, whose micro batches are those of the training."""
+    rows = config.train_batch_size // config.ipu_replicas
+    return config_lib.replaced(
+        config, ipu_replicas=1, train_batch_size=rows, replicated_tensor_sharding=False
+    )
 
 
 def _restore(config: Config, state) -> None:

@@ -7,13 +7,20 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from official.config import Config, ConfigError, synthetic_sequences_per_pack
+from official.config import (
+    UNKNOWN_WORD,
+    Config,
+    ConfigError,
+    synthetic_sequences_per_pack,
+    words_of_records,
+)
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
 from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
 from official.data.records.streams import num_streams
 from official.io import files as io_files
+from official.io import vocabulary_files
 
 
 class Records(NamedTuple):
@@ -35,14 +42,29 @@ class Records(NamedTuple):
         if self.files:
             streams = num_streams(len(self.files), batch_size)
             counts_path = os.path.join(self.config.model_dir, "record_counts.json")
-            return plain_batches.training_dataset(
+            batches = plain_batches.training_dataset(
                 self.files, self.schema, batch_size, order, streams, counts_path
             )
+            return _fitted(self.config, batches) if self.config.fit_vocabulary else batches
         words, seed = self.config.model.vocab_size, self.config.seed
         if not schema_lib.is_packed(self.schema):
             return synthetic.synthetic_dataset(self.schema, words, batch_size, seed)
         average = synthetic_sequences_per_pack(self.config)
         return synthetic.endless(synthetic.packed_rows(self.schema, words, average, seed), batch_size)
+
+
+def _fitted(config: Config, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Puts [UNK] where a record has a word beyond the model's vocabulary."""
+    unknown = UNKNOWN_WORD
+    if config.vocab_file:
+        unknown = vocabulary_files.read(config.vocab_file).words.index("[UNK]")
+
+    def fit(batch: dict) -> dict:
+        words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
+        known = {name: tf.where(ids < config.model.vocab_size, ids, unknown) for name, ids in words.items()}
+        return {**batch, **known}
+
+    return batches.map(fit)
 
 
 def find(config: Config) -> Records:
@@ -56,7 +78,7 @@ def find(config: Config) -> Records:
             "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
             " records. Write them without --remask."
         )
-    words, depth = config.model.vocab_size, config.max_sequences_per_pack
+    words, depth = words_of_records(config), config.max_sequences_per_pack
     plain = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, words)
     if config.use_synthetic_data or config.generated_data or config.synthetic_input:
         slots = config.max_predictions_per_seq + (depth or 1) - 1
