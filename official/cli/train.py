@@ -78,6 +78,7 @@ def _run(arguments: list[str]) -> int:
             return importlib.import_module(program).run(config, command_line.words(arguments))
     official.choose_kernels(config.dtype)
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
+    from official.cli import outputs, schedules
     from official.planning import plan
     from official.reporting.progress import configure_logging
     from official.tasks import TASKS
@@ -86,7 +87,9 @@ def _run(arguments: list[str]) -> int:
     configure_logging(config.verbosity)
     _say_config(arguments, config)
     if config.plan:
-        text = plan.run(config, TASKS[config.task])
+        if config.plan_picture:
+            outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
+        text = plan.run(config, TASKS[config.task], schedules.write_picture)
         _write_config(config)
         with quiet.telling():
             print(text)
@@ -108,7 +111,9 @@ def _run(arguments: list[str]) -> int:
 def _write_config(config: Config) -> None:
     """Writes the configuration that is planned to --plan_config_file, where that is set."""
     if config.plan_config_file:
-        own = config_lib.replaced(config, plan=False, plan_file=None, plan_config_file=None)
+        own = config_lib.replaced(
+            config, plan=False, plan_file=None, plan_config_file=None, plan_picture=None
+        )
         with naming_output(config.plan_config_file, "plan_config_file"):
             replace_file(config.plan_config_file, config_lib.to_json(own))
 

@@ -66,6 +66,7 @@ class BertPretrainer(tf.keras.Model):
             run,
             ("sequence",),
             ("masked_lm_logits",),
+            {"table": table_VD},
         )
 
     def _next_sentence_stage(self) -> Stage:

@@ -54,6 +54,10 @@ class Shared(NamedTuple):
     scale: tf.Tensor
 
 
+# (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
+Accumulate = Callable[[Batch, Shared], tuple]
+
+
 class Gradients(NamedTuple):
     """Gradients of all variables as they were added up: the true ones are `tensors` / `divisor`.
 
@@ -65,7 +69,11 @@ class Gradients(NamedTuple):
 
 
 def make_replica_gradients(
-    config: Config, objective: Objective, state: TrainState, num_micro_batches: int
+    config: Config,
+    objective: Objective,
+    state: TrainState,
+    num_micro_batches: int,
+    accumulate: Accumulate | None = None,
 ) -> Callable[[Batch], tuple]:
     """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
     gradient norm).
@@ -73,6 +81,8 @@ def make_replica_gradients(
     `sums` is float32 [2 x metrics]: the weighted sums of the objective's metrics, then their weights, over
     the whole step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on
     every replica.
+
+    `accumulate` makes the sums of a replica's micro batches; without it one follows the other on one device.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
@@ -82,9 +92,10 @@ def make_replica_gradients(
         MLPerf v0.7 reference.
     """
 
-    def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def one_after_the_other(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         return sum_micro_batches(config, objective, state.model, num_micro_batches, batch, shared)
 
+    accumulate = accumulate or one_after_the_other
     if config.enable_xla:
         accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
 
@@ -196,14 +207,19 @@ def reduce_across_replicas(
     if config.explicit_allreduce:
         tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
         return gradients._replace(tensors=tensors), gradients_lib.reduce_sum(sums)
-    tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
+    if config.distribution_strategy == "pipeline":
+        *tensors, sums = gradients_lib.reduce_sum_by_device([*gradients.tensors, sums])
+    else:
+        tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
     return gradients._replace(tensors=tensors), sums
 
 
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
     """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
     of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
-    norm, largest = tf.linalg.global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
+    is_spread = config.distribution_strategy == "pipeline"
+    global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
+    norm, largest = global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
 

@@ -6,7 +6,7 @@ variables are symbolic and nothing in it runs, so a large model costs no more me
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -99,6 +99,12 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
         flat.add(graph, graph.get_operations(), numbers)
     kept = [numbers[result.name] for result in results]
     return _cost(model.trainable_variables, (), flat, kept)
+
+
+def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
+    """Returns a model whose variables have names and shapes and no values."""
+    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
+        return build_model()
 
 
 def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:

@@ -31,8 +31,9 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
       stages (names of the model's stages in each), notation, devices, schedule, micro_batches, bubble,
       bubbles ({schedule: bubble} of all that the stages and micro batches allow), in_flight (most micro
       batches that each stage keeps), bytes_per_device, offloaded_bytes (of the optimizer's state, beside each
-      device) and allocation ([part, device]). A bubble is the share of the devices' time in which they wait,
-      when nothing but matrix products takes time.
+      device), stage_flops ([forward, backward] of each stage and micro batch) and allocation ([part,
+      device]). A bubble is the share of the devices' time in which they wait, when nothing but matrix
+      products takes time.
 
     Raises:
       ConfigError: for stages, devices or micro batches that do not go together.
@@ -56,6 +57,10 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
         "in_flight": timelines[plan.schedule].in_flight,
         "bytes_per_device": [_on_chip(each, config.do_train, offloads) for each in held],
         "offloaded_bytes": [each["optimizer_slots"] if offloads else 0 for each in held],
+        "stage_flops": [
+            [sum(costs[name].flops for name in names), sum(costs[name].backward_flops for name in names)]
+            for names in plan.stages
+        ],
         "allocation": [list(each) for each in allocation(plan)],
     }
 

@@ -22,9 +22,14 @@ MakeTask = Callable[[Config], graph_cost.PlannedTask]
 _MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
 
 
-def run(config: Config, make_task: MakeTask) -> str:
-    """Makes the plan, writes it to --plan_file where that is set, and returns it as text. Writes nothing
-    else.
+def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] | None = None) -> str:
+    """Makes the plan, writes it to --plan_file and draws it to --plan_picture where these are set, and
+    returns it as text. Writes nothing else.
+
+    Args:
+      config: the frozen configuration.
+      make_task: config -> task.
+      draw: (path, plan) -> writes the picture.
 
     Raises:
       ConfigError: for what a run would refuse, and where the file cannot be written.
@@ -33,6 +38,8 @@ def run(config: Config, make_task: MakeTask) -> str:
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
+    if config.plan_picture and draw:
+        draw(config.plan_picture, plan)
     return describe(plan)
 
 

@@ -62,7 +62,7 @@ def check_count(settings: Settings) -> int | None:
         raise tf.errors.FailedPreconditionError(
             None,
             None,
-            f"gradient_accumulation_count is {static}, which must be a multiple of {unit} and at least {unit}: "
+            f"gradient_accumulation_count is {static}, which must be a multiple of {unit}, at least {unit}: "
             f"schedule {settings.pipeline_schedule.name}, {len(settings.computational_stages)} stages",
         )
     return int(static)

@@ -90,7 +90,7 @@ def flat_outputs(outputs: Any) -> list[tf.Tensor]:
     if outputs is None or isinstance(outputs, tf.Operation):
         return []
     if isinstance(outputs, dict):
-        outputs = list(outputs.values())
+        outputs = [outputs[name] for name in sorted(outputs)]
     parts = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     if any(isinstance(each, (list, tuple, dict)) for each in parts):
         raise TypeError("a stage must give a tensor, or a flat list or tuple of tensors")

@@ -285,8 +285,8 @@ def _check_stage_options(name: str, options: Any, stages: int) -> None:
         raise TypeError(f"{name} must be a list or a tuple of PipelineStageOptions objects.")
     if len(options) != stages:
         raise ValueError(
-            f"{name} must be a list or a tuple of PipelineStageOptions objects of length {stages} (same number "
-            f"as the number of computational stages) but is {len(options)}."
+            f"{name} must be a list or a tuple of PipelineStageOptions objects of length {stages} (same "
+            f"number as the number of computational stages) but is {len(options)}."
         )
     for each in options:
         if not isinstance(each, PipelineStageOptions):

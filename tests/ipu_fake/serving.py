@@ -94,7 +94,7 @@ def export(build: Callable, export_dir: str, signature: list[tf.TensorSpec], nam
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, f"application_{uuid.uuid4()}.poplar_exec")
         application.experimental_application_compile_op(build, output_path=path, freeze_variables=True)
-        context = application.embedded_runtime_start(path, [], "engine")
+        context = application.embedded_runtime_start(path, [], os.path.basename(path))
         before, after = steps
 
         def predict(*args: tf.Tensor) -> dict[str, tf.Tensor]:

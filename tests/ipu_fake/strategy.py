@@ -24,7 +24,8 @@ class IPUExtended(one_device_strategy.OneDeviceExtended):
     Args:
       container_strategy: the strategy.
       reduces: whether optimizers of TensorFlow reduce over the replicas through the strategy. For
-        IPUStrategyV1 the sources read leave it open: here they do not, so that a missing CrossReplicaOptimizer is found.
+        IPUStrategyV1 the sources read leave it open: here they do not, so that a missing
+        CrossReplicaOptimizer is found.
     """
 
     def __init__(self, container_strategy: Any, reduces: bool = False):

@@ -1,4 +1,4 @@
-"""What an IPU run imports: few files, good for Python 3.8 and TensorFlow 2.6, which Graphcore's SDK brings."""
+"""What an IPU run imports: few files, for Python 3.8 and TensorFlow 2.6, which Graphcore's SDK brings."""
 
 import pathlib
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from official.config.setting import Section, setting
+from official.config.settings.pipeline import PIPELINED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Plan:
     plan_config_file: str | None = setting(
         None,
         "With --plan: also write the whole configuration as JSON, for python -m official.training.ipu FILE.",
+    )
+    plan_picture: str | None = setting(
+        None,
+        "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf.",
+        backends=PIPELINED,
     )
     plan_tflops: float | None = setting(
         None,

@@ -48,6 +48,16 @@ class PipelinePlan:
         return next(device for names, device in zip(self.stages, self.devices) if model_stage in names)
 
 
+def num_devices(config: Config) -> int:
+    """Returns the number of devices of a replica, as far as the settings alone tell. Raises ConfigError as
+    `make_plan` does."""
+    told = read_stages(_asked_stages(config))
+    count = told if isinstance(told, int) else len(told)
+    schedule = _schedule(config)
+    given = read_devices(config.device_mapping) if config.device_mapping else None
+    return max(given or rules.usual_devices(count, schedule, ())) + 1
+
+
 def make_plan(
     config: Config, model_stages: Sequence[str], costs: Mapping[str, Cost] | None = None
 ) -> PipelinePlan:
@@ -64,13 +74,8 @@ def make_plan(
         and a number of micro batches that the schedule does not take.
     """
     backend = config.distribution_strategy
-    schedule = config.pipeline_schedule or SCHEDULES[backend][0]
-    if not config.pipeline_stages:
-        raise ConfigError(
-            f"distribution_strategy={backend} needs to know the stages. Give --pipeline_stages=N, or what"
-            " each holds: emb+pos / hid*12 / hid*12 / mlm+nsp."
-        )
-    told = read_stages(config.pipeline_stages)
+    schedule = _schedule(config)
+    told = read_stages(_asked_stages(config))
     count = told if isinstance(told, int) else len(told)
     given = read_devices(config.device_mapping) if config.device_mapping else None
     if isinstance(told, int):
@@ -85,3 +90,16 @@ def make_plan(
     rules.check_tied(plan.stages, devices, backend)
     rules.check_micro_batches(devices, schedule, plan.micro_batches, config.do_train)
     return plan
+
+
+def _asked_stages(config: Config) -> str:
+    if not config.pipeline_stages:
+        raise ConfigError(
+            f"distribution_strategy={config.distribution_strategy} needs to know the stages. Give"
+            " --pipeline_stages=N, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp."
+        )
+    return config.pipeline_stages
+
+
+def _schedule(config: Config) -> str:
+    return config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from official.distribution.pipelining.plan import PipelinePlan
 from official.distribution.pipelining.schedules import IN_STEP, Work, all_works, orders, time_of
 
-FORWARD, BACKWARD, RECOMPUTED = 1.0, 2.0, 3.0  # of a stage; the last: a backward pass that computes it again
+FORWARD, BACKWARD = 1.0, 2.0  # of a stage; a backward pass that computes it again takes 3
 
 
 @dataclasses.dataclass(frozen=True)
