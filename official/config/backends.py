@@ -32,6 +32,7 @@ class BackendTraits:
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
       fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
+      spread_replicas: whether the weights of a replica are on several devices of this process.
       graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
         grouped schedule takes multiples of its passes.
       program: the module whose `run(config, command)` is a run on it, where that is not the usual one.
@@ -46,6 +47,7 @@ class BackendTraits:
     static_shapes: bool = False
     whole_step: bool = False
     fused_operations: bool = True
+    spread_replicas: bool = False
     graphcore_rules: bool = False
     program: str = ""
     check: Callable[[Any], object] = lambda config: None
@@ -132,7 +134,7 @@ _ROWS = (
         several_processes=True,
         check=read_cluster,
     ),
-    BackendTraits("pipeline", "a pipeline of devices", check=_check_pipeline),
+    BackendTraits("pipeline", "a pipeline of devices", spread_replicas=True, check=_check_pipeline),
     BackendTraits(
         "tpu",
         "a TPU",

@@ -76,10 +76,10 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
 
 def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
-    if BACKENDS[base["distribution_strategy"]].graphcore_rules:
+    backend, of_replica = BACKENDS[base["distribution_strategy"]], 1
+    if backend.graphcore_rules:
         return base["ipu_replicas"]
-    of_replica = 1
-    if base.get("distribution_strategy") == "pipeline":
+    if backend.spread_replicas:
         of_replica = pipeline.num_pipeline_devices(base)
     if base.get("num_virtual_devices"):
         return max(1, base["num_virtual_devices"] // of_replica)
