@@ -61,7 +61,7 @@ def take_devices(config: Config) -> Devices:
     options.configure(config, api, instances)
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     tf.random.set_seed(config.seed)
-    # api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
+    api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
     logging.info("%s; %s on %d IPUs a replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
     return Devices(api, instances, options.make_strategy(api, instances), plan, batches)
 
