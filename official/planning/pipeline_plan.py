@@ -44,7 +44,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     costs = stage_costs(task, rows, config.do_train)
     plan = make_plan(config, list(costs))
     timelines = _timelines(plan, costs, config)
-    offloads = kind.is_graphcores and getattr(config, "optimizer_state_offchip", False)
+    offloads = kind.is_graphcores and config.optimizer_state_offchip
     held = [
         _held(plan, device, costs, timelines[plan.schedule], slots if config.do_train else 0)
         for device in range(plan.num_devices)

@@ -53,8 +53,7 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
     """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
-    kind = KINDS.get(base.get("distribution_strategy", ""))
-    if kind is None or not kind.is_graphcores:
+    if not _is_on_ipus(base):
         return accumulation
     trains = terms.get("do_training", not terms.get("inference"))
     taken = pipeline.rounded_up(accumulation, base, trains)
@@ -63,6 +62,11 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
             f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
         )
     return taken
+
+
+def _is_on_ipus(base: Mapping[str, Any]) -> bool:
+    kind = KINDS.get(base.get("distribution_strategy", ""))
+    return kind is not None and kind.is_graphcores
 
 
 def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
@@ -77,6 +81,8 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
 
 def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
+    if _is_on_ipus(base):
+        return base["ipu_replicas"]
     of_replica = pipeline.num_pipeline_devices(base)
     if base.get("num_virtual_devices"):
         return max(1, base["num_virtual_devices"] // of_replica)

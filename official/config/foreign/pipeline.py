@@ -7,6 +7,7 @@ from typing import Any
 
 from official.config.settings.pipeline import KINDS
 from official.config.stage_notation import read_devices, read_stages, written
+from official.config.table import FIELDS
 
 _NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
 _WHOLE = "att_ffn_placement halves blocks between IPUs: here a block is whole, and where its attention is"
@@ -38,9 +39,20 @@ def settle_pipeline(
         )
     if terms.get("pipeline_schedule"):
         found["pipeline_schedule"] = terms["pipeline_schedule"] if kind.is_graphcores else kind.schedules[0]
+    found |= _of_ipus(terms, base) if kind.is_graphcores else {}
     if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
+
+
+def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the replicas, where none are told, and what is computed again."""
+    found: dict[str, Any] = {}
+    if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
+        found["ipu_replicas"] = terms["replicas"]
+    if "recomputation" in terms:
+        found["recompute"] = "block" if terms["recomputation"] else "none"
+    return found
 
 
 def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
