@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official.config.settings.pipeline import PIPELINED
+from official.config.backends import BACKENDS
+from official.config.settings.pipeline import PIPELINED, SCHEDULES
 from official.config.stage_notation import read_devices, read_stages, written
+from official.config.table import FIELDS
 
 _NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
 _WHOLE = "att_ffn_placement halves blocks between IPUs: here a block is whole, and where its attention is"
@@ -37,10 +39,26 @@ def settle_pipeline(
             [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
         )
     if terms.get("pipeline_schedule"):
-        found["pipeline_schedule"] = terms["pipeline_schedule"] if backend == "ipu" else "1f1b"
+        found["pipeline_schedule"] = _schedule_of(terms["pipeline_schedule"], backend)
+    found |= _of_ipus(terms, base) if BACKENDS[backend].graphcore_rules else {}
     if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
+
+
+def _schedule_of(theirs: str, backend: str) -> str:
+    """Returns a schedule of theirs where the back end has it, else the back end's usual one."""
+    return theirs if theirs in SCHEDULES[backend] else SCHEDULES[backend][0]
+
+
+def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the replicas, where none are told, and what is computed again."""
+    found: dict[str, Any] = {}
+    if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
+        found["ipu_replicas"] = terms["replicas"]
+    if "recomputation" in terms:
+        found["recompute"] = "block" if terms["recomputation"] else "none"
+    return found
 
 
 def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
