@@ -10,12 +10,14 @@ import subprocess
 import numpy as np
 import pytest
 
+from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import build_config, read_json, to_json
 from official.data import synthetic
 from official.data.records.formats import packed
+from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, make_records, write_records
-from tests.package import old_stack_program
+from tests.package import old_stack_ipu_run, old_stack_program
 from tests.records import short_examples
 
 PYTHON = os.environ.get("BERT_PYTHON38")
@@ -58,12 +60,12 @@ def folder(request, tmp_path, make_config, schema):
     return tmp_path
 
 
-def run_there(folder) -> dict:
-    """Runs the program on the older stack; what it prints last is the result."""
+def run_there(program: str, *arguments: str) -> str:
+    """Runs a program of this folder on the older stack. Returns what it prints."""
     # `official` chooses this one by the Python.
     environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
     done = subprocess.run(
-        [PYTHON, "-m", "tests.package.old_stack_program", str(folder)],
+        [PYTHON, "-m", f"tests.package.{program}", *arguments],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
@@ -71,7 +73,7 @@ def run_there(folder) -> dict:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
 
 
 def saved(folder, config) -> dict[str, np.ndarray]:
@@ -83,7 +85,7 @@ def saved(folder, config) -> dict[str, np.ndarray]:
 
 def test_steps_records_and_checkpoints_are_the_same(folder):
     config = build_config([("config.json", read_json(str(folder / "config.json")))])
-    there = run_there(folder)
+    there = json.loads(run_there("old_stack_program", str(folder)).splitlines()[-1])
     theirs = saved(folder, config)
     here = old_stack_program.main(str(folder))
     ours = saved(folder, config)
@@ -100,3 +102,39 @@ def test_steps_records_and_checkpoints_are_the_same(folder):
         assert there[name]["rest"] == there[name]["rows"][8:]
         assert here[name]["rest"] == here[name]["rows"][8:]
     assert "official.modeling.operations.fused" not in there["modules"]
+
+
+STAGES = dict(
+    distribution_strategy="ipu",
+    pipeline_stages="emb+pos / hid / hid / mlm+nsp",
+    device_mapping="0,1,2,0",
+    num_accumulation_steps=8,
+    train_batch_size=16,
+)
+
+
+def test_a_run_on_ipus_is_the_same(tmp_path, make_config, schema):
+    """A batch is all records: what order they are read in does not count."""
+    weights = old_stack_program.make_state(make_config()).model_variables()
+    start = CheckpointManager(str(tmp_path / "start"), weights, keep=1).save(0)
+    files = write_records(tmp_path / "records", make_records(16, 1, schema))
+    settings = dict(stop_steps=2, steps_per_loop=1, optimizer_type="adamw", **STAGES)
+    folders = []
+    for name, run in (
+        ("there", lambda path: run_there("old_stack_ipu_run", path)),
+        ("here", lambda path: old_stack_ipu_run.main([path])),
+    ):
+        folders.append(str(tmp_path / name))
+        config = make_config(model_dir=folders[-1], input_files=files, init_checkpoint=start, **settings)
+        (tmp_path / f"{name}.json").write_text(to_json(config))
+        run(str(tmp_path / f"{name}.json"))
+    there, here = map(read_metrics, folders)
+    assert [line["step"] for line in there] == [line["step"] for line in here] == [1, 2]
+    for one, other in zip(there, here):
+        for name in ("loss", "mlm_loss", "nsp_loss"):
+            np.testing.assert_allclose(one[name], other[name], rtol=TOLERANCE)
+    readers = [bundle_reader.new_reader(os.path.join(folder, "ckpt-2")) for folder in folders]
+    assert len({frozenset(reader.get_variable_to_shape_map()) for reader in readers}) == 1
+    for name in readers[0].get_variable_to_shape_map():
+        values = [reader.get_tensor(name) for reader in readers]
+        np.testing.assert_allclose(*values, rtol=1e-3, atol=TOLERANCE, err_msg=name)
