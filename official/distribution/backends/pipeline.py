@@ -35,6 +35,10 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
         self.grid = grid
         self.plan: PipelinePlan | None = None
 
+    def devices(self) -> list[str]:
+        """Returns the full names of all devices, those of a replica one after the other."""
+        return [tf.DeviceSpec.from_string(name).to_string() for devices in self.grid for name in devices]
+
     @contextlib.contextmanager
     def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
         """Puts variables on devices for the time of a block in the strategy's scope.
@@ -90,4 +94,5 @@ BACKEND = Backend(
     strategies=(PipelineStrategy,),
     make_strategy=_make_strategy,
     num_replicas=_planned_replicas,
+    devices=lambda strategy: strategy.devices(),
 )
