@@ -43,6 +43,11 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     return strategy
 
 
+def device_names(strategy: tf.distribute.Strategy) -> list[str]:
+    """Returns the devices that a run computes on, such as GPU:0, of all replicas."""
+    return [name.split("device:")[-1] for name in backends.of_strategy(strategy).devices(strategy)]
+
+
 def num_replicas(config: Config) -> int:
     """Returns the number of replicas that the run would have, as far as this machine can know. Raises
     ConfigError where it cannot."""

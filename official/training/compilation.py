@@ -81,7 +81,7 @@ def _with_known_rows(loop: Loop) -> Config:
 def _memory_lines(strategy: tf.distribute.Strategy) -> list[str]:
     """Returns the most memory that was in use at once: of each GPU, or of this process where there is
     none."""
-    names = [device.split("device:")[-1] for device in strategy.extended.worker_devices]
+    names = strategy_lib.device_names(strategy)
     peaks = {
         name: tf.config.experimental.get_memory_info(name)["peak"] for name in names if name.startswith("GPU")
     } or {"this process": environment.peak_memory_bytes()}

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from official.config import Config
 from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipelining.timeline import before
 from official.distribution.pipelining.work import Work
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
@@ -209,14 +210,6 @@ def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> It
     done: set[Work] = set()
     while any(left):
         for order in left:
-            while order and _needed(order[0], num_stages) <= done:
+            while order and done.issuperset(before(order[0], num_stages)):
                 done.add(order[0])
                 yield order.pop(0)
-
-
-def _needed(work: Work, num_stages: int) -> set[Work]:
-    """Returns the works that come right before one."""
-    if not work.backward:
-        return {work._replace(stage=work.stage - 1)} if work.stage else set()
-    forward = work._replace(backward=False)
-    return {forward, work._replace(stage=work.stage + 1)} if work.stage < num_stages - 1 else {forward}

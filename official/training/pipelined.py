@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from official.config import Config
 from official.distribution.backends.pipeline import PipelineStrategy
 from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining import schedules
+from official.distribution.pipelining import schedules, timeline
+from official.distribution.pipelining.plan import PipelinePlan
 from official.modeling.stages import Tensors
 from official.optimization import gradients as gradients_lib
 from official.optimization import state as state_lib
@@ -41,6 +43,7 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
         return state_lib.make_state(config, task.build_model, strategy)
     stages = graph_cost.symbolic_model(task.build_model).stages()
     strategy.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
+    _tell(plan, strategy)
     device_of_name: dict[str, int] = {}
     for stage in stages:
         for variable in stage.variables:  # the first one of two stages that share it has it
@@ -51,6 +54,19 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
             return task.build_model()
 
     return state_lib.make_state(config, build_model, strategy)
+
+
+def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
+    """Logs what is where, and how long devices wait for each other if all stages take the same time."""
+    bubble = timeline.make_timeline(plan).bubble
+    where = ", ".join(
+        f"{stage} on {'+'.join(name.split('device:')[-1] for name in names)}"
+        for stage, names in zip(
+            plan.notation.split(" / "),
+            ([devices[number] for devices in strategy.grid] for number in plan.devices),
+        )
+    )
+    logging.info("Pipeline (%s, bubble %.1f %%): %s", plan.schedule, 100 * bubble, where)
 
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:

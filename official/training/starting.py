@@ -98,7 +98,7 @@ def tell(config: Config, devices: Devices) -> None:
     """Logs what the run is, and where."""
     strategy = devices.strategy
     kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
-    names = ", ".join(sorted({device.split("device:")[-1] for device in strategy.extended.worker_devices}))
+    names = ", ".join(sorted(set(strategy_lib.device_names(strategy))))
     compiled = ", XLA" if config.enable_xla else ""
     logging.info(
         "Task %s on %s (%s), %s%s; %s",
@@ -123,9 +123,8 @@ def tell(config: Config, devices: Devices) -> None:
 def tell_built(observers: list[Observer], ready: Ready) -> None:
     """Tells that the model is built, and where it is."""
     strategy = ready.devices.strategy
-    built = Built(
-        ready.data_secs, tuple(map(_short, strategy.extended.worker_devices)), _allocation(strategy)
-    )
+    names = tuple(name.replace(":", " ") for name in strategy_lib.device_names(strategy))
+    built = Built(ready.data_secs, names, _allocation(strategy))
     for observer in observers:
         observer.on_built(built)
 

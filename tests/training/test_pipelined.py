@@ -67,30 +67,26 @@ def assert_equal_to_rounding(config, expected_config) -> None:
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=atol, err_msg=name)
 
 
+KINDS = {"bert": ({}, {}), "groupbert": (GROUPBERT, {}), "packed": ({}, dict(pack_on_the_fly=True))}
+# Stages, devices, micro batches, schedule.
+WAYS = ((1, 1, 2, "1f1b"), (2, 2, 4, "1f1b"), (4, 4, 2, "gpipe"), (4, 2, 4, "virtual"), (4, 4, 4, "1f1b"))
+QUICK = {("bert", WAYS[1]), ("groupbert", WAYS[3]), ("packed", WAYS[2])}
+
+
 @pytest.mark.parametrize(
-    "model,settings",
+    "kind,way",
     [
-        pytest.param({}, {}, id="bert"),
-        pytest.param(GROUPBERT, {}, id="groupbert"),
-        pytest.param({}, dict(pack_on_the_fly=True), id="packed"),
+        pytest.param(kind, way, marks=[] if (kind, way) in QUICK else pytest.mark.slow)
+        for kind in KINDS
+        for way in WAYS
     ],
 )
-@pytest.mark.parametrize(
-    "stages,devices,accumulation,more",
-    [
-        (1, 1, 2, {}),
-        (2, 2, 4, {}),
-        (4, 4, 2, dict(pipeline_schedule="gpipe")),
-        (4, 2, 4, dict(pipeline_schedule="virtual")),
-    ],
-)
-def test_stages_schedules_and_micro_batches_change_no_weight(
-    make_config, model, settings, stages, devices, accumulation, more
-):
-    settings = dict(model=model, num_accumulation_steps=accumulation, **settings)
-    assert_equal_to_rounding(
-        make_config(**settings, **pipeline(stages, devices, **more)), make_config(**settings)
-    )
+def test_stages_schedules_and_micro_batches_change_no_weight(make_config, kind, way):
+    model, more = KINDS[kind]
+    stages, devices, accumulation, schedule = way
+    settings = dict(model=model, num_accumulation_steps=accumulation, **more)
+    piped = pipeline(stages, devices, pipeline_schedule=schedule)
+    assert_equal_to_rounding(make_config(**settings, **piped), make_config(**settings))
 
 
 def test_replicas_of_several_devices(make_config):
@@ -101,8 +97,15 @@ def test_replicas_of_several_devices(make_config):
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 4)), make_config(**settings, **mirrored))
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "momentum"])
+@pytest.mark.parametrize(
+    "fused,optimizer",
+    [
+        (False, "adamw"),
+        pytest.param(False, "lamb", marks=pytest.mark.slow),
+        pytest.param(True, "adamw", marks=pytest.mark.slow),
+        pytest.param(True, "momentum", marks=pytest.mark.slow),
+    ],
+)
 def test_optimizers_on_several_devices(make_config, fused, optimizer):
     settings = dict(num_accumulation_steps=2, optimizer_type=optimizer, fused_ops=fused)
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
@@ -121,7 +124,10 @@ def test_rounds_divide_the_micro_batches(monkeypatch, most, count, size):
     assert pipelined.round_size(count) == size
 
 
-@pytest.mark.parametrize("settings", [dict(dtype="bf16"), dict(dtype="fp16", loss_scale="dynamic")])
+@pytest.mark.parametrize(
+    "settings",
+    [dict(dtype="bf16"), pytest.param(dict(dtype="fp16", loss_scale="dynamic"), marks=pytest.mark.slow)],
+)
 def test_mixed_precision(make_config, settings):
     settings = dict(num_accumulation_steps=2, **settings)
     (state, totals, _), (_, expected, _) = (
@@ -192,10 +198,12 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
         assert most == expected
 
 
-@pytest.mark.parametrize("task", ["squad", "glue"])
+@pytest.mark.parametrize("task", ["squad", pytest.param("glue", marks=pytest.mark.slow)])
 def test_fine_tuning_on_a_pipeline(make_config, task):
     more = dict(glue_task="mnli") if task == "glue" else {}
+    usual = config_lib.FIELDS["max_predictions_per_seq"].default
     settings = dict(task=task, num_accumulation_steps=2, optimizer_type="adamw", **more)
+    settings["max_predictions_per_seq"] = usual
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
 
 

@@ -60,6 +60,7 @@ class Backend:
       next_batch: (iterator of them, strategy) -> the next batch of every replica; in graphs, too.
       is_chief: strategy -> whether this process writes files and talks to people.
       has_peers: whether other processes take part, and may be lost.
+      devices: strategy -> the names of the devices that it computes on.
       noticing_lost_peers: strategy -> a context that raises PeerError where one is.
     """
 
@@ -70,6 +71,7 @@ class Backend:
     next_batch: Callable[[Iterator, tf.distribute.Strategy], Any] = deal_out
     is_chief: Callable[[tf.distribute.Strategy], bool] = lambda strategy: True
     has_peers: bool = False
+    devices: Callable[[Any], Iterable[str]] = lambda strategy: strategy.extended.worker_devices
     noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = (
         contextlib.nullcontext
     )

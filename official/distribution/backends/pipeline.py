@@ -35,6 +35,10 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
         self.grid = grid
         self.plan: PipelinePlan | None = None
 
+    def devices(self) -> list[str]:
+        """Returns the full names of all devices, those of a replica one after the other."""
+        return [name for devices in self.grid for name in devices]
+
     @contextlib.contextmanager
     def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
         """Puts variables on devices for the time of a block in the strategy's scope.
@@ -66,7 +70,8 @@ class _Together:
 def _make_strategy(config: Config) -> PipelineStrategy:
     """Deals this machine's devices out to replicas, a device of the pipeline each."""
     needed = plan_lib.num_devices(config)
-    devices = local_devices.replica_devices(config)
+    found = local_devices.replica_devices(config)
+    devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
     if len(devices) % needed:
         flag = "num_virtual_devices" if config.num_virtual_devices else "num_gpus"
         raise ConfigError(
@@ -74,7 +79,7 @@ def _make_strategy(config: Config) -> PipelineStrategy:
             f" pipeline_stages={config.pipeline_stages} takes. Nearest valid:"
             f" {nearest_multiples(len(devices), needed)}."
         )
-    local_devices.warn_of_slow_type(config, devices)
+    local_devices.warn_of_slow_type(config, found)
     return PipelineStrategy(
         [devices[first : first + needed] for first in range(0, len(devices), needed)],
     )
@@ -90,4 +95,5 @@ BACKEND = Backend(
     strategies=(PipelineStrategy,),
     make_strategy=_make_strategy,
     num_replicas=_planned_replicas,
+    devices=lambda strategy: strategy.devices(),
 )
