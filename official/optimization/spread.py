@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-Beside = Callable[[tf.Variable], contextlib.AbstractContextManager]
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Beside = Callable[[tf.Variable], contextlib.AbstractContextManager]
 
 
 def beside(variables: Sequence[tf.Variable]) -> Beside:

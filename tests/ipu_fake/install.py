@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import sys
 import types
 from collections.abc import Iterator
@@ -45,31 +46,35 @@ def contents() -> dict[str, dict[str, Any]]:
     }
 
 
+def package(name: str, names: dict[str, Any] | None = None) -> types.ModuleType:
+    """Returns a package with these names, which `importlib` finds like one from a file."""
+    made = types.ModuleType(name)
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    made.__path__ = []
+    vars(made).update(names or {})
+    return made
+
+
 def modules() -> dict[str, types.ModuleType]:
     """Returns the modules of the fake by full name. Those of `ops` are also names of the package itself."""
-    made = {PACKAGE: types.ModuleType(PACKAGE)}
+    made = {PACKAGE: package(PACKAGE)}
     for name, names in contents().items():
-        module = types.ModuleType(f"{PACKAGE}.{name}")
-        vars(module).update(names)
+        module = package(f"{PACKAGE}.{name}", names)
         parent, _, last = name.rpartition(".")
         setattr(made[f"{PACKAGE}.{parent}" if parent else PACKAGE], last, module)
         if parent == "ops":
             setattr(made[PACKAGE], last, module)
-        module.__path__ = []
         made[module.__name__] = module
         if parent == "optimizers":
             setattr(made[PACKAGE], last, module)
-    made[PACKAGE].__path__ = []
     made[PACKAGE].outlined_function = operations.outlined_function
     return {**made, **popdist_modules()}
 
 
 def popdist_modules() -> dict[str, types.ModuleType]:
     """Returns popdist and popdist.tensorflow."""
-    popdist, below = types.ModuleType("popdist"), types.ModuleType("popdist.tensorflow")
-    vars(popdist).update(poprun.popdist_names())
-    below.set_ipu_config = poprun.set_ipu_config
-    popdist.tensorflow, popdist.__path__ = below, []
+    below = package("popdist.tensorflow", {"set_ipu_config": poprun.set_ipu_config})
+    popdist = package("popdist", {**poprun.popdist_names(), "tensorflow": below})
     return {"popdist": popdist, "popdist.tensorflow": below}
 
 

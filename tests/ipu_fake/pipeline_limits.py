@@ -120,11 +120,12 @@ def variables_of(operations: list[Any], graph: Any) -> list[Any]:
       ValueError: one was not created in the scope of the strategy.
     """
     handles: dict[int, Any] = {}
+    read = getattr(graph, "variables", ())
     for operation in operations:
         for tensor in operation.inputs:
             if tensor.dtype == tf.resource:
                 handles.setdefault(id(pipeline_stages.outer_tensor(tensor)), tensor)
-    return pipeline_stages.variables_captured(list(handles.values()), "apply_gradients")
+    return pipeline_stages.variables_captured(list(handles.values()), "apply_gradients", read)
 
 
 def recomputes(settings: Settings, program: Any) -> bool:

@@ -15,6 +15,7 @@ from tests.ipu_fake import (
     machine,
     pipeline_limits,
     pipeline_stages,
+    poplar,
     replicas,
 )
 from tests.ipu_fake.pipelining import OptimizerFunctionOutput, Settings, is_optimizer_v2
@@ -244,14 +245,17 @@ def gradients_of(made: OptimizerFunctionOutput) -> list[tuple[Any, Any]]:
 def build(settings: Settings) -> tf.Operation:
     """Compiles a pipeline and puts it into the graph of the program."""
     here = machine.current
+    poplar.check_pipeline(settings)
     static = pipeline_limits.check_count(settings)
     with tf.name_scope("ipu_fake_pipeline"):
         count = tf.cast(tf.convert_to_tensor(settings.gradient_accumulation_count), tf.int32)
+        count *= settings.batch_serialization_iterations  # (inferred: each is a micro batch of its own)
         program = Program(settings)
         if program.fed_structure is not None and program.sizes[0]:
             graph = tf.compat.v1.get_default_graph()
             settings.outfeed_queue.reserve(program.fed_structure, program.replicas, graph)
-            elements = settings.repeat_count * (1 if settings.accumulate_outfeed else static or 1)
+            micro_batches = (static or 1) * settings.batch_serialization_iterations
+            elements = settings.repeat_count * (1 if settings.accumulate_outfeed else micro_batches)
             here.fed.append((graph, settings.outfeed_queue, elements))
         if hasattr(here.running, "keep"):
             here.running.keep(program)

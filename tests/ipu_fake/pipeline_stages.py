@@ -61,8 +61,13 @@ def _captures(graph: Any) -> list[tuple[Any, Any]]:
     return list(captures() if callable(captures) else captures)
 
 
-def variables_captured(captured: list[Any], what: str) -> list[Any]:
+def variables_captured(captured: list[Any], what: str, read: Any = ()) -> list[Any]:
     """Returns the variables behind the tensors that a function captures.
+
+    Args:
+      captured: the tensors.
+      what: the function, for messages.
+      read: variables that it reads, for messages.
 
     Raises:
       ValueError: it captures anything else, or a variable from outside of the strategy's scope.
@@ -74,9 +79,8 @@ def variables_captured(captured: list[Any], what: str) -> list[Any]:
         handle = outer_tensor(tensor)
         variable = machine.current.variable_of(handle)
         if variable is None:
-            raise ValueError(
-                f"{what} uses a resource that is no variable created in the scope of the strategy: {handle}"
-            )
+            name = next((each.name for each in read if each.handle is handle), repr(handle))
+            raise ValueError(f"{what} uses {name}, which is no variable created in the scope of the strategy")
         found.append(variable)
     return found
 
@@ -144,7 +148,7 @@ class Tracer:
 
         with no_new_variables(what):
             traced = tf.function(flat, autograph=False).get_concrete_function(*map(spec_of, values))
-        variables = variables_captured(list(traced.captured_inputs), what)
+        variables = variables_captured(list(traced.captured_inputs), what, traced.graph.variables)
         compiler.check_graph(traced.graph, what)
         compiler.check_shapes(traced.outputs, what)
         self.stages.append(Stage(traced, ipu, variables))

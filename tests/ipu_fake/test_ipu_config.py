@@ -1,5 +1,7 @@
 """IPUConfig on the fake: attributes with their types, conditions, devices."""
 
+import importlib.util
+
 import pytest
 import tensorflow as tf
 
@@ -24,6 +26,17 @@ def test_the_fake_goes_away_again():
         from tensorflow.python.ipu.ops import cross_replica_ops  # noqa: F401
     with pytest.raises(ImportError):
         import popdist  # noqa: F401
+
+
+def test_the_fake_is_found_like_a_package(ipu):
+    for name in (
+        "tensorflow.python.ipu",
+        "tensorflow.python.ipu.ops.nn_ops",
+        "popdist",
+        "popdist.tensorflow",
+    ):
+        assert importlib.util.find_spec(name).name == name
+    assert ipu.pipelining_ops is importlib.import_module("tensorflow.python.ipu.ops.pipelining_ops")
 
 
 def test_defaults_and_categories(ipu):

@@ -117,6 +117,42 @@ def test_options_of_a_stage_are_strings(small):
             options(**{name: {"availableMemoryProportion": 0.15}})
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"availableMemoryProportion": "much"}, {"availableMemoryProportion": "0"}, {"partialsType": "fp16"}],
+)
+def test_values_of_options(options):
+    from tensorflow.python import ipu
+
+    small = TwoStages(configure(matmuls__poplar_options=options))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="matmuls.poplar_options"):
+        small.run(small.program())
+    small = TwoStages(configure())
+    stages = [ipu.pipelining_ops.PipelineStageOptions(matmul_options=each) for each in ({}, options)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"options\[1\].matmul_options"):
+        small.run(small.program(forward_propagation_stages_poplar_options=stages))
+    update = ipu.pipelining_ops.PipelineStageOptions(slice_options=options)
+    given = dict(optimizer_function=small.optimizer_function(SGD(0.1)), weight_update_poplar_options=update)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weight_update_poplar_options"):
+        small.run(small.program(**given))
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{autoReport.all: true}", "not JSON"),
+        ('{"autoReport.all": true}', "object of strings"),
+        ('{"autoreport.all": "true"}', "unrecognised option autoreport.all"),
+    ],
+)
+def test_engine_options(small, monkeypatch, text, message):
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"autoReport.all": "true", "target.hostSyncTimeout": "600"}')
+    small.run(small.program())
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", text)
+    with pytest.raises(RuntimeError, match=message):
+        small.run(small.program(outfeed_queue=small.ipu.ipu_outfeed_queue.IPUOutfeedQueue()))
+
+
 def test_what_an_optimizer_function_gives(small):
     made = small.ipu.pipelining_ops.OptimizerFunctionOutput
     loss, legacy = tf.constant(1.0), getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)

@@ -73,9 +73,23 @@ def test_inputs_that_ipus_do_not_have():
 
 def test_variables_from_outside_of_the_scope():
     small = TwoStages(configure())
-    small.weights[1] = tf.Variable(small.weights[1])
-    with pytest.raises(ValueError, match="created in the scope"):
+    small.weights[1] = tf.Variable(small.weights[1], name="outside")
+    with pytest.raises(
+        ValueError, match=r"stage 1 .* uses outside:0, which is no variable created in the scope"
+    ):
         small.run(small.program())
+
+
+def test_an_update_with_variables_from_outside_of_the_scope():
+    small, steps = TwoStages(configure()), tf.Variable(0, name="steps")
+
+    class Counting(tf.compat.v1.train.GradientDescentOptimizer):
+        def apply_gradients(self, *args, **kwargs):
+            steps.assign_add(1)
+            return super().apply_gradients(*args, **kwargs)
+
+    with pytest.raises(ValueError, match="apply_gradients uses .*created in the scope"):
+        small.run(small.program(optimizer_function=small.optimizer_function(Counting(0.1))))
 
 
 def test_compile_only_gives_zeros_and_changes_nothing(monkeypatch, tmp_path, machine):

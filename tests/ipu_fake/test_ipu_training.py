@@ -106,6 +106,13 @@ def test_means_of_gradients(method):
     same(small.values(), train_plainly(lambda: SGD(0.1), updates=1, count=4, replicas=1, mean=True)[0])
 
 
+def test_serialized_batches_are_micro_batches():
+    small = TwoStages(configure(1))
+    given = dict(batch_serialization_iterations=2, optimizer_function=small.optimizer_function(SGD(0.1)))
+    small.run(small.program(2, **given))
+    same(small.values(), train_plainly(lambda: SGD(0.1), updates=1, count=4, replicas=1)[0])
+
+
 def test_gradients_are_added_in_the_type_asked_for():
     small, seen = TwoStages(configure()), []
 
