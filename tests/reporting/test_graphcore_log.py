@@ -132,3 +132,15 @@ def test_tags_of_their_program_are_beside_ours(make_config, tmp_path):
 
 def test_the_plain_style_has_no_other_tags(make_config):
     assert graphcore_tags.of_run(make_config()) is None
+
+
+def test_a_pipeline_tells_the_device_of_each_part(make_config, capsys):
+    parts = (("Embedding", "GPU 0, GPU 2"), ("Encoder 0 ", "GPU 1, GPU 3"), ("Classifier", "GPU 1, GPU 3"))
+    configure_logging(0)
+    log = GraphcoreLog(make_config(log_style="graphcore"), True)
+    log.on_built(Built(1.0, ("GPU 0", "GPU 2"), parts))
+    assert capsys.readouterr().err.splitlines()[4:7] == [
+        "Embedding  --> GPU 0, GPU 2",
+        "Encoder 0  --> GPU 1, GPU 3",
+        "Classifier --> GPU 1, GPU 3",
+    ]

@@ -1,0 +1,92 @@
+"""What a plan says of a pipeline: by hand from the costs of its stages."""
+
+import pytest
+
+from official.distribution.pipelining.costs import parameters_of
+from official.planning import plan as plan_lib
+from official.planning.description import describe
+from official.tasks import TASKS
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {}
+
+
+@pytest.fixture
+def planned(make_config, made):
+    """Returns a function that returns (configuration, plan) of a pipeline on logical CPUs."""
+
+    def plan(stages, **settings):
+        key = (stages, *sorted(settings.items()))
+        if key not in made:
+            config = make_config(
+                model={"num_hidden_layers": 4},
+                distribution_strategy="pipeline",
+                num_virtual_devices=8,
+                pipeline_stages=stages,
+                num_accumulation_steps=4,
+                train_batch_size=32,
+                use_synthetic_data=True,
+                plan=True,
+                **settings,
+            )
+            made[key] = config, plan_lib.make_plan(config, TASKS[config.task])
+        return made[key]
+
+    return plan
+
+
+FOUR = "emb / hid*2 / hid*2 / mlm+nsp"
+
+
+def test_each_device_holds_its_stages(planned):
+    config, plan = planned(FOUR)
+    pipeline = plan["pipeline"]
+    assert plan["num_replicas"] == 2 and pipeline["devices"] == (0, 1, 2, 3)
+    held = pipeline["bytes_per_device"]
+    of = {stage: 4 * parameters_of(stage, config.model) for names in pipeline["stages"] for stage in names}
+    expected = [sum(of[stage] for stage in names) for names in pipeline["stages"]]
+    assert [each["parameters"] for each in held] == [each["gradients"] for each in held] == expected
+    # LAMB has two slots a parameter; those of the shared table are with the embeddings.
+    table = 4 * 50 * 32
+    slots = [2 * size for size in expected]
+    slots[3] -= 2 * table
+    assert [each["optimizer_slots"] for each in held] == slots
+    assert sum(slots) == plan["bytes"]["optimizer_slots"]
+    assert all(each["total"] == sum(each.values()) - each["total"] for each in held)
+
+
+def test_activations_count_the_micro_batches_in_flight(planned):
+    _, plan = planned(FOUR)
+    _, other = planned(FOUR, pipeline_schedule="gpipe")
+    assert plan["pipeline"]["in_flight"] == [4, 3, 2, 1] and other["pipeline"]["in_flight"] == [4] * 4
+    kept = [[each["activations"] for each in made["pipeline"]["bytes_per_device"]] for made in (plan, other)]
+    assert kept[0][0] == kept[1][0] and kept[0][2] < kept[1][2]
+    assert kept[0][1] - kept[0][2] == pytest.approx(
+        (kept[1][2] - kept[0][2]) / 2
+    )  # one micro batch of a stage
+
+
+def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
+    _, plan = planned(FOUR)
+    pipeline = plan["pipeline"]
+    assert pipeline["schedule"] == "1f1b" and list(pipeline["bubbles"]) == ["1f1b", "gpipe"]
+    assert 0 < pipeline["bubble"] == pipeline["bubbles"]["1f1b"] < 1
+    _, virtual = planned("4", pipeline_schedule="virtual")
+    assert virtual["num_replicas"] == 4 and virtual["pipeline"]["devices"] == (0, 1, 0, 1)
+    assert "virtual" in virtual["pipeline"]["bubbles"]
+
+
+def test_the_text_says_it(planned):
+    _, plan = planned(FOUR)
+    text = describe(plan)
+    assert "emb / hid*2 / hid*2 / pool+mlm+nsp" in text and "device 3" in text
+    assert "1f1b, 4 micro batches: devices wait" in text
+    assert "Device Allocation" in text and "--> device 3" in text.splitlines()[-1]
+
+
+def test_without_a_pipeline_there_is_none(make_config):
+    config = make_config(use_synthetic_data=True, plan=True)
+    plan = plan_lib.make_plan(config, TASKS[config.task])
+    assert plan["pipeline"] is None and "Pipeline" not in describe(plan)
