@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from official.config import by_step
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
@@ -114,8 +116,9 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
     return {} if text is None else by_step.read(text, "loss_scale_by_step")
 
 
-def encoder_options(config: Config) -> dict[str, bool]:
-    """Returns how the encoder is built: `fused`, `shared` and `by_sequence` of `official.modeling`. A step
+def encoder_options(config: Config) -> dict[str, Any]:
+    """Returns how the encoder is built: `fused`, `shared`, `by_sequence` and `recompute` of
+    `official.modeling`. A step
     that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
     of whole rows."""
     whole_step = config.enable_xla or BACKENDS[config.distribution_strategy].whole_step
@@ -123,4 +126,5 @@ def encoder_options(config: Config) -> dict[str, bool]:
         "fused": config.fused_ops,
         "shared": not whole_step,
         "by_sequence": config.fused_ops and not whole_step,
+        "recompute": config.recompute,
     }
