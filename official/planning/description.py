@@ -95,8 +95,8 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
         for name, value in plan["bytes"].items()
         if value or plan["train_steps"] != 0
     ]
-    at_most = " at most: XLA fuses operations, which is not counted" if plan["enable_xla"] else ""
-    return [*lines, ("at once", _size(plan["total_bytes"]) + at_most), *_device_lines(plan)]
+    about = ", about: XLA orders and fuses operations itself" if plan["enable_xla"] else ""
+    return [*lines, ("at once", _size(plan["total_bytes"]) + about), *_device_lines(plan)]
 
 
 def _device_lines(plan: dict) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import statistics
 from official.cli import command_line, outputs
 from official.cli.benchmark import memory_growth
 from official.cli.benchmark.memory_steps import ALLOCATION, plan_and_measure, run_in_process
+from official.config import ConfigError
 from official.io.writing import check_output_file
 
 # Tokens, predictions, sequences a step, compute type, optimizer, micro batches.
@@ -44,6 +45,11 @@ def make_parser() -> command_line.Parser:
         "--rounds", type=int, default=5, help="With --growth: steps timed of each case, in turns."
     )
     parser.add_argument(
+        "--operations",
+        default="fused,plain",
+        help=f"With --growth: which to measure, of {', '.join(memory_growth.OPERATIONS)}.",
+    )
+    parser.add_argument(
         "--time",
         choices=tuple(memory_growth.OPERATIONS),
         help="Time the steps of --growth with these operations in this process; used for them.",
@@ -54,7 +60,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--one",
         type=int,
-        choices=range(len(CASES)),
+        choices=range(len(memory_growth.CASES)),
         help="Measure this case in this process and print the result; used for each case.",
     )
     return parser
@@ -63,6 +69,10 @@ def make_parser() -> command_line.Parser:
 def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     command_line.check_counts(flags, "steps", "rounds")
+    if flags.one is not None and not flags.growth and flags.one >= len(CASES):
+        raise ConfigError(f"--one={flags.one}, expected less than {len(CASES)} without --growth.")
+    known = tuple(memory_growth.OPERATIONS)
+    flags.operations = command_line.read_list(flags.operations, "operations", known)
     numbers = tuple(map(str, range(len(CASES))))
     flags.cases = (
         [int(number) for number in command_line.read_list(flags.cases, "cases", numbers)]

@@ -8,13 +8,19 @@ in one process, with the usual allocation of memory.
 import itertools
 import statistics
 import sys
+from typing import Any
 
 from official.cli import outputs
 from official.cli.benchmark.memory_steps import plan_and_measure, run_in_process
 from official.config import Config
 
 BATCHES = (4, 8)  # sequences of a step
-OPERATIONS = {"fused": True, "plain": False}
+# Name -> the flags of it. XLA compiles a step as a whole.
+OPERATIONS = {
+    "fused": ["--fused_ops=true"],
+    "plain": ["--fused_ops=false"],
+    "xla": ["--fused_ops=true", "--enable_xla=true"],
+}
 RECOMPUTE = ("none", "attention", "block")
 CASES = tuple(itertools.product(OPERATIONS, RECOMPUTE))
 
@@ -27,7 +33,7 @@ def case_arguments(operations: str, recompute: str, batch: int, model: str) -> l
         "--use_synthetic_data",
         "--distribution_strategy=one_device",
         "--num_gpus=0",
-        f"--fused_ops={OPERATIONS[operations]}",
+        *OPERATIONS[operations],
         f"--recompute={recompute}",
         "--max_seq_length=512",
         "--max_predictions_per_seq=76",
@@ -66,7 +72,7 @@ def time_operations(operations: str, model: str, rounds: int) -> dict[str, list[
     from official.tasks import TASKS
     from official.training import step_benchmark
 
-    steps = {}
+    steps: dict[str, Any] = {}
     for recompute in RECOMPUTE:
         config = read_config(operations, recompute, BATCHES[0], model)
         steps[recompute] = step_benchmark.make_step(config, TASKS[config.task], steps=1)
@@ -86,7 +92,7 @@ def measure(flags) -> list[dict]:
     """Measures all cases, each in a process of its own, and prints a line each."""
     results = []
     print("operations recompute    measured planned MB   error slowdown", flush=True)
-    for operations in OPERATIONS:
+    for operations in flags.operations:
         # Before the others: nothing of a process but its times counts.
         secs = run_in_process(["--time", operations, f"--rounds={flags.rounds}"], flags.model, usual=True)
         slower = slowdowns(secs)

@@ -242,7 +242,7 @@ def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
         output = tf.matmul(_drop(kept_weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
-            weights = weights_of(*after(upstream, [query]), key) if again else kept_weights
+            weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
             # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
             # Source: Dao et al. 2022, "FlashAttention".
             products = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
