@@ -165,8 +165,17 @@ def graph_of(seed, block_type="bert", layers=2, **options):
     return flat, execution_order(flat, kept), kept
 
 
-@pytest.mark.parametrize("fused,shared", [(False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+@pytest.mark.parametrize(
+    "block_type,fused,shared",
+    [
+        ("bert", False, True),
+        ("bert", True, True),
+        pytest.param("bert", True, False, marks=pytest.mark.slow),
+        pytest.param("groupbert", False, True, marks=pytest.mark.slow),
+        pytest.param("groupbert", True, True, marks=pytest.mark.slow),
+        pytest.param("groupbert", True, False, marks=pytest.mark.slow),
+    ],
+)
 def test_less_is_kept(block_type, shared, fused):
     peaks = {}
     for again in ("none", *AGAIN):
