@@ -93,6 +93,7 @@ setup(
             "hypothesis>=6.100,<7",
             "ruff==0.17.6",  # exactly: versions format differently
             "mypy==2.4.1",
+            "vermin>=1.6,<2",  # what an IPU run imports is to go through Python 3.8
         ],
     },
 )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import time
 
 from official.io import first_import
@@ -16,7 +17,9 @@ os.environ.setdefault(
     "TF_CPP_MIN_LOG_LEVEL", "3"
 )  # keep start-up noise (CUDA probes, plugin registration) off the screen
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2, also where Keras 3 is installed
-os.environ.setdefault(_ONEDNN, "1")  # vendor matrix products on CPUs
+# Vendor matrix products on CPUs. Those of TensorFlow 2.6, which Python 3.8 has, end the process with a
+# floating-point exception in small models.
+os.environ.setdefault(_ONEDNN, "1" if sys.version_info >= (3, 9) else "0")
 first_import.quieten("tensorflow")  # from 2.16 on it writes the same noise whatever the level
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.training import starting
+from official.training import pipelined
 from official.training import step as step_lib
 
 # Settings that neither the state nor a graph depends on.
@@ -48,7 +48,7 @@ class Pool:
     def __init__(self):
         self._kept = collections.OrderedDict()
 
-    def state(self, make: Callable, config, build_model, strategy):
+    def state(self, make: Callable, config, task, strategy):
         settings = {name: config[name] for name in config_lib.FIELDS if name not in _FREE}
         settings["model"] = vars(config.model)
         settings["steps"] = config_lib.schedule_steps(config)
@@ -57,7 +57,7 @@ class Pool:
             self._kept.move_to_end(key)
             self._kept[key].reset()
         else:
-            self._kept[key] = _Kept(make(config, build_model, strategy))
+            self._kept[key] = _Kept(make(config, task, strategy))
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)
         return self._kept[key].state
@@ -86,9 +86,9 @@ def fixture_step_pool():
 @pytest.fixture(autouse=True)
 def shared_steps(step_pool, monkeypatch):
     """Lets the runs of a module share their steps."""
-    make_state, make_train_loop = starting.make_state, step_lib.make_train_loop
+    make_state, make_train_loop = pipelined.make_state, step_lib.make_train_loop
     make_eval_step, make_finite_check = step_lib.make_eval_step, step_lib.make_finite_check
-    monkeypatch.setattr(starting, "make_state", lambda *given: step_pool.state(make_state, *given))
+    monkeypatch.setattr(pipelined, "make_state", lambda *given: step_pool.state(make_state, *given))
     monkeypatch.setattr(
         step_lib,
         "make_train_loop",

@@ -1,5 +1,7 @@
 """What a checkpoint format is: its names for tensors, its kind of files, how it is told from others."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import re

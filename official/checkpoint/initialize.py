@@ -5,10 +5,11 @@ import re
 
 import tensorflow as tf
 
-from official.checkpoint import companions, registry, wholeness
+from official.checkpoint import companions, registry
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.names import compare_names
 from official.checkpoint.options import NOTHING_GIVEN
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
@@ -150,7 +151,7 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     raises for all else that does not fit."""
     encoder = {name: shape for name, shape in wanted.items() if _is_of_encoder(name)}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
-    problems = wholeness.compare_names(
+    problems = compare_names(
         encoder, {name: shape for name, shape in found.items() if _is_of_encoder(name)} | unexpected
     )
     heads = {name: shape for name, shape in wanted.items() if name not in encoder}
@@ -160,7 +161,7 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     shared = {
         name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)
     }
-    for kind, names in wholeness.compare_names({name: heads[name] for name in shared}, shared).items():
+    for kind, names in compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
         raise ConfigError(

@@ -1,5 +1,7 @@
 """Saving and resuming a run: atomic, the last N kept, a damaged newest one skipped."""
 
+from __future__ import annotations
+
 import os
 import re
 
@@ -7,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import wholeness
-from official.checkpoint.containers import bundle
+from official.checkpoint import bundle_reader
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
+from official.checkpoint.names import compare_names
 from official.config import ConfigError
 from official.io.errors import describe_names, shortened
 from official.io.files import is_remote
@@ -123,8 +125,8 @@ class CheckpointManager:
         return prefix
 
     def _assign(self, prefix: str) -> None:
-        with bundle.open_reader(prefix) as reader:
-            self._check_names(prefix, bundle.shapes(reader))
+        with bundle_reader.open_reader(prefix) as reader:
+            self._check_names(prefix, bundle_reader.shapes(reader))
             values = {name: reader.get_tensor(name) for name in self._variables}
         # Weights only: a slot may overflow in a run that goes on.
         weights = {
@@ -168,7 +170,7 @@ class CheckpointManager:
 
     def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
         wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
-        problems = wholeness.compare_names(wanted, found)
+        problems = compare_names(wanted, found)
         if problems:
             raise ConfigError(
                 f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "

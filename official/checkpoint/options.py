@@ -1,5 +1,7 @@
 """What a conversion can be asked for: settings of every conversion, and those that formats bring."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -61,7 +63,7 @@ class Options:
     of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, **settings: Any) -> "Options":
+    def of(cls, **settings: Any) -> Options:
         """Returns the options with these settings, of every conversion or of formats, by their names."""
         everywhere = {field.name for field in dataclasses.fields(cls)}
         return cls(

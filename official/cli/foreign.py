@@ -132,15 +132,33 @@ def layers_of(
     if family and source:
         base |= {"name": source.name, "half": _half(base)}
     asked = _checked(options, family)
-    if not family and not options:
+    elsewhere = _of_other_devices(given, family)
+    given = {name: value for name, value in given.items() if name not in elsewhere}
+    if not family and not options and not elsewhere:
         above = _by_task(given, base)
         return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
     theirs = translation.translate(values if family else {}, family, title, asked, base)
+    for name, value in elsewhere.items():
+        theirs.lines.append(translation.Line(f"--{name}", value, (), translation.IPU_ONLY))
     above = _by_task(given, base | theirs.settings)
     if family and _asks_only_to_answer(family, base | theirs.settings, above, asked):
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
+
+
+def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[str, Any]:
+    """Returns the flags that are options of theirs, too, and that the devices of this run do not know."""
+    table, default = (
+        table_for(family.name if family else None),
+        config_lib.FIELDS["distribution_strategy"].default,
+    )
+    backend = given.get("distribution_strategy", default)
+    return {
+        name: value
+        for name, value in given.items()
+        if name in table and not rows.Row(name).is_known_to(backend)
+    }
 
 
 def _half(base: Mapping[str, Any]) -> str:
@@ -232,6 +250,7 @@ def _told(
     added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
     if added and family:
         lines.append(f"  and, which no key says: {added}")
+    lines += [f"  {note}" for note in theirs.notes]
     for why, keys in _by_reason(theirs).items():
         lines.append(f"  {why}: {', '.join(keys)}")
     return lines

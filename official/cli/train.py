@@ -70,6 +70,7 @@ def _run(arguments: list[str]) -> int:
     _say_what_starts(config)
     official.choose_kernels(config.dtype)
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
+    from official.cli import outputs, schedules
     from official.planning import plan
     from official.reporting.progress import configure_logging
     from official.tasks import TASKS
@@ -78,7 +79,9 @@ def _run(arguments: list[str]) -> int:
     configure_logging(config.verbosity)
     _say_config(arguments, config)
     if config.plan:
-        text = plan.run(config, TASKS[config.task])
+        if config.plan_picture:
+            outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
+        text = plan.run(config, TASKS[config.task], schedules.write_picture)
         with quiet.telling():
             print(text)
         return 0

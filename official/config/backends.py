@@ -65,6 +65,25 @@ def _check_virtual_devices(config: Config) -> None:
         )
 
 
+def _check_pipeline(config: Config) -> None:
+    _check_virtual_devices(config)
+    if config.enable_xla:
+        raise ConfigError(
+            "enable_xla compiles a step for one device, distribution_strategy=pipeline spreads it over"
+            " several. Drop --enable_xla."
+        )
+    if config.clip_scope == "micro_batch":
+        raise ConfigError(
+            "clip_scope=micro_batch needs the whole gradient of a micro batch on one device,"
+            " distribution_strategy=pipeline has a part of it on each. Use --clip_scope=global."
+        )
+    if config.explicit_allreduce:
+        raise ConfigError(
+            "explicit_allreduce joins gradients of one device into packs, distribution_strategy=pipeline has"
+            " them on several. Drop --explicit_allreduce."
+        )
+
+
 def _check_no_gpus(config: Config) -> None:
     if config.num_gpus:
         raise ConfigError(
@@ -105,6 +124,7 @@ _ROWS = (
         several_processes=True,
         check=read_cluster,
     ),
+    BackendTraits("pipeline", "a pipeline of devices", check=_check_pipeline),
     BackendTraits(
         "tpu",
         "a TPU",

@@ -21,8 +21,7 @@ DEVICE_BYTES = {
     "tpu-v4": 32 * _GIB,
     "ipu-mk2": 900 * 10**6,
 }
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": _GB, "tb": 10**12}
-_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": _GIB, "tib": 2**40}
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": _GB, "kib": 2**10, "mib": 2**20, "gib": _GIB}
 _NUMBER = re.compile(r"(\d+\.?\d*(?:e\+?\d{1,2})?)\s*([a-z]*)")
 
 

@@ -1,8 +1,11 @@
 """The sizes of a model, under the keys of Google's bert_config.json."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import pathlib
+import typing
 from typing import Any
 
 from absl import logging
@@ -95,6 +98,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 }
 _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for alias in aliases}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
+KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 
@@ -274,7 +278,7 @@ def is_hugging_face(values: dict) -> bool:
     return "model_type" in values or "architectures" in values
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _warn_of_key(key: str, source: str) -> None:
     logging.warning(
         "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
@@ -285,7 +289,7 @@ def _warn_of_key(key: str, source: str) -> None:
 
 def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
-    kind: Any = _BERT_FIELDS[key].type
+    kind: Any = KINDS[key]
     if kind is bool:
         valid = isinstance(value, bool)
     elif kind is str:

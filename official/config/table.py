@@ -17,11 +17,25 @@ from official.config.settings import (
     model,
     optimization,
     packing,
+    pipeline,
     plan,
 )
 
 # In the order of --help and config.json.
-_FILES = (job, model, data, packing, fine_tuning, batch, optimization, devices, mlperf, plan, messages)
+_FILES = (
+    job,
+    model,
+    data,
+    packing,
+    fine_tuning,
+    batch,
+    optimization,
+    devices,
+    pipeline,
+    mlperf,
+    plan,
+    messages,
+)
 SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
@@ -36,6 +50,7 @@ class Config(
     batch.Batch,
     optimization.Optimization,
     devices.Devices,
+    pipeline.Pipeline,
     mlperf.MLPerf,
     plan.Plan,
     messages.Messages,

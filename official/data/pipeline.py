@@ -1,6 +1,8 @@
 """What every tf.data pipeline here has in common: where in the order of its data it goes on, and how many of
 its calls run side by side."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import tensorflow as tf
@@ -39,8 +41,28 @@ def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     still for minutes (TensorFlow 2.15.1, Model::OptimizeLoop).
     """
     options = tf.data.Options()
-    options.autotune.enabled = False
+    if hasattr(options, "autotune"):
+        options.autotune.enabled = False
+    else:  # TensorFlow 2.6
+        options.experimental_optimization.autotune = False
     return dataset.with_options(options)
+
+
+def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool = False) -> tf.data.Dataset:
+    """Returns the elements of a dataset's batches in batches of another size."""
+    if hasattr(dataset, "rebatch"):
+        return dataset.rebatch(size, drop_remainder=drop_remainder)
+    return dataset.unbatch().batch(size, drop_remainder)  # TensorFlow 2.6, element by element
+
+
+def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns values, along their first axis, in an order drawn from a seed, int64 [2]; in TensorFlow 2.6,
+    which has no operation for it, in another one."""
+    if hasattr(tf.random.experimental, "stateless_shuffle"):
+        return tf.random.experimental.stateless_shuffle(values, seed)
+    # TensorFlow 2.6
+    numbers = tf.random.stateless_uniform(tf.shape(values)[:1], seed, None, None, tf.int32)
+    return tf.gather(values, tf.argsort(numbers, stable=True))
 
 
 def without_done(rows_RX: tf.Tensor, sequences_R: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:

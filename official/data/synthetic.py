@@ -1,10 +1,12 @@
 """Random records from a schema, for warm-up and for measuring without files."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.generated.words import draw_ids
+from official.data.frequencies import draw_ids
 
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
@@ -21,9 +23,7 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     generator = np.random.default_rng(seed)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     count = max(_SAMPLES, batch_size)
-    positions = generator.permuted(np.tile(np.arange(length, dtype=np.int32), (count, 1)), axis=1)[
-        :, :predictions
-    ]
+    positions = _permuted(generator, np.arange(length, dtype=np.int32), count)[:, :predictions]
     values = {
         "input_ids": _draw_tokens(generator, vocab_size, (count, length)),
         "input_mask": np.ones((count, length)),
@@ -52,7 +52,7 @@ def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dic
     shape, column_L = (_SAMPLES, length), np.arange(length)
     counts_B = np.clip(np.floor(average + generator.random(_SAMPLES)), 1, min(depth, length // 2)).astype(int)
     is_there_BP = np.arange(depth) < counts_B[:, None]
-    cuts_BP = generator.permuted(np.tile(column_L[1:], (_SAMPLES, 1)), axis=1)[:, : depth - 1]
+    cuts_BP = _permuted(generator, column_L[1:], _SAMPLES)[:, : depth - 1]
     starts_BP = np.full((_SAMPLES, depth), length)
     starts_BP[:, 0], starts_BP[:, 1 : 1 + cuts_BP.shape[1]] = 0, cuts_BP
     starts_BP = np.sort(np.where(is_there_BP, starts_BP, length), axis=1)
@@ -84,6 +84,13 @@ def endless(rows: dict[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
         .batch(batch_size, drop_remainder=True)
         .prefetch(pipeline.CALLS)
     )
+
+
+def _permuted(generator: np.random.Generator, values_L: np.ndarray, count: int) -> np.ndarray:
+    """Returns `count` rows of the values, each in an order of its own, [count, L]."""
+    if hasattr(generator, "permuted"):
+        return generator.permuted(np.tile(values_L, (count, 1)), axis=1)
+    return values_L[np.argsort(generator.random((count, len(values_L))), axis=1)]  # NumPy before 1.20
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:

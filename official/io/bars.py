@@ -1,5 +1,7 @@
 """Progress bars that an error takes off the terminal, so that its line is the last one."""
 
+from __future__ import annotations
+
 import tqdm
 
 

@@ -1,5 +1,7 @@
 """Bad input: the error, the phrases that its messages share, and how it is shown."""
 
+from __future__ import annotations
+
 import difflib
 import sys
 from collections.abc import Sequence

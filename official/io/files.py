@@ -1,5 +1,7 @@
 """Finds and opens files, of this machine or of a store that TensorFlow can reach (`official.io.stores`)."""
 
+from __future__ import annotations
+
 import contextlib
 import fnmatch
 import hashlib

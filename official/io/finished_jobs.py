@@ -1,5 +1,7 @@
 """Jobs that write a folder of files, may be interrupted, and are done once: which of the files are there."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ MANIFEST = "manifest.json"  # is written last, and says of which job it is
 def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
     """Writes the manifest of a job that is done, and returns it. `identity` is what makes it this job, JSON
     values."""
-    manifest = manifest | {"job": unfinished.digest(identity)}
+    manifest = {**manifest, "job": unfinished.digest(identity)}
     unfinished.write_json(os.path.join(folder, MANIFEST), manifest)
     return manifest
 

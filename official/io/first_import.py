@@ -1,5 +1,7 @@
 """The first import of a package whose C++ code writes to stderr while it is loaded, without that writing."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib.util
 import os

@@ -2,10 +2,12 @@
 key.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official.io.errors import ConfigError
 from official.io.files import open_binary
@@ -23,7 +25,8 @@ _DEEPEST = 64  # the files that are read have about ten levels
 _LARGEST = 2**63  # whole numbers beyond it are no number of anything here
 _REQUIRED = object()
 
-Kind = type | tuple[type, ...]
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Kind = type | tuple[type, ...]
 
 
 def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False):

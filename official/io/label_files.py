@@ -2,6 +2,8 @@
 Face's config.json.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -2,6 +2,8 @@
 told in one line.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -35,7 +37,7 @@ def telling() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed when the process ends
 
 
-@functools.cache
+@functools.lru_cache
 def silence_compiler() -> None:
     """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no
     log level keeps back.

@@ -8,6 +8,8 @@ Python runs signal handlers between two of its own instructions, and a call into
 So the interpreter's C handler writes the signal's number to a pipe as well, and a thread reads it there.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os

@@ -4,6 +4,8 @@ Both have the same operations, and all fail with OSError. TensorFlow is loaded f
 seconds, and files of this machine do not need it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fnmatch
@@ -12,13 +14,13 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 _BUFFER_BYTES = 1 << 20
 
-_Walk = Iterator[
-    tuple[str, list[str], list[str]]
-]  # as os.walk; a folder taken out of the second is not visited
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    # As os.walk; a folder taken out of the second is not visited.
+    _Walk = Iterator[tuple[str, list[str], list[str]]]
 
 
 class Store(Protocol):
@@ -178,7 +180,7 @@ class _TensorFlow:
         return [
             path
             for path in files_below(self.walk, base)
-            if _fits(path.removeprefix(base).strip("/").split("/"), parts[fixed:])
+            if _fits(path[len(base) :].strip("/").split("/"), parts[fixed:])
         ]
 
     def names_in(self, folder: str) -> list[str]:

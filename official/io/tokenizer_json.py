@@ -1,5 +1,7 @@
 """Hugging Face's tokenizer.json, where it says what BERT's tokenizer does."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from official.io.errors import ConfigError

@@ -5,6 +5,8 @@ What a task has done is written with a digest: a file that is damaged counts as 
 done again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl

@@ -4,6 +4,8 @@ is lower-cased.
 Names and keys are Hugging Face's, so that its tokenizers read what is written here.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
@@ -91,7 +93,7 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
     """Returns the lines of a vocab.txt, white space around them left out as Google's reader does. Raises
     ConfigError where it is no UTF-8."""
     try:
-        lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = re.sub(r"\n\Z", "", content.decode("utf-8").replace("\r\n", "\n")).split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
@@ -203,7 +205,7 @@ def _lower_case_of_checkpoint(path: str | None) -> bool | None:
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _warn_of_uncased(path: str, flag: str) -> None:
     logging.warning(
         "--%s=%s has no word with a capital, and do_lower_case=false: words of the text with capitals become"

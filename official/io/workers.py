@@ -1,5 +1,7 @@
 """Runs the tasks of a job in this process or in several, with a progress bar that they all move."""
 
+from __future__ import annotations
+
 import contextlib
 import multiprocessing
 import os

@@ -4,6 +4,8 @@ Nothing that was there before is lost: what a name stands for is replaced in one
 complete and on the disk.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
@@ -169,7 +171,7 @@ def _clean_up_after_killed_ones(folder: str) -> None:
     left = {
         name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
     }
-    dead = [name for name in left if not _is_alive(name.removeprefix(_WORK).removeprefix(_REPLACED))]
+    dead = [name for name in left if not _is_alive(name.partition("-")[2])]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
         if name.startswith(_REPLACED) and work and _files_in(work):

@@ -1,5 +1,7 @@
 """The one reader of YAML."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from official.io.errors import ConfigError

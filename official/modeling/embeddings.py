@@ -67,7 +67,8 @@ def run(
     input_ids_BL = features["input_ids"]
     words_BLD = layers.gather_rows(weights.words, input_ids_BL)
     # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
-    types_BLD = layers.matmul_2d(tf.one_hot(features["segment_ids"], config.type_vocab_size), weights.types)
+    is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
+    types_BLD = layers.exact_matmul_2d(is_type_BLT, weights.types)
     if "position_ids" in features:
         positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
     else:

@@ -8,7 +8,7 @@ from official.config import BertConfig
 from official.modeling import heads, stages
 from official.modeling.dropout import dropout, split_seed
 from official.modeling.encoder import BertEncoder
-from official.modeling.stages import Stage
+from official.modeling.stages import Stage, Tensors
 
 
 class SpanModel(tf.keras.Model):
@@ -58,7 +58,10 @@ class SpanModel(tf.keras.Model):
         Returns:
           (start logits [B, L], end logits [B, L]), float32.
         """
-        carried = stages.run(self, features, dropout_seed)
+        return self.outputs_of(stages.run(self, features, dropout_seed))
+
+    def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `call` returns, of what the stages gave."""
         return carried["start_logits"], carried["end_logits"]
 
 
@@ -101,4 +104,8 @@ class SequenceModel(tf.keras.Model):
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, C], or [B, S, C] where `cls_positions` tells where S sequences a row
         begin; arguments as in `SpanModel.call`."""
-        return stages.run(self, features, dropout_seed)["logits"]
+        return self.outputs_of(stages.run(self, features, dropout_seed))
+
+    def outputs_of(self, carried: Tensors) -> tf.Tensor:
+        """Returns what `call` returns, of what the stages gave."""
+        return carried["logits"]

@@ -141,7 +141,6 @@ def masked_lm(
 
 
 def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
-    """Returns logits float32 [..., C] of x [..., D]: x @ output_weights^T + output_bias, in float32."""
-    return (
-        layers.matmul_2d(tf.cast(x, tf.float32), tf.transpose(weights.output_weights)) + weights.output_bias
-    )
+    """Returns logits float32 [..., C] of x [..., D]: x @ output_weights^T + output_bias, in full float32."""
+    product = layers.exact_matmul_2d(tf.cast(x, tf.float32), tf.transpose(weights.output_weights))
+    return product + weights.output_bias

@@ -121,6 +121,20 @@ def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.reshape(product, [-1, *sizes(x)[1:-1], kernel.shape[1]])
 
 
+def exact_matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """`matmul_2d` of float32 in full float32, for what is small: also where such products are rounded."""
+    if not rounds_products():
+        return matmul_2d(x, kernel)
+    return tf.cast(matmul_2d(tf.cast(x, tf.float64), kernel), tf.float32)
+
+
+def rounds_products() -> bool:
+    """Tells whether the factors of float32 products are rounded to TensorFloat-32, whose fractions have 10
+    bits: GPUs from Ampere on do so unless `--matmul_precision` forbids it."""
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled()
+    return enabled and bool(tf.config.list_physical_devices("GPU"))
+
+
 def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
     """Returns the vectors at some positions of each row, [B, P, D]; positions int32, in [0, L)."""
     batch, length, hidden = sizes(x_BLD)

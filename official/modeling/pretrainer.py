@@ -7,7 +7,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling import heads, stages
 from official.modeling.encoder import BertEncoder
-from official.modeling.stages import Stage
+from official.modeling.stages import Stage, Tensors
 
 
 class BertPretrainer(tf.keras.Model):
@@ -50,7 +50,10 @@ class BertPretrainer(tf.keras.Model):
           (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32; the latter [B, S, 2] where
           `cls_positions` tells where S sequences a row begin.
         """
-        carried = stages.run(self, features, dropout_seed)
+        return self.outputs_of(stages.run(self, features, dropout_seed))
+
+    def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `call` returns, of what the stages gave."""
         return carried["masked_lm_logits"], carried["next_sentence_logits"]
 
     def _masked_lm_stage(self) -> Stage:
@@ -68,6 +71,7 @@ class BertPretrainer(tf.keras.Model):
             run,
             ("sequence",),
             ("masked_lm_logits",),
+            {"table": table_VD},
         )
 
     def _next_sentence_stage(self) -> Stage:

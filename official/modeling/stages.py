@@ -12,7 +12,8 @@ stage again in the backward pass: nothing passes from one stage to another but `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -32,6 +33,8 @@ class Stage(NamedTuple):
         nothing else: what it gives follows from its arguments.
       takes: names of the tensors that it needs from stages before it.
       gives: names of the tensors that it makes; one of the same name is replaced.
+      tied: {field of its weights: variable} of those that a stage before it has, too: whoever puts the two
+        apart replaces the field with a copy.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Stage(NamedTuple):
     run: Callable[[Any, Tensors, Tensors, Any], Tensors]
     takes: tuple[str, ...]
     gives: tuple[str, ...]
+    tied: Mapping[str, tf.Variable] = types.MappingProxyType({})
 
 
 class Staged(Protocol):

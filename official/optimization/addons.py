@@ -26,7 +26,7 @@ class _AdamW(tfa.optimizers.AdamW):
 
 
 class Addons:
-    """An optimizer of tensorflow-addons with the methods of `optimizers.Optimizer`."""
+    """An optimizer of tensorflow-addons with the methods of `kinds.Optimizer`."""
 
     def __init__(self, optimizer):
         self._optimizer = optimizer

@@ -54,8 +54,7 @@ def up_down(step: tf.Tensor, shape: Shape) -> tf.Tensor:
     return tf.where(step <= shape.begin, shape.peak, falling)
 
 
-Decay = Callable[[tf.Tensor, Shape], tf.Tensor]
-DECAYS: dict[str, Decay] = {
+DECAYS: dict[str, Callable[[tf.Tensor, Shape], tf.Tensor]] = {
     "cosine": cosine,
     "natural_exponential": natural_exponential,
     "up_down": up_down,

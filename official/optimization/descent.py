@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from official.optimization import spread
 from official.optimization.moments import Slots
 from official.optimization.plain import write
 
@@ -24,8 +25,10 @@ class PlainSgd(Slots):
         """Updates variables with gradients times `factor`, float32 each; in the context of a replica, all
         with the same gradients."""
         rate = self._learning_rate(self.iterations)
+        place = spread.beside(variables)
         for gradient, variable in zip(gradients, variables):
-            self._update_one(variable, gradient * factor, rate)
+            with place(variable):
+                self._update_one(variable, gradient * factor, rate)
         self.iterations.assign_add(1)
 
     def _update_one(self, variable, gradient, rate) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from official.optimization import spread
+
 
 def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     """Sums the results of `micro_step` over the micro batches of a replica's batch.
@@ -23,11 +25,11 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     """
     if num_micro_batches == 1:
         return micro_step(tf.constant(0), batch)
-    slices = {name: _cut(value, num_micro_batches) for name, value in batch.items()}
+    slices = {name: cut(value, num_micro_batches) for name, value in batch.items()}
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
-        return index + 1, tf.nest.map_structure(_add, total, new)
+        return index + 1, tf.nest.map_structure(add, total, new)
 
     zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
     _, total = tf.while_loop(
@@ -40,7 +42,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     return total
 
 
-def _cut(value, parts: int):
+def cut(value, parts: int):
     """Returns [parts, B / parts, ...] of [B, ...]; one size beyond the first may be unknown."""
     sizes = [parts, -1, *value.shape[1:]]
     if None in sizes:
@@ -48,7 +50,7 @@ def _cut(value, parts: int):
     return tf.reshape(value, sizes)
 
 
-def _add(total, new):
+def add(total, new):
     """Returns the sum, by an addition that stays one.
 
     TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable
@@ -72,6 +74,18 @@ def reduce_sum(tensors):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
+def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Sums a list of tensors over all replicas, those of each device together and to it; called by every
+    replica."""
+    reduced: list = list(tensors)
+    for places in spread.by_device(tensors):
+        with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
+            sums = reduce_sum([tensors[place] for place in places])
+        for place, tensor in zip(places, sums):
+            reduced[place] = tensor
+    return reduced
+
+
 def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
     """Sums tensors over all replicas, in one all-reduce a pack; called by every replica.
 
@@ -89,6 +103,15 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
         for joined, pack in zip(reduced, packs)
         for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)
     ]
+
+
+def norm_by_device(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the global norm of tensors, each squared on its own device."""
+    norms = []
+    for places in spread.by_device(tensors):
+        with tf.device(tensors[places[0]].device):
+            norms.append(tf.linalg.global_norm([tensors[place] for place in places]))
+    return tf.linalg.global_norm(norms)
 
 
 def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from official.optimization import compiled, plain
+from official.optimization import plain
 from official.optimization.moments import Moments
 
 SCALE = "adam_m_scale"
@@ -30,8 +30,8 @@ def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     return tf.cast(m, tf.float32) / scale
 
 
-class _ScaledMoment(Moments):
-    """What both keep: the first moment in float16, and its scale."""
+class ScaledMoment(Moments):
+    """What this one and `compiled_mixed` keep: the first moment in float16, and its scale."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 
@@ -47,7 +47,7 @@ class _ScaledMoment(Moments):
         return {SCALE: self._scale}
 
 
-class PlainAdamW(_ScaledMoment, plain.AdamW):
+class PlainAdamW(ScaledMoment, plain.AdamW):
     """`plain.AdamW` with the first moment in float16."""
 
     def _stored(self, m):
@@ -55,31 +55,3 @@ class PlainAdamW(_ScaledMoment, plain.AdamW):
 
     def _loaded(self, m):
         return loaded(m, self._scale)
-
-
-class CompiledAdamW(_ScaledMoment, compiled.AdamW):
-    """`compiled.AdamW` with the first moment in float16; vectors too go through the compiled function."""
-
-    def _decayed_state(self, rate, beta_1_power, beta_2_power):
-        return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)
-
-    @staticmethod
-    def _update_decayed(handles, grad, factor, state, constants):
-        _update(handles, grad, factor, state, constants)
-
-    def _update_excluded(self, handles, gradient, step) -> None:
-        step_size, _, scale = step["decayed"]
-        _update(handles, gradient, step["factor"], (step_size, tf.constant(1.0), scale), self._constants)
-
-
-@compiled.jitted
-def _update(handles, grad, factor, state, constants):
-    """Updates a weight: `state` is its step size, the share of it that decay leaves, and the scale."""
-    step_size, kept, scale = state
-    weight, v = compiled.read((handles[0], handles[2]), grad.shape)
-    kept_m = tf.raw_ops.ReadVariableOp(resource=handles[1], dtype=tf.float16)
-    m = loaded(tf.ensure_shape(kept_m, grad.shape), scale)
-    new_m, new_v = compiled.moments(m, v, grad * factor, constants)
-    new_m = stored(new_m, scale)
-    change = step_size * loaded(new_m, scale) / (tf.sqrt(new_v) + constants.epsilon)
-    compiled.write(handles, (weight * kept - change, new_m, new_v))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from official.optimization import spread
 from official.optimization.moments import Moments
 
 
@@ -20,17 +21,19 @@ class PlainOptimizer(Moments):
         step = tf.cast(self.iterations + 1, tf.float32)
         corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
         rate = self._learning_rate(self.iterations)
+        place = spread.beside(variables)
         for gradient, variable in zip(gradients, variables):
-            m, v = self._moments[variable.name].values()
-            gradient = gradient * factor
-            new_m = beta_1 * self._loaded(m) + (1 - beta_1) * gradient
-            new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
-            weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
-            moments = self._loaded(stored_m), new_v
-            change = self._change(weight, moments, corrections, rate, self.decays(variable))
-            write(variable, weight - change)
-            write(m, stored_m)
-            write(v, new_v)
+            with place(variable):
+                m, v = self._moments[variable.name].values()
+                gradient = gradient * factor
+                new_m = beta_1 * self._loaded(m) + (1 - beta_1) * gradient
+                new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
+                weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
+                moments = self._loaded(stored_m), new_v
+                change = self._change(weight, moments, corrections, rate, self.decays(variable))
+                write(variable, weight - change)
+                write(m, stored_m)
+                write(v, new_v)
         self.iterations.assign_add(1)
 
     def _stored(self, m):

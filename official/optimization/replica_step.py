@@ -4,6 +4,8 @@ Each stage is a function here or in `gradients`. `make_replica_gradients` is the
 clipping; the optimizer's `update` applies what comes out.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +24,7 @@ class Objective(Protocol):
 
     Attributes:
       losses: names whose mean losses add up to what is trained.
-      metrics: names of everything `loss` returns, the losses first.
+      metrics: names of everything `terms` returns, the losses first.
       local_epsilon: per loss, what is added to the weight of a micro batch with --loss_normalization=local.
     """
 
@@ -33,8 +35,9 @@ class Objective(Protocol):
     def weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the weight of every loss in a batch, without running the model."""
 
-    def loss(self, model: Any, batch: Batch, dropout_seed: tf.Tensor | None) -> Terms:
-        """Returns {metric: (weighted sum, weight)} of a batch; for losses the weight is that of `weights`."""
+    def terms(self, outputs: Any, batch: Batch) -> Terms:
+        """Returns {metric: (weighted sum, weight)} of a batch, from what the model made of it; for losses the
+        weight is that of `weights`."""
 
 
 class Shared(NamedTuple):
@@ -51,6 +54,10 @@ class Shared(NamedTuple):
     scale: tf.Tensor
 
 
+# (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
+Accumulate = Callable[[Batch, Shared], tuple]
+
+
 class Gradients(NamedTuple):
     """Gradients of all variables as they were added up: the true ones are `tensors` / `divisor`.
 
@@ -62,7 +69,11 @@ class Gradients(NamedTuple):
 
 
 def make_replica_gradients(
-    config: Config, objective: Objective, state: TrainState, num_micro_batches: int
+    config: Config,
+    objective: Objective,
+    state: TrainState,
+    num_micro_batches: int,
+    accumulate: Accumulate | None = None,
 ) -> Callable[[Batch], tuple]:
     """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
     gradient norm).
@@ -70,6 +81,8 @@ def make_replica_gradients(
     `sums` is float32 [2 x metrics]: the weighted sums of the objective's metrics, then their weights, over
     the whole step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on
     every replica.
+
+    `accumulate` makes the sums of a replica's micro batches; without it one follows the other on one device.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
@@ -79,9 +92,10 @@ def make_replica_gradients(
         MLPerf v0.7 reference.
     """
 
-    def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def one_after_the_other(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         return sum_micro_batches(config, objective, state.model, num_micro_batches, batch, shared)
 
+    accumulate = accumulate or one_after_the_other
     if config.enable_xla:
         accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
 
@@ -152,24 +166,30 @@ def micro_batch_gradients(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
-    The objective is the sum of the summed losses times their factors, times the scale; with
-    --loss_normalization=local each loss is first divided by its own weight. With --clip_scope=micro_batch the
-    gradients are clipped here, and unscaled with it. The seed is the micro batch's own.
+    The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
+    unscaled with it. The seed is the micro batch's own.
     """
-    factors, seed, scale = shared
     with tf.GradientTape() as tape:
-        terms = objective.loss(model, batch, seed)
-        if config.loss_normalization == "local":
-            factors = {
-                name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
-                for name in objective.losses
-            }
-        total = tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * scale
+        terms = objective.terms(model(batch, dropout_seed=shared.seed), batch)
+        total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
     if config.clip_scope == "micro_batch":
-        norm = tf.linalg.global_norm(gradients) / scale
-        gradients = gradients_lib.scaled(gradients, gradients_lib.clip_factor(norm, config.clip_norm) / scale)
+        norm = tf.linalg.global_norm(gradients) / shared.scale
+        factor = gradients_lib.clip_factor(norm, config.clip_norm) / shared.scale
+        gradients = gradients_lib.scaled(gradients, factor)
     return gradients, stack_terms(terms, objective.metrics)
+
+
+def objective_of(config: Config, objective: Objective, terms: Terms, shared: Shared) -> tf.Tensor:
+    """Returns what the backward pass of a micro batch starts from: the sum of its summed losses times their
+    factors, times the scale; with --loss_normalization=local each loss is first divided by its own weight."""
+    factors = shared.factors
+    if config.loss_normalization == "local":
+        factors = {
+            name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
+            for name in objective.losses
+        }
+    return tf.add_n([terms[name][0] * factors[name] for name in objective.losses]) * shared.scale
 
 
 def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micro_batches: int) -> Gradients:
@@ -187,14 +207,19 @@ def reduce_across_replicas(
     if config.explicit_allreduce:
         tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
         return gradients._replace(tensors=tensors), gradients_lib.reduce_sum(sums)
-    tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
+    if config.distribution_strategy == "pipeline":
+        *tensors, sums = gradients_lib.reduce_sum_by_device([*gradients.tensors, sums])
+    else:
+        tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
     return gradients._replace(tensors=tensors), sums
 
 
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
     """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
     of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
-    norm, largest = tf.linalg.global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
+    is_spread = config.distribution_strategy == "pipeline"
+    global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
+    norm, largest = global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -14,7 +14,8 @@ from official.optimization import decays
 
 _CURVE_POINTS = 50  # of what is no straight line
 
-Schedule = Callable[[Any], tf.Tensor]  # step -> learning rate, float32
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Schedule = Callable[[Any], tf.Tensor]  # step -> learning rate, float32
 
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):

@@ -1,5 +1,7 @@
 """A plan as a page of text."""
 
+from official.planning.pipeline_text import allocation_lines, pipeline_lines, size
+
 
 def describe(plan: dict) -> str:
     """Returns the plan as a page of text."""
@@ -10,6 +12,9 @@ def describe(plan: dict) -> str:
         "Memory of a replica": _memory_lines(plan),
         "Work": _work_lines(plan),
     }
+    if plan["pipeline"]:
+        sections["Pipeline of a replica"] = pipeline_lines(plan["pipeline"], plan["strategy"])
+        sections["Device Allocation"] = allocation_lines(plan["pipeline"], plan["strategy"])
     width = max(len(name) for lines in sections.values() for name, _ in lines)
     return "\n\n".join(
         "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in lines)])
@@ -26,7 +31,7 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
         return lines
     return [
         *lines,
-        ("checkpoint", f"{_size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
+        ("checkpoint", f"{size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
     ]
 
 
@@ -91,12 +96,12 @@ def _trained_on(plan: dict) -> str:
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
     lines = [
-        (name.replace("_", " "), _size(value))
+        (name.replace("_", " "), size(value))
         for name, value in plan["bytes"].items()
         if value or plan["train_steps"] != 0
     ]
     about = ", about: XLA orders and fuses operations itself" if plan["enable_xla"] else ""
-    return [*lines, ("at once", _size(plan["total_bytes"]) + about), *_device_lines(plan)]
+    return [*lines, ("at once", size(plan["total_bytes"]) + about), *_device_lines(plan)]
 
 
 def _device_lines(plan: dict) -> list[tuple[str, str]]:
@@ -107,12 +112,12 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
         return lines
     left = plan["device_bytes"] - max(plan["bytes_per_device"])
     if plan["fits"]:
-        return [*lines, ("device", f"{_size(plan['device_bytes'])}: it fits, {_size(left).strip()} are left")]
+        return [*lines, ("device", f"{size(plan['device_bytes'])}: it fits, {size(left).strip()} are left")]
     with_what = f"It fits with {plan['fits_with']}" if plan["fits_with"] else "No --recompute makes it fit"
     return [
         *lines,
-        ("device", f"{_size(plan['device_bytes'])}"),
-        ("WARNING", f"it does not fit, {_size(-left).strip()} are missing. {with_what}."),
+        ("device", f"{size(plan['device_bytes'])}"),
+        ("WARNING", f"it does not fit, {size(-left).strip()} are missing. {with_what}."),
     ]
 
 
@@ -141,10 +146,6 @@ def _work_lines(plan: dict) -> list[tuple[str, str]]:
             ),
         ),
     ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:9,.3f} GB" if count >= 1e8 else f"{count / 1e6:9,.3f} MB"
 
 
 def _duration(secs: float) -> str:

@@ -6,7 +6,7 @@ variables are symbolic and nothing in it runs, so a large model costs no more me
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from tensorflow.python.ops import (
 
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
-from official.optimization import optimizers, replica_step
+from official.optimization import kinds, replica_step
 from official.optimization.state import TrainState, make_state
 from official.planning.flat_graph import FlatGraph
 from official.planning.memory import execution_order, peak_bytes
@@ -74,9 +74,9 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     """
     # Shapes are all that is wanted of the data: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
-    with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
-        batch = _symbolic_batch(spec, plan.replica_batch_size)
-        state = make_state(config, lambda: _model_of_whole_rows(task), tf.distribute.get_strategy())
+    with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
+        batch = symbolic_batch(spec, plan.replica_batch_size)
+        state = make_state(config, lambda: model_of_whole_rows(task), tf.distribute.get_strategy())
         step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
         gradients, factor, sums, norm = step(batch)
         flat = FlatGraph()
@@ -84,7 +84,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         flat.add(graph, graph.get_operations(), numbers)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
-    slots = optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
+    slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
     return _cost(variables, slots, flat, kept=[numbers[sums.name], numbers[norm.name]])
 
 
@@ -96,9 +96,9 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
       rows: of a batch of one replica.
     """
     spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
-    with tf.Graph().as_default() as graph, tf.variable_creator_scope(_symbolic_variable):
-        model = _model_of_whole_rows(task)
-        results = tf.nest.flatten(task.evaluate(model, _symbolic_batch(spec, rows)))
+    with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
+        model = model_of_whole_rows(task)
+        results = tf.nest.flatten(task.evaluate(model, symbolic_batch(spec, rows)))
         flat = FlatGraph()
         numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
@@ -106,11 +106,17 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
     return _cost(model.trainable_variables, (), flat, kept)
 
 
-def _model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
+def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
     """Returns the task's model without sizes that are known only when it runs: no scores are left out."""
     model: Any = task.build_model()
     model.encoder.by_sequence = False
     return model
+
+
+def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
+    """Returns a model whose variables have names and shapes and no values."""
+    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
+        return build_model()
 
 
 def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
@@ -125,7 +131,8 @@ def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) ->
     )
 
 
-def _symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
+def symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
+    """Returns a batch of the shapes of `spec` in the graph that is being built."""
     return {
         name: tf.compat.v1.placeholder(feature.dtype, [rows, *feature.shape[1:]])
         for name, feature in spec.items()
@@ -136,7 +143,7 @@ def _bytes(variables: Any) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
 
 
-def _symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
+def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
     """Makes a variable without the operations that would fill it, which are more than those of a small
     model."""
     known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from official.planning.flat_graph import FlatGraph, Node
 
 # Outputs that share the memory of the input of the same number, or of the only one.
-_ALIASES = {
+ALIASES = {
     "Reshape",
     "Identity",
     "IdentityN",
@@ -133,6 +133,11 @@ def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> i
     return memory.peak
 
 
+def aliased(node: Node, place: int) -> int:
+    """Returns the tensor that output `place` of one of `ALIASES` is another name of."""
+    return node.inputs[min(place, len(node.inputs) - 1)]
+
+
 class _Memory:
     """Buffers with the number of reads that are still to come."""
 
@@ -162,8 +167,8 @@ class _Memory:
         kind, size = self.tensors[number]
         if node.type in _RESIDENT or not size:
             return
-        if node.type in _ALIASES:
-            owner = self.owner.get(node.inputs[min(place, len(node.inputs) - 1)])
+        if node.type in ALIASES:
+            owner = self.owner.get(aliased(node, place))
         else:
             owner = self._dying_input(node, number, reads) if node.type in _IN_PLACE else None
             owner = number if owner is None else owner

@@ -16,15 +16,21 @@ from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
 from official.planning import capacity, graph_cost
 from official.planning.description import describe
+from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
 _MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
 
 
-def run(config: Config, make_task: MakeTask) -> str:
-    """Makes the plan, writes it to --plan_file where that is set, and returns it as text. Writes nothing
-    else.
+def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] | None = None) -> str:
+    """Makes the plan, writes it to --plan_file and draws it to --plan_picture where these are set, and
+    returns it as text. Writes nothing else.
+
+    Args:
+      config: the frozen configuration.
+      make_task: config -> task.
+      draw: (path, plan) -> writes the picture.
 
     Raises:
       ConfigError: for what a run would refuse, and where the file cannot be written.
@@ -33,6 +39,8 @@ def run(config: Config, make_task: MakeTask) -> str:
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
+    if config.plan_picture and draw:
+        draw(config.plan_picture, plan)
     return describe(plan)
 
 
@@ -66,6 +74,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
     cost = _cost(config, task, batches)
+    pipeline = _pipeline(config, task, batches, cost)
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -78,7 +87,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
-        **_capacity(config, make_task, batches, cost),
+        **_capacity(config, make_task, batches, _device_bytes(cost, pipeline)),
+        "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps
@@ -102,16 +112,30 @@ def _in_calls(config: Config) -> Config:
     return config_lib.replaced(config, enable_xla=False, distribution_strategy=strategy)
 
 
-def _capacity(
-    config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan, cost: graph_cost.Cost
-) -> dict:
-    """Returns what the plan says of the memory of devices, see `capacity.capacity`. A replica has one."""
+def _pipeline(
+    config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan, cost: graph_cost.Cost
+) -> dict | None:
+    with _precision(config):
+        return describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
+
+
+def _device_bytes(cost: graph_cost.Cost, pipeline: dict | None) -> list[int]:
+    """Returns the most bytes at once on each device of a replica, which has one without a pipeline."""
+    if pipeline is None:
+        return [cost.total_bytes]
+    return [held["total"] for held in pipeline["bytes_per_device"]]
+
+
+def _capacity(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan, needed: list[int]) -> dict:
+    """Returns what the plan says of the memory of devices, see `capacity.capacity`."""
 
     def bytes_with(changed: Config) -> list[int]:
         smaller = batch_plan.make_batch_plan(changed, batches.num_replicas)
-        return [_cost(changed, make_task(_with_packed_rows(_in_calls(changed))), smaller).total_bytes]
+        task = make_task(_with_packed_rows(_in_calls(changed)))
+        cost = _cost(changed, task, smaller)
+        return _device_bytes(cost, _pipeline(changed, task, smaller, cost))
 
-    return capacity.capacity(config, batches.replica_batch_size, [cost.total_bytes], bytes_with)
+    return capacity.capacity(config, batches.replica_batch_size, needed, bytes_with)
 
 
 def _with_packed_rows(config: Config) -> Config:

@@ -13,7 +13,7 @@ from official.data.rows import token_rows
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import load_for_text
 from official.io import files, label_files, vocabulary_files
-from official.modeling import losses
+from official.modeling import objectives
 from official.modeling.fine_tuning import SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
@@ -145,28 +145,12 @@ class GlueTask:
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(batch["example_weights"])}
 
-    def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        return self._terms(model(batch, dropout_seed=dropout_seed), batch)
+    def terms(self, outputs, batch) -> objectives.Terms:
+        return objectives.label_terms(outputs, batch, self._glue_task.is_regression)
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         logits = model(batch)
-        return self._terms(logits, batch), {"logits": logits}
-
-    def _terms(self, logits: tf.Tensor, batch) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the terms of logits [B, C], or [B, S, C] of rows of several sequences."""
-        weight = self.weights(batch)["label_loss"]
-        if self._glue_task.is_regression:
-            return {
-                "label_loss": (
-                    losses.squared_error(logits[..., 0], batch["labels"], batch["example_weights"]),
-                    weight,
-                )
-            }
-        labelled = (logits, batch["labels"], batch["example_weights"])
-        return {
-            "label_loss": (losses.cross_entropy(*labelled), weight),
-            "label_accuracy": (losses.correct(*labelled), weight),
-        }
+        return self.terms(logits, batch), {"logits": logits}
 
     # --------------------------------------------------------------------------------------------------------
     # Scores

@@ -16,10 +16,11 @@ from official.data.pretraining import inspection
 from official.data.records import record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
+from official.data.records.streams import num_streams
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import vocabulary_files
-from official.modeling import losses
+from official.modeling import objectives
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
@@ -49,8 +50,8 @@ class _Split:
 class PretrainingTask:
     """See `official.training.task.Task` and `ExampleTask` for what each member means."""
 
-    losses = ("mlm_loss", "nsp_loss")
-    metrics = eval_metrics = losses + ("mlm_accuracy", "nsp_accuracy")
+    losses = objectives.PRETRAINING_LOSSES
+    metrics = eval_metrics = objectives.PRETRAINING_METRICS
     target_metric = "mlm_accuracy"
     is_scored = False
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
@@ -151,7 +152,7 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
-        streams = record_batches.num_streams(len(files), global_batch)
+        streams = num_streams(len(files), global_batch)
         name = (
             f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads
@@ -220,48 +221,14 @@ class PretrainingTask:
         return found or (inspection.find_fault(split.files) if split.packer else None)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {
-            "mlm_loss": tf.reduce_sum(self._masked_weights(batch)),
-            "nsp_loss": tf.reduce_sum(batch["example_weights"]),
-        }
+        return objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
 
-    def _masked_weights(self, batch) -> tf.Tensor:
-        """Returns the weight of each predicted token in the loss, float32 [B, K]: 1, or with
-        --loss_averaging_basis=persequence 1 / predicted tokens of its sequence."""
-        weights_BK = batch["masked_lm_weights"]
-        if self._config.loss_averaging_basis == "pertoken":
-            return weights_BK
-        if "masked_lm_sequences" not in batch:
-            return tf.math.divide_no_nan(weights_BK, tf.reduce_sum(weights_BK, axis=1, keepdims=True))
-        is_own_BKP = tf.one_hot(batch["masked_lm_sequences"] - 1, batch["example_weights"].shape[1])
-        counts_BP = tf.linalg.matvec(is_own_BKP, weights_BK, transpose_a=True)
-        return tf.math.divide_no_nan(weights_BK, tf.linalg.matvec(is_own_BKP, counts_BP))
-
-    def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        logits_BPV, logits_B2 = model(batch, dropout_seed=dropout_seed)
-        weights, fused, masked_weights_BK = (
-            self.weights(batch),
-            self._config.fused_ops,
-            self._masked_weights(batch),
-        )
-        tokens, labels = (logits_BPV, batch["masked_lm_ids"]), batch["next_sentence_labels"]
-        relation = (
-            logits_B2,
-            labels if logits_B2.shape.rank == 3 else labels[:, 0],
-            batch["example_weights"],
-        )
-        return {
-            "mlm_loss": (losses.cross_entropy(*tokens, masked_weights_BK, fused=fused), weights["mlm_loss"]),
-            "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
-            "mlm_accuracy": (
-                losses.correct(*tokens, batch["masked_lm_weights"]),
-                tf.reduce_sum(batch["masked_lm_weights"]),
-            ),
-            "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
-        }
+    def terms(self, outputs, batch) -> objectives.Terms:
+        basis = self._config.loss_averaging_basis
+        return objectives.pretraining_terms(outputs, batch, basis, self._config.fused_ops)
 
     def evaluate(self, model, batch) -> tuple[dict, dict]:
-        return self.loss(model, batch, None), {}
+        return self.terms(model(batch), batch), {}
 
     def data_digest(self) -> dict:
         return {

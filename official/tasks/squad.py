@@ -16,7 +16,7 @@ from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, vocabulary_files
-from official.modeling import losses, spans
+from official.modeling import objectives, spans
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
@@ -169,19 +169,8 @@ class SquadTask:
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"span_loss": tf.reduce_sum(batch["example_weights"])}
 
-    def loss(self, model, batch, dropout_seed) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        # Padding is no answer: what a sequence costs does not depend on the length of its batch.
-        logits = model(batch, dropout_seed=dropout_seed)
-        parts = [
-            (spans.of_sequences(part, batch), spans.in_row(batch[name], batch), batch["example_weights"])
-            for part, name in zip(logits, ("start_positions", "end_positions"))
-        ]
-        weight = self.weights(batch)["span_loss"]
-        return {
-            "span_loss": (sum(losses.cross_entropy(*part) for part in parts) / 2.0, weight),
-            "start_accuracy": (losses.correct(*parts[0]), weight),
-            "end_accuracy": (losses.correct(*parts[1]), weight),
-        }
+    def terms(self, outputs, batch) -> objectives.Terms:
+        return objectives.span_terms(outputs, batch)
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         start_BL, end_BL = model(batch)

@@ -11,7 +11,7 @@ from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.planning import plan
 from official.reporting import environment
-from official.training import listeners, starting
+from official.training import listeners, pipelined, starting
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from official.training.starting import MakeTask
@@ -61,7 +61,7 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
         strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)
-        state = starting.make_state(own, task.build_model, devices.strategy)
+        state = pipelined.make_state(own, task, devices.strategy)
         starting.tell_built(observers, ready)
         manager = CheckpointManager(own.model_dir, state.variables(), 1, read_only=True)
         loop = Loop(

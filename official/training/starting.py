@@ -16,10 +16,10 @@ from official.config import Config, ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, make_batch_plan
 from official.io.writing import replace_file
-from official.optimization.state import TrainState, make_state
+from official.optimization.state import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
-from official.training import kept_files
+from official.training import kept_files, pipelined
 from official.training.earlier import Earlier
 from official.training.task import Task, is_scored
 
@@ -158,7 +158,7 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
       asked: the configuration that was asked for, which is saved.
       command: the command line, saved, too.
     """
-    state = make_state(config, task.build_model, devices.strategy)
+    state = pipelined.make_state(config, task, devices.strategy)
     parameters = summary.parameter_table(state.model.trainable_variables)
     logging.info("Model: %s", summary.format_total(parameters))
     logging.debug("Parameters\n%s", summary.format_parameter_table(parameters))

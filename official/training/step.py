@@ -17,6 +17,7 @@ from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
 from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
+from official.training import pipelined
 from official.training.task import ExampleTask, Task
 from official.training.waiting import HostWait
 
@@ -55,7 +56,10 @@ def make_train_loop(
     given, at first `no_totals`, so that a loop in two calls is the same as one. `wait` is told how long each
     step waits for its batch.
     """
-    gradients = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
+    accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
+    gradients = replica_step.make_replica_gradients(
+        config, task, state, plan.num_accumulation_steps, accumulate
+    )
     if state.loss_scale:
         run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
     else:
@@ -160,7 +164,7 @@ def make_eval_step(task: Task, state: TrainState, strategy: tf.distribute.Strate
     """
 
     def replica_eval(batch):
-        terms, outputs = task.evaluate(state.model, batch)
+        terms, outputs = task.evaluate(pipelined.on_devices(state.model, strategy), batch)
         sums = tf.concat(
             [
                 replica_step.stack_terms(terms, task.eval_metrics),
@@ -184,7 +188,8 @@ def make_example_step(task: ExampleTask, state: TrainState, strategy: tf.distrib
     `rows`)."""
 
     def replica_outputs(batch):
-        return gradients_lib.gather({**task.example_outputs(state.model, batch), "rows": batch["rows"]})
+        model = pipelined.on_devices(state.model, strategy)
+        return gradients_lib.gather({**task.example_outputs(model, batch), "rows": batch["rows"]})
 
     @_graph()
     def example_step(batch):

@@ -9,8 +9,7 @@ from official.config import Config
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
-from official.optimization.state import make_state
-from official.training import feeding
+from official.training import feeding, pipelined
 from official.training import step as step_lib
 from official.training.task import Task
 
@@ -63,7 +62,7 @@ def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
-    state = make_state(config, task.build_model, strategy)
+    state = pipelined.make_state(config, task, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
     iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
     count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
@@ -78,7 +77,7 @@ def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: i
     strategy, task = strategy_lib.make_strategy(config), make_task(config)
     task.find_data()
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
-    state = make_state(config, task.build_model, strategy)
+    state = pipelined.make_state(config, task, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
     iterator = feeding.training_batches(task, plan, TrainingOrder(config.seed), strategy)
     count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)

@@ -163,7 +163,7 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
     predictions."""
     import numpy as np
 
-    from official.checkpoint.containers import bundle
+    from official.checkpoint import bundle_reader
 
     if process.popen.returncode:
         return [
@@ -175,7 +175,7 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
         for name in ("status", "step", "samples", "eval_accuracy", "eval_loss", "best_step")
         if results[0].get(name) != results[1].get(name)
     ]
-    readers = [bundle.new_reader(f"{folder}/ckpt-{results[1]['step']}") for folder in (ours, theirs)]
+    readers = [bundle_reader.new_reader(f"{folder}/ckpt-{results[1]['step']}") for folder in (ours, theirs)]
     for name in readers[1].get_variable_to_shape_map():
         if not np.array_equal(*(reader.get_tensor(name) for reader in readers)):
             found.append(f"ckpt: {name}")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.optimization import optimizers, plain, schedules
+from official.optimization import kinds, optimizers, plain, schedules
 
 NAMES = ("layer/kernel", "layer/bias", "x/LayerNorm/gamma", "cls/output_weights")
-HYPER = dict(weight_decay=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-6, excluded=list(optimizers.EXCLUDED))
+HYPER = dict(weight_decay=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-6, excluded=list(kinds.EXCLUDED))
 
 
 def trained(make, scope) -> dict[str, np.ndarray]:

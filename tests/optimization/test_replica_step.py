@@ -1,7 +1,5 @@
 """The stages of a replica's step, each alone, on a model of one weight."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,20 +15,23 @@ class Linear:
     metrics = losses
     local_epsilon = {"line_loss": 0.0}
 
-    def __init__(self):
-        self.seeds = []
-
     def weights(self, batch):
         return {"line_loss": tf.reduce_sum(batch["example_weights"])}
 
-    def loss(self, model, batch, dropout_seed):
-        self.seeds.append(dropout_seed.numpy().tolist() if tf.executing_eagerly() else dropout_seed)
-        total = tf.reduce_sum(model.trainable_variables[0] * batch["x"] * batch["example_weights"])
+    def terms(self, outputs, batch):
+        total = tf.reduce_sum(outputs * batch["example_weights"])
         return {"line_loss": (total, self.weights(batch)["line_loss"])}
 
 
-def model() -> types.SimpleNamespace:
-    return types.SimpleNamespace(trainable_variables=[tf.Variable(2.0)])
+class Line:
+    """y = slope * x, that notes the seeds it is called with."""
+
+    def __init__(self):
+        self.trainable_variables, self.seeds = [tf.Variable(2.0)], []
+
+    def __call__(self, batch, dropout_seed):
+        self.seeds.append(dropout_seed.numpy().tolist() if tf.executing_eagerly() else dropout_seed)
+        return self.trainable_variables[0] * batch["x"]
 
 
 def batch(*inputs: float) -> dict:
@@ -62,7 +63,7 @@ def test_a_loss_is_divided_by_the_weight_of_the_step_or_of_the_micro_batch(make_
 def test_the_gradient_of_a_micro_batch(make_config, settings, factor, expected, scale):
     config = make_config(**settings)
     gradients, terms = replica_step.micro_batch_gradients(
-        config, Linear(), model(), batch(1.0, 3.0), shared(factor, scale)
+        config, Linear(), Line(), batch(1.0, 3.0), shared(factor, scale)
     )
     left = 1.0 if config.clip_scope == "micro_batch" else scale  # clipping has unscaled it
     assert gradients[0].numpy() == pytest.approx(expected * left)
@@ -70,12 +71,12 @@ def test_the_gradient_of_a_micro_batch(make_config, settings, factor, expected, 
 
 
 def test_micro_batches_are_added_up_and_each_has_a_seed_of_its_own(make_config):
-    objective = Linear()
+    line = Line()
     gradients, terms = replica_step.sum_micro_batches(
-        make_config(), objective, model(), 2, batch(1.0, 2.0, 3.0, 4.0), shared(0.25)
+        make_config(), Linear(), line, 2, batch(1.0, 2.0, 3.0, 4.0), shared(0.25)
     )
     assert gradients[0].numpy() == 2.5 and terms.numpy().tolist() == [20.0, 4.0]
-    assert objective.seeds == [[7, 0, 0, 0], [7, 0, 0, 1]]
+    assert line.seeds == [[7, 0, 0, 0], [7, 0, 0, 1]]
 
 
 @pytest.mark.parametrize(

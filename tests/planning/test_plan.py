@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.cli import flags
 from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
-from official.optimization import optimizers
+from official.optimization import kinds
 from official.optimization.state import make_state
 from official.planning import memory
 from official.planning import plan as plan_lib
@@ -144,7 +144,7 @@ def test_sizes_are_those_of_a_built_model(make_config, optimizer_type):
     config = make_config(optimizer_type=optimizer_type)
     state = make_state(config, TASKS[config.task](config).build_model, tf.distribute.get_strategy())
     variables = state.model.trainable_variables
-    slots = optimizers.slot_variables(state.optimizer, optimizer_type, variables).values()
+    slots = kinds.slot_variables(state.optimizer, optimizer_type, variables).values()
     plan = plan_of(config)
     assert plan["tensors"] == len(variables)
     assert (

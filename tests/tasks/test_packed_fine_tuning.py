@@ -102,7 +102,7 @@ def loss_and_gradients(task, model, batch):
     @tf.function(autograph=False, reduce_retracing=True)
     def step(batch):
         with tf.GradientTape() as tape:
-            terms = task.loss(model, batch, None)
+            terms = task.terms(model(batch), batch)
             name = task.losses[0]
             loss = terms[name][0] / terms[name][1]
         gradients = tape.gradient(loss, model.trainable_variables)

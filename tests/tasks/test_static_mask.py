@@ -41,7 +41,7 @@ def losses_and_gradients(config, model_of: list) -> tuple[dict, list, set]:
     @tf.function
     def run(batch):
         with tf.GradientTape() as tape:
-            terms = task.loss(model, batch, None)
+            terms = task.terms(model(batch), batch)
             total = terms["mlm_loss"][0] + terms["nsp_loss"][0]
         return terms, tape.gradient(total, model.trainable_variables)
 
@@ -74,7 +74,7 @@ def test_the_synthetic_rows_are_of_that_kind(make_config):
     assert (np.diff(places[:, :MOST]) > 0).all() and (np.diff(places[:, MOST:]) > 0).all()
     segments = batch["segment_ids"].numpy()
     np.testing.assert_array_equal(segments, places >= LENGTH // 2)
-    assert task.loss(task.build_model(), batch, None)["nsp_loss"][1] == 4
+    assert task.terms(task.build_model()(batch), batch)["nsp_loss"][1] == 4
 
 
 @pytest.mark.parametrize("kind", ["plain", "compact"])

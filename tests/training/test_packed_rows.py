@@ -13,6 +13,7 @@ from official.config import ConfigError
 from official.data.pipeline import MOST_STREAMS
 from official.data.records import on_the_fly, record_formats
 from official.data.records.formats import compact, packed
+from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
 from official.training import compilation
 from official.training import place as place_lib
@@ -95,7 +96,7 @@ def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, sh
     found = []
     for batch in (packed_batch, plain_batch):
         with tf.GradientTape() as tape:
-            terms = task.loss(model, batch, None)
+            terms = task.terms(model(batch), batch)
             total = tf.add_n([terms[name][0] / terms[name][1] for name in task.losses])
         found.append((terms, tape.gradient(total, model.trainable_variables)))
     (ours, gradients), (theirs, expected) = found
@@ -117,7 +118,7 @@ def test_loss_per_sequence_is_the_mean_of_the_means(make_config, short_files):
         "masked_lm_sequences": tf.constant([[1, 1, 2, 0]]),
         "example_weights": tf.ones([1, 3]),
     }
-    assert task._masked_weights(batch).numpy().tolist() == [[0.5, 0.5, 1.0, 0.0]]
+    assert masked_weights(batch, "persequence").numpy().tolist() == [[0.5, 0.5, 1.0, 0.0]]
     assert task.weights(batch)["mlm_loss"] == 2.0
 
 

@@ -29,7 +29,7 @@ from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import earlier as earlier_lib
-from official.training import own_folder, runner, starting
+from official.training import own_folder, pipelined, runner
 from official.training.interruption import Interruption
 from official.training.loop import Loop
 from tests.conftest import ROOT
@@ -46,7 +46,7 @@ def make_loop(config, observers=(), plan=None) -> Loop:
     strategy = strategy_lib.make_strategy(config)
     task = TASKS["pretrain"](config)
     task.find_data()
-    state = starting.make_state(config, task.build_model, strategy)
+    state = pipelined.make_state(config, task, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
     plan = plan or make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     return Loop(config, task, state, strategy, plan, manager, list(observers), Interruption(), {})
@@ -190,7 +190,7 @@ def local_gradients(loop, batch, parts):
             for name, value in batch.items()
         }
         with tf.GradientTape() as tape:
-            terms = loop.task.loss(model, rows, None)
+            terms = loop.task.terms(model(rows), rows)
             loss = (
                 terms["mlm_loss"][0] / (terms["mlm_loss"][1] + 1e-5)
                 + terms["nsp_loss"][0] / terms["nsp_loss"][1]

@@ -1,6 +1,7 @@
 """TensorFlow bundles (PREFIX.index, PREFIX.data-*): reading lazily, writing a few tensors at a time."""
 
-import contextlib
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator
@@ -9,20 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
-from tensorflow.python.training import py_checkpoint_reader
-
+from official.checkpoint.bundle_reader import DAMAGE, new_reader
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.config import ConfigError
 
 LAST = ".index"
 IS_FOLDER = False
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
 _SHARD_BYTES = 1 << 26
-# What the reader's bindings raise for damaged files.
-_DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def locate(path: str) -> str | None:
@@ -56,44 +51,12 @@ def _newest_index(folder: str) -> str | None:
     return os.path.join(folder, newest.removesuffix(LAST))
 
 
-def new_reader(prefix: str) -> Any:
-    """Returns TensorFlow's reader of a bundle."""
-    return py_checkpoint_reader.NewCheckpointReader(prefix)
-
-
-@contextlib.contextmanager
-def open_reader(prefix: str) -> Iterator[Any]:
-    """Gives a reader of a name-based bundle; `get_variable_to_shape_map()` and `get_tensor(name)` verify
-    checksums.
-
-    Raises:
-      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon
-        them.
-      ConfigError: for an object-based checkpoint, which has no variable names.
-    """
-    try:
-        reader = new_reader(prefix)
-        if GRAPH in reader.get_variable_to_shape_map():
-            raise ConfigError(
-                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's"
-                " and Google's TF1) can be read."
-            )
-        yield reader
-    except _DAMAGE as error:
-        raise DamagedError(str(error).splitlines()[0][:200]) from None
-
-
-def shapes(reader: Any) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of an open bundle."""
-    return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-
-
 def read(prefix: str) -> Tensors:
     """Returns the tensors of a bundle. Raises DamagedError, also when one of them is read."""
     try:
         reader = new_reader(prefix)
         types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DamagedError(str(error).splitlines()[0][:200]) from None
     return {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
 
@@ -102,7 +65,7 @@ def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
     def get() -> np.ndarray:
         try:
             return np.asarray(reader.get_tensor(name))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise DamagedError(f"{name}: {str(error).splitlines()[0][:200]}") from None
 
     return Tensor(shape, np.dtype(dtype.as_numpy_dtype), get, (name,))

@@ -13,6 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official.checkpoint.bundle_reader import GRAPH
 from official.checkpoint.containers import bundle
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
@@ -38,7 +39,7 @@ def locate(path: str) -> str | None:
     """
     prefix = bundle.locate(path)
     try:
-        return prefix if prefix and bundle.GRAPH in bundle.read(prefix) else None
+        return prefix if prefix and GRAPH in bundle.read(prefix) else None
     except DamagedError:
         return None
 
@@ -52,9 +53,9 @@ def read(prefix: str) -> Tensors:
       DamagedError: also when a tensor is read.
     """
     by_key = bundle.read(prefix)
-    if bundle.GRAPH not in by_key:
+    if GRAPH not in by_key:
         raise DamagedError(f"{prefix} has no graph of objects; it is no object-based checkpoint")
-    names = _names(_parse(by_key.pop(bundle.GRAPH)))
+    names = _names(_parse(by_key.pop(GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
         raise DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
@@ -68,7 +69,7 @@ def _parse(tensor: Tensor) -> Graph:
         graph.ParseFromString(tensor.read().tobytes())  # not item(), which takes off zeros at the end
         _check_numbers(graph)
     except (DecodeError, IndexError) as error:
-        raise DamagedError(f"{bundle.GRAPH}: {error}") from None
+        raise DamagedError(f"{GRAPH}: {error}") from None
     return graph
 
 
@@ -150,7 +151,7 @@ def write(
     ways[_SAVE_COUNTER] = (_SAVE_COUNTER,)
     by_key[_SAVE_COUNTER + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), _SAVE_COUNTER)
     graph = np.array(_graph(ways).SerializeToString(), np.object_)
-    by_key[bundle.GRAPH] = tensors_lib.of_array(graph, bundle.GRAPH)
+    by_key[GRAPH] = tensors_lib.of_array(graph, GRAPH)
     bundle.write(by_key, prefix, progress)
 
 

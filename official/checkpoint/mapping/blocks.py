@@ -1,5 +1,7 @@
 """Word embeddings in blocks of rows s0, s1, ..., as Graphcore has them: joined and cut, with their slots."""
 
+from __future__ import annotations
+
 import re
 
 from official.checkpoint.mapping import tensors as tensors_lib

@@ -1,5 +1,7 @@
 """The names that stand between two formats: Google's TF1 names, which this project's variables have too."""
 
+from __future__ import annotations
+
 import dataclasses
 
 EMBEDDINGS = (

@@ -1,5 +1,7 @@
 """Tensors that some formats keep in one, as query, key and value: joined, taken apart, with slots."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Sequence

@@ -8,6 +8,8 @@ Graphcore's. A value in a table is
 What is in no table is an error, on either side.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence

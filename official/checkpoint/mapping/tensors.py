@@ -3,6 +3,8 @@
 The functions here return tensors that, when read, read theirs and change them.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable

@@ -141,8 +141,9 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
 
     from official.data.pipeline import TrainingOrder
     from official.data.records import record_batches
+    from official.data.records.streams import num_streams
 
-    order, streams = TrainingOrder(seed=1), record_batches.num_streams(len(paths), _READ_BATCH)
+    order, streams = TrainingOrder(seed=1), num_streams(len(paths), _READ_BATCH)
     # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does
     # not count.
     dataset = record_batches.training_dataset(paths, schema, _READ_BATCH, order, streams, packer=packer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.checks import devices, inputs, notes, optimization, packing, steps
+from official.config.checks import devices, inputs, notes, optimization, packing, pipeline, steps
 from official.config.table import Config
 
 # In the order in which a person would want to know.
@@ -17,6 +17,7 @@ _CHECKS = (
     steps.check_steps,
     optimization.check_optimization,
     devices.check_backend,
+    pipeline.check_pipeline,
     devices.check_all_reduce,
     notes.check_plan,
 )

@@ -16,7 +16,7 @@ def check_wandb(config: Config) -> None:
 
 def check_plan(config: Config) -> None:
     """Refuses settings of the plan without it, speeds of 0, and devices that are none."""
-    for name in ("plan_file", "plan_tflops", "plan_gbps", "plan_device"):
+    for name in ("plan_file", "plan_picture", "plan_tflops", "plan_gbps", "plan_device"):
         if config[name] is not None and not config.plan:
             raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
         if config[name] == 0:

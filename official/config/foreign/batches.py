@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from official.config.foreign import pipeline
 from official.io.errors import ConfigError, nearest_multiples
 
 # Sequences of a whole run of their TensorFlow 2 programs, by the length of a sequence; other lengths are
@@ -13,7 +14,7 @@ _TF2_SAMPLES = {128: 460_849_152}
 _TF2_SAMPLES_PHASE_2 = 34_239_360
 
 
-def settle_batch(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, int]:
+def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, int]:
     """Returns the batch settings.
 
     Args:
@@ -40,12 +41,26 @@ def settle_batch(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
         accumulation = _accumulation_of(terms["global"], micro, replicas)
     if terms.get("packed_data"):
         accumulation = -int(-accumulation // terms["factor"])
+    accumulation = _as_pipelines_take(accumulation, terms, base)
     shared_out = accumulation * replicas
     fits = here is not None and shared_out % here == 0
     return {
         "train_batch_size": micro * shared_out,
         "num_accumulation_steps": shared_out // here if fits and here else accumulation,
     }
+
+
+def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
+    """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
+    if base.get("distribution_strategy") != "ipu":
+        return accumulation
+    trains = terms.get("do_training", not terms.get("inference"))
+    taken = pipeline.rounded_up(accumulation, base, trains)
+    if taken != accumulation:
+        terms.setdefault("notes", []).append(
+            f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
+        )
+    return taken
 
 
 def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
@@ -60,10 +75,13 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
 
 def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
+    of_replica = 1
+    if base.get("distribution_strategy") == "pipeline":
+        of_replica = pipeline.num_pipeline_devices(base)
     if base.get("num_virtual_devices"):
-        return base["num_virtual_devices"]
+        return max(1, base["num_virtual_devices"] // of_replica)
     if base.get("num_gpus") is not None:
-        return max(1, base["num_gpus"])
+        return max(1, base["num_gpus"] // of_replica)
     return base.get("num_tpu_cores")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from official.config.foreign import rows
 from official.config.foreign.rows import Row
+from official.config.settings.pipeline import PIPELINED
 
 # Name of an optimizer -> (ours, whether moments are corrected).
 OPTIMIZERS = {
@@ -81,7 +82,7 @@ _NOT_NEEDED = {
         "validation_config.squad_results_dir validation_config.squad_evaluate_script"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
-    """encoder_start_ipu layers_per_ipu batches_per_step device_iterations stochastic_rounding
+    """batches_per_step device_iterations stochastic_rounding
     enable_half_partials optimizer_state_offchip replicated_tensor_sharding available_memory_proportion
     embedding_serialization_vocab_steps pipeline engine_cache use_half_optimizer_state
     recompute_checkpoint_every_layer floating_point_exceptions squad_wrap_final_layer
@@ -90,8 +91,13 @@ _IPU_ONLY = rows.ipu_only(
     validation_config.squad_wrap_final_layer"""
 )
 
+_PIPELINE = {
+    "encoder_start_ipu": Row("@encoder_start", rows.whole, backends=PIPELINED),
+    "layers_per_ipu": Row("@layers_per_ipu", rows.counts, backends=PIPELINED),
+}
+
 NESTED = ("validation_config",)
-ROWS = {**_KEYS, **_NOT_NEEDED, **_IPU_ONLY}
+ROWS = {**_KEYS, **_NOT_NEEDED, **_IPU_ONLY, **_PIPELINE}
 
 # ------------------------------------------------------------------------------------------------------------
 # MLPerf 2.0: whole packed rows, one more level of JSON for the schedule.
@@ -116,7 +122,11 @@ _PACKED_NOT_NEEDED = {
     **rows.not_needed("moments are float32", "lamb_accl_dtype"),
 }
 _PACKED_IPU_ONLY = rows.ipu_only(
-    """encoder_start_pipeline_stage att_ffn_placement activation_checkpoint_dtype execution_mode
+    """activation_checkpoint_dtype execution_mode
     reduce_nsp_overhead merge_collectives"""
 )
-PACKED_ROWS = {**ROWS, **_PACKED_KEYS, **_PACKED_NOT_NEEDED, **_PACKED_IPU_ONLY}
+_PACKED_PIPELINE = {
+    "encoder_start_pipeline_stage": Row("@encoder_start", rows.whole, backends=PIPELINED),
+    "att_ffn_placement": Row("@placement", rows.placement, backends=PIPELINED),
+}
+PACKED_ROWS = {**ROWS, **_PACKED_PIPELINE, **_PACKED_KEYS, **_PACKED_NOT_NEEDED, **_PACKED_IPU_ONLY}

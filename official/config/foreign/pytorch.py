@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from official.config.foreign import rows
 from official.config.foreign.rows import Row
+from official.config.settings.pipeline import PIPELINED
 
 # Name of an optimizer -> (ours, whether moments are corrected).
 OPTIMIZERS = {
@@ -58,8 +59,10 @@ _NOT_NEEDED = {
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
     """ipus_per_replica embedding_serialization_factor recompute_checkpoint_every_layer
-    replicated_tensor_sharding optimizer_state_offchip enable_half_partials layers_per_ipu
+    replicated_tensor_sharding optimizer_state_offchip enable_half_partials
     matmul_proportion device_iterations batches_per_step executable_cache_dir profile profile_dir"""
 )
 
-ROWS = {**_KEYS, **_NOT_NEEDED, **_IPU_ONLY}
+_PIPELINE = {"layers_per_ipu": Row("@layers_per_ipu", rows.counts, backends=PIPELINED)}
+
+ROWS = {**_KEYS, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from official.config.model import BertConfig
+from official.config.model import KINDS
+from official.config.stage_notation import written
+from official.config.table import FIELDS
 from official.io.errors import ConfigError
 
 # Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
@@ -16,6 +18,8 @@ from official.io.errors import ConfigError
 IPU_ONLY = "IPU only"
 NOT_NEEDED = "not needed"
 _LARGEST = 2**63
+# Name of a schedule of theirs -> ours, on IPUs.
+SCHEDULES = {"Grouped": "grouped", "Interleaved": "interleaved", "Sequential": "sequential"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +30,19 @@ class Row:
       to: a setting's name, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
       read: their value -> ours; None: as it is.
       why: of NOT_NEEDED, for people.
+      backends: of a term, the values of --distribution_strategy that know it; empty: all. Elsewhere the key
+        is IPU_ONLY. Of a setting its own row in the table of settings says so.
     """
 
     to: str
     read: Callable[[Any], Any] | None = None
     why: str = ""
+    backends: tuple[str, ...] = ()
+
+    def is_known_to(self, backend: str) -> bool:
+        """Tells whether a back end knows what the key means."""
+        known = self.backends or (FIELDS[self.to].backends if self.to in FIELDS else ())
+        return not known or backend in known
 
 
 Table = dict[str, Row]
@@ -53,9 +65,8 @@ def same(keys: str) -> Table:
 
 def of_model(keys: str, prefix: str = "") -> Table:
     """Returns rows of keys of a model's sizes, that are ours, too; in their files behind a prefix."""
-    kinds = {field.name: field.type for field in dataclasses.fields(BertConfig)}
     readers: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
-    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(kinds[key])) for key in keys.split()}
+    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(KINDS[key])) for key in keys.split()}
 
 
 def may_lack_value(row: Row) -> bool:
@@ -127,6 +138,41 @@ def files(value: Any) -> str | None:
 def as_json(value: Any) -> str | None:
     """Returns an object as the JSON of a setting; a text, such as a file's path, stays."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def counts(value: Any) -> list[int]:
+    """Returns whole numbers of 0 or more, of a list or a text with commas. Raises ConfigError for others."""
+    parts = value.strip("[]").split(",") if isinstance(value, str) else value
+    found = [whole(each) for each in parts] if isinstance(parts, list) else []
+    if not found or min(found) < 0:
+        raise ConfigError("expected whole numbers of 0 or more")
+    return found
+
+
+def devices(value: Any) -> str:
+    """Returns the devices of stages, a list or a text, as our setting has them: 0,1,2,3,0."""
+    return ",".join(map(str, counts(value)))
+
+
+def stages(value: Any) -> str:
+    """Returns a list of lists of names, or a text, as our setting has it: emb+pos / hid*12 / mlm+nsp."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
+        raise ConfigError("expected a list of lists of names")
+    return written([[text(name) for name in stage] for stage in value])
+
+
+def placement(value: Any) -> list[tuple[int, int]]:
+    """Returns (device, blocks) of each stage, of [[device, [blocks of attention, of feed-forward]], ...].
+
+    Raises:
+      ConfigError: for another value.
+    """
+    try:
+        return [(whole(device), whole(attention)) for device, (attention, _) in value]
+    except (TypeError, ValueError):
+        raise ConfigError("expected [[stage, [attention layers, feed-forward layers]], ...]") from None
 
 
 def powers(value: Any) -> list[float]:

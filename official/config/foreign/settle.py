@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.checks.optimization import OF_OPTIMIZERS, OF_SCHEDULES
-from official.config.foreign import batches
+from official.config.foreign import batches, pipeline
 from official.config.model import BertConfig
 from official.config.table import FIELDS
 from official.io.errors import ConfigError
@@ -39,6 +39,7 @@ def settle(
         settings["task"] = settings.get("task") or _task(settings, terms)
     terms["half"] = base.get("half", "fp16")
     task = terms["task"] = settings.get("task", base["task"])
+    settings |= pipeline.settle_pipeline(settings, terms, base)
     base = {**base, **settings}
     _settle_factor(terms, base)
     settings |= batches.settle_batch(terms, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from official.config.foreign import rows
 from official.config.foreign.rows import Row
+from official.config.settings.pipeline import PIPELINED
 
 OPTIMIZERS = {name: name for name in ("sgd", "momentum", "adam", "adamw", "mpadamw", "lamb")}
 SCHEDULES = {
@@ -120,11 +121,17 @@ _NOT_NEEDED = {
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
     """device_iterations ipu_replica_identical_seed execution_profile memory_profile
-    sync_replicas_independently pipeline_schedule available_memory_proportion variable_offloading
+    sync_replicas_independently available_memory_proportion variable_offloading
     min_remote_tensor_size replicated_tensor_sharding stochastic_rounding no_outlining enable_recomputation
     fp_exceptions partials_type max_cross_replica_sum_buffer_size max_reduce_scatter_buffer_size scheduler
-    recomputation_mode matmul_serialize_factor pipeline_stages device_mapping embedded_runtime
+    recomputation_mode matmul_serialize_factor embedded_runtime
     dump_raw_timings num_iter num_inference_thread"""
 )
 
-ROWS = {**_BATCH, **_OPTIMIZATION, **_MODEL, **_DATA, **_RUN, **_NOT_NEEDED, **_IPU_ONLY}
+_PIPELINE = {
+    "pipeline_stages": Row("pipeline_stages", rows.stages),
+    "device_mapping": Row("device_mapping", rows.devices),
+    "pipeline_schedule": Row("@pipeline_schedule", rows.of(rows.SCHEDULES), backends=PIPELINED),
+}
+
+ROWS = {**_BATCH, **_OPTIMIZATION, **_MODEL, **_DATA, **_RUN, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}

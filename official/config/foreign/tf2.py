@@ -72,10 +72,14 @@ _NOT_NEEDED = {
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
-    """ipu_config.pipeline_stages ipu_config.pipeline_device_mapping
-    ipu_config.matmul_available_memory_proportion_per_pipeline_stage ipu_config.replicated_tensor_sharding
+    """ipu_config.matmul_available_memory_proportion_per_pipeline_stage ipu_config.replicated_tensor_sharding
     replace_layers use_outlining enable_recomputation optimizer_state_offchip matmul_partials_type
     embedding_serialization_factor min_remote_tensor_size enable_stochastic_rounding fp_exceptions"""
 )
 
-ROWS = {**_KEYS, **_MODEL, **_NOT_NEEDED, **_IPU_ONLY}
+_PIPELINE = {
+    "ipu_config.pipeline_stages": Row("pipeline_stages", rows.stages),
+    "ipu_config.pipeline_device_mapping": Row("device_mapping", rows.devices),
+}
+
+ROWS = {**_KEYS, **_MODEL, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}

@@ -45,6 +45,8 @@ _SHOWN = {
     "wandb_project": "wandb_project",
     "model_name": "model.hidden_size model.num_hidden_layers",
     "groupbert": "model.block_type",
+    "pipeline_schedule": "pipeline_schedule",
+    **dict.fromkeys(("layers_per_ipu", "encoder_start", "placement"), "pipeline_stages device_mapping"),
     "vocab_size": "model.vocab_size",
     **dict.fromkeys(
         ("dropout", "no_dropout", "no_attention_dropout"),
@@ -78,11 +80,13 @@ class Translation:
       settings: {setting: value}, `model` among them.
       lines: what became of each key, in their order.
       added: names of the settings that follow from none of the keys alone.
+      notes: lines for people, about values that are not theirs.
     """
 
     settings: dict[str, Any]
     lines: list[Line]
     added: list[str]
+    notes: list[str]
 
     @property
     def ipu_only(self) -> list[str]:
@@ -112,31 +116,39 @@ def translate(
     """
     said: dict[str, Any] = {}
     lines: list[Line] = []
+    table, backend = table_for(family.name if family else None), base["distribution_strategy"]
     if family:
         told = flat(values)
         check_known(told, family, source)
         defaults = {key: value for key, value in family.defaults.items() if key not in told}
-        said = _read(told, family.table, source, lines) | _read(defaults, family.table, source, [])
+        said = _read(told, family.table, backend, source, lines)
+        said |= _read(defaults, family.table, backend, source, [])
         _note_stages(said, told)
-    over = _read(options, table_for(family.name if family else None), "command line", lines, prefix="--")
+    over = _read(options, table, backend, "command line", lines, prefix="--")
     merged = _without_what_is_replaced(said, over) | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")
     result = settle_lib.settle(settings, terms, base, family.name if family else None)
     shown = {name for line in lines for name in line.fields}
-    return Translation(result, lines, [name for name in result if name not in shown and name != "model"])
+    added = [name for name in result if name not in shown and name != "model"]
+    return Translation(result, lines, added, terms.get("notes", []))
 
 
 def _read(
-    values: Mapping[str, Any], table: Mapping[str, Row], source: str, lines: list[Line], prefix: str = ""
+    values: Mapping[str, Any],
+    table: Mapping[str, Row],
+    backend: str,
+    source: str,
+    lines: list[Line],
+    prefix: str = "",
 ) -> dict[str, Any]:
     """Returns {where a value goes: value}, and adds a line a key. What is null is not said."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         row = table[key]
-        if row.to in (IPU_ONLY, NOT_NEEDED):
-            lines.append(Line(prefix + key, value, (), row.why or row.to))
+        if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
+            lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
             continue
         lines.append(Line(prefix + key, value, _fields(row)))
         if value is not None:

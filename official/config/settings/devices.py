@@ -18,9 +18,10 @@ class Devices:
     )
     num_virtual_devices: int | None = setting(
         None,
-        "Replicas on this many logical CPUs (mirrored), to rehearse a multi-device job.",
+        "Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or the devices of "
+        "the stages (pipeline).",
         minimum=1,
-        backends=("mirrored",),
+        backends=("mirrored", "pipeline"),
     )
     tpu: str | None = setting(
         None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=("tpu",)
@@ -66,6 +67,14 @@ class Devices:
         "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. 0: "
         "one pack.",
         minimum=0,
+    )
+    matmul_precision: str = setting(
+        "tf32",
+        "How GPUs from Ampere on multiply float32 matrices, those of --dtype=fp32: tf32 rounds the factors "
+        "to TensorFloat-32, with fractions of 10 bits, which is faster; highest does not. TPUs round to "
+        "bfloat16 in place of it. Older GPUs and CPUs never round.",
+        choices=("tf32", "highest"),
+        backends=("one_device", "mirrored", "multi_worker_mirrored", "tpu", "pipeline"),
     )
     deterministic: bool = setting(
         False,

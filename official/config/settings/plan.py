@@ -6,6 +6,7 @@ import dataclasses
 
 from official.config.device_memory import DEVICE_BYTES
 from official.config.setting import Section, setting
+from official.config.settings.pipeline import PIPELINED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,11 @@ class Plan:
         "and no devices.",
     )
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
+    plan_picture: str | None = setting(
+        None,
+        "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf.",
+        backends=PIPELINED,
+    )
     plan_tflops: float | None = setting(
         None,
         "With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.",

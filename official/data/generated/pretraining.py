@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official.data.generated.words import draw_ids
+from official.data.frequencies import draw_ids
 from official.data.pretraining import corpus, masking, pairs
 from official.data.pretraining.examples import Examples
 from official.data.records import record_formats

@@ -3,6 +3,7 @@
 import numpy as np
 
 from official.config import ConfigError
+from official.data.frequencies import draw_ids
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 
 
@@ -25,18 +26,6 @@ def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:
         )
     numbers = range(len(SPECIAL_TOKENS), size)
     return Vocabulary((*SPECIAL_TOKENS, *(f"word{number}" for number in numbers)), sha256="")
-
-
-def draw_ids(generator: np.random.Generator, ids: np.ndarray, shape: int | tuple[int, ...]) -> np.ndarray:
-    """Draws ids independently, the n-th one with a frequency proportional to 1 / n (Zipf's law).
-
-    Args:
-      generator: all draws come from it.
-      ids: [N], to draw from.
-      shape: of the result.
-    """
-    weights = 1 / np.arange(1, len(ids) + 1)
-    return generator.choice(ids, shape, p=weights / weights.sum())
 
 
 class Text:

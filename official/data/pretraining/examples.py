@@ -4,6 +4,8 @@ format or another.
 Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np

@@ -7,6 +7,8 @@ of `part`; so a reading that goes on is a new one of the files in the order in w
 without its first records.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,35 +4,22 @@ A file holds records, a record holds rows, and a row holds one sequence, or seve
 files, or while these are read. What is shuffled and batched are rows.
 """
 
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import pipeline
-from official.data.records import framing, on_the_fly, record_files, record_formats
+from official.data.records import framing, on_the_fly, record_counts, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
-from official.data.records.streams import Streams
-from official.io import files as io_files
+from official.data.records.streams import Reading, Streams, own_streams
 
 _SAMPLED_SEQUENCES = 8192
-
-
-def num_streams(num_files: int, train_batch_size: int) -> int:
-    """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both
-    numbers.
-
-    A step takes the same number of rows from every stream, and a host reads whole streams. What a step
-    trains on is thus the same however many hosts there are.
-    """
-    return max(
-        count
-        for count in range(1, pipeline.MOST_STREAMS + 1)
-        if train_batch_size % count == 0 and num_files % count == 0
-    )
 
 
 def training_dataset(
@@ -57,7 +44,7 @@ def training_dataset(
       schema: features of a row; with `packer`, of a sequence.
       batch_size: rows of a batch.
       order: the dataset goes on behind what is done of it.
-      streams: see `num_streams`.
+      streams: see `streams.num_streams`.
       counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset:
         it counts each time.
       packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
@@ -66,17 +53,9 @@ def training_dataset(
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
-    if streams % order.num_hosts:
-        raise ConfigError(
-            f"input_files: {len(files)} files make {streams} streams, which {order.num_hosts} hosts cannot"
-            " share evenly. Write a number of shards that is a multiple of"
-            f" {order.num_hosts}, with a --train_batch_size that is one too."
-        )
     record_format = _reader(files, schema)
-    _check_sizes(files)
-    all_streams = Streams(files, streams, schema, record_format, order.seed)
-    own = range(order.host, streams, order.num_hosts)
-
+    own = own_streams(files, streams, order)
+    all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
     parse = _row_parser(schema, record_format, packer)
 
     def parse_batch(rows, streams=None):
@@ -90,7 +69,14 @@ def training_dataset(
         batches = all_streams.rows(own, done // streams, batch_size, counts_path)
     else:
         of_streams = _sequences_done(order, streams)
-        batches = all_streams.packed_rows(own, [of_streams[n] for n in own], batch_size, counts_path, packer)
+        batches = all_streams.packed_rows(
+            own,
+            [of_streams[number] for number in own],
+            batch_size,
+            counts_path,
+            packer,
+            functools.partial(record_formats.to_words, schema=schema, record_format=record_format),
+        )
     return pipeline.fixed(
         batches.map(parse_batch, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
     )
@@ -135,6 +121,16 @@ def _row_parser(
     return parse
 
 
+def _reading(files: list[str], schema: dict[str, Feature], record_format: str) -> Reading:
+    """Returns how the records of some files, of one format, become rows."""
+    return Reading(
+        framing.opener(files, record_format),
+        functools.partial(record_formats.unpack, schema=schema, record_format=record_format),
+        record_formats.rows_per_record(record_format),
+        lambda paths, kept_path: record_counts.count(paths, record_format, kept_path),
+    )
+
+
 def _reader(files: list[str], schema: dict[str, Feature]) -> str:
     """Returns the format to read files by, whose rows are those of the schema."""
     record_format = record_files.detect_format(files)
@@ -150,14 +146,6 @@ def _sequences_done(order: pipeline.TrainingOrder, streams: int) -> list[int]:
     if sum(known) == sum(known[:streams]) == order.sequences_done:
         return [*known[:streams], *[0] * (streams - len(known))]
     return [order.sequences_done // streams] * streams
-
-
-def _check_sizes(files: list[str]) -> None:
-    """Raises ConfigError for a file without a record: TensorFlow reads one that is cut off within its first
-    bytes as an empty one, and a stream of those would never yield."""
-    for path, size in zip(files, io_files.sizes(files)):
-        if size < record_files.FRAME_BYTES:
-            raise ConfigError(f"--input_files: {path} has no records.")
 
 
 def evaluation_dataset(

@@ -1,62 +1,25 @@
-"""How many records and rows the files of a job hold: counted once, and kept beside the run.
+"""How many records and rows files of each format hold, see `row_counts`.
 
-Records are counted by going from length to length through the file's bytes; only those of formats that hold
-any number of rows are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
-manifest says how many examples they have.
+Only records of formats that hold any number of rows are parsed.
 """
+
+from __future__ import annotations
 
 import functools
 import itertools
-import json
-import os
-import struct
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from official.config import ConfigError
-from official.data.records import framing, record_formats
-from official.io import files, json_files, writing
-from official.io.finished_jobs import MANIFEST
+from official.data.records import framing, record_formats, row_counts
+from official.data.records.row_counts import RowCounts, count_records
 
-_CHUNK_BYTES = 1 << 24
-_LENGTH = struct.Struct("<Q")
-_HEAD_BYTES = 12  # of a record: its length, and a checksum of that
-_CHECKSUM_BYTES = 4
 _PARSED_RECORDS = 64  # at once
-_READERS = 4
-
-
-class RowCounts:
-    """The numbers of rows in the records of a file, in order."""
-
-    def __init__(self, runs: Iterable[Sequence[int]]):
-        """Takes (rows of a record, such records that follow each other)."""
-        self.runs = [(int(rows), int(count)) for rows, count in runs]
-        self._records = np.cumsum([0, *(count for _, count in self.runs)])
-        self._rows = np.cumsum([0, *(rows * count for rows, count in self.runs)])
-
-    @property
-    def records(self) -> int:
-        return int(self._records[-1])
-
-    @property
-    def rows(self) -> int:
-        return int(self._rows[-1])
-
-    def rows_before(self, record: int) -> int:
-        """Returns the rows in the first `record` records."""
-        run = int(np.searchsorted(self._records[1:-1], record, side="right"))
-        return int(self._rows[run]) + (record - int(self._records[run])) * (
-            self.runs[run][0] if self.runs else 0
-        )
 
 
 def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
-    """Returns what each file holds.
+    """Returns what each file holds; see `row_counts.count`.
 
     Args:
       paths: TFRecord files.
@@ -66,102 +29,16 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
     """
-    versions = [_version(path) for path in paths]
-    kept = _read_kept(kept_path)
-    found = [
-        kept[path][1] if path in kept and kept[path][0] == version else None
-        for path, version in zip(paths, versions)
-    ]
-    whole = [counts for counts in found if counts is not None]
-    if len(whole) == len(found):
-        return whole
-    if record_formats.rows_per_record(record_format) == 1:
-        found = _by_manifests(paths, versions, found)
-    missing = [number for number, counts in enumerate(found) if counts is None]
-    if missing:
-        size = sum(versions[number][0] for number in missing)
-        logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
-        count_file = functools.partial(_count_file, record_format=record_format)
-        if framing.has_none(record_format):
-            count_file = functools.partial(
-                _count_unframed, record_format, framing.bytes_of(paths, record_format)
-            )
-        with ThreadPoolExecutor(_READERS) as readers:
-            for number, counts in zip(
-                missing, readers.map(count_file, [paths[number] for number in missing])
-            ):
-                found[number] = counts
-    whole = [counts for counts in found if counts is not None]
-    _write_kept(kept_path, paths, versions, whole)
-    return whole
+    has_one_row = record_formats.rows_per_record(record_format) == 1
+    return row_counts.count(paths, kept_path, has_one_row, _counter(paths, record_format))
 
 
-def _version(path: str) -> tuple[int, int]:
-    with files.naming(path):
-        return files.version(path)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What is known already
-
-
-def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], RowCounts]]:
-    """Returns {file: (version, counts)}; nothing where the file is not there or damaged: then it is written
-    anew."""
-    if not path:
-        return {}
-    try:
-        kept = json_files.read_json(path)["files"]
-        return {name: ((own["bytes"], own["changed"]), RowCounts(own["runs"])) for name, own in kept.items()}
-    except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return {}
-
-
-def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts]) -> None:
-    if not path:
-        return
-    entries = {
-        name: {"bytes": size, "changed": changed, "runs": counts.runs}
-        for name, (size, changed), counts in zip(paths, versions, found)
-    }
-    try:
-        writing.replace_file(path, json.dumps({"files": entries}) + "\n")
-    except OSError as error:
-        logging.warning(
-            "%s cannot be written (%s): the next process counts again.", path, error.strerror or error
-        )
-
-
-def _by_manifests(
-    paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts | None]
-) -> list[RowCounts | None]:
-    """Fills in what the manifests in the files' folders say, for records of one row. Of a file that has
-    another size now they say nothing."""
-    folders = list(map(os.path.dirname, paths))
-    manifests = {
-        folder: _manifest_counts(folder)
-        for folder in {folder for folder, counts in zip(folders, found) if not counts}
-    }
-    for number, (path, (size, _)) in enumerate(zip(paths, versions)):
-        examples, sizes = manifests.get(folders[number], ({}, {}))
-        name = os.path.basename(path)
-        told = examples.get(name) if sizes.get(name) == size else None
-        if not found[number] and type(told) is int and 0 <= told <= size:
-            found[number] = RowCounts([(1, told)])
-    return found
-
-
-def _manifest_counts(folder: str) -> tuple[dict, dict]:
-    try:
-        manifest = json_files.read_json(os.path.join(folder, MANIFEST))
-    except ConfigError:
-        return {}, {}
-    examples, sizes = manifest.get("files"), manifest.get("file_bytes")
-    return (examples, sizes) if isinstance(examples, dict) and isinstance(sizes, dict) else ({}, {})
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Counting
+def _counter(paths: list[str], record_format: str) -> Callable[[str], RowCounts]:
+    """Returns (path) -> what a file of a format holds; `paths` are those that may show how it is framed."""
+    if not framing.has_none(record_format):
+        return functools.partial(_count_file, record_format=record_format)
+    num_bytes = functools.lru_cache(lambda: framing.bytes_of(paths, record_format))
+    return lambda path: _count_unframed(record_format, num_bytes(), path)
 
 
 def _count_file(path: str, record_format: str) -> RowCounts:
@@ -188,22 +65,3 @@ def _count_rows(path: str, records: tf.data.Dataset, record_format: str) -> RowC
         return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
-
-
-def count_records(path: str) -> int:
-    """Returns the number of a TFRecord file's records. Raises ConfigError where it is cut off inside of one,
-    or cannot be read."""
-    number, place, start, chunk = 0, 0, 0, b""
-    with files.naming(path), files.open_binary(path) as file:
-        size = files.version(path)[0]
-        while place + _HEAD_BYTES <= size:  # TensorFlow takes less for the end of the file
-            if place + _HEAD_BYTES > start + len(chunk):
-                file.seek(place)
-                start, chunk = place, file.read(_CHUNK_BYTES)
-            place += _HEAD_BYTES + _LENGTH.unpack_from(chunk, place - start)[0] + _CHECKSUM_BYTES
-            number += 1
-    if place > size:
-        raise ConfigError(
-            f"{path} is truncated or damaged after record {number - 1}: record {number} cannot be read."
-        )
-    return number

@@ -1,5 +1,7 @@
 """Files of records: finding them, reading every record, and saying which one is bad."""
 
+from __future__ import annotations
+
 import itertools
 import os
 from collections.abc import Iterator
@@ -9,13 +11,13 @@ from absl import logging
 
 from official.config import ConfigError
 from official.data.records import framing, record_formats
+from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
 from official.io.finished_jobs import MANIFEST
 
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
-FRAME_BYTES = 16  # of a record: its length, two checksums
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:

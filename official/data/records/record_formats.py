@@ -11,6 +11,8 @@ functions.
 All are read into the same features, those of `schema.pretraining_schema`.
 """
 
+from __future__ import annotations
+
 import os
 from typing import Any
 

@@ -4,6 +4,8 @@ Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) an
 reference.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 

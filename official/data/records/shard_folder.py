@@ -1,5 +1,7 @@
 """The folder that a job writes its shards of records to, and what such jobs check first."""
 
+from __future__ import annotations
+
 import glob
 import os
 from collections.abc import Mapping

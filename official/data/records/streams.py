@@ -5,19 +5,23 @@ Where a stream goes on after any number of rows is found by arithmetic, from the
 rows of its files; what was read before is passed over without being parsed or shuffled.
 """
 
-import bisect
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
 from official.data import pipeline
-from official.data.records import framing, interleaving, record_counts, record_formats
-from official.data.records.on_the_fly import Packer
-from official.data.records.schema import Feature
+from official.data.records import interleaving
+from official.data.records.row_counts import FRAME_BYTES, RowCounts
+from official.io import files as io_files
+
+if TYPE_CHECKING:
+    from official.data.records.on_the_fly import Packer
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
@@ -36,19 +40,68 @@ class _Place(NamedTuple):
     cut_rows: int  # that were given before, of the first window
 
 
+class Reading(NamedTuple):
+    """How records of a format become rows.
+
+    Attributes:
+      open: (paths) -> dataset of their records, string.
+      unpack: records, string [B] -> rows, [N] or [N, W], in the form in which they are shuffled.
+      rows_per_record: at most.
+      count_rows: (paths, path of the file that the counts are kept in) -> what each file holds.
+    """
+
+    open: Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]
+    unpack: Callable[[tf.Tensor], tf.Tensor]
+    rows_per_record: int
+    count_rows: Callable[[list[str], str], list[RowCounts]]
+
+
+def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrder) -> range:
+    """Returns the streams of a host: stream s is host s % num_hosts's.
+
+    Raises:
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
+    """
+    if num_streams % order.num_hosts:
+        raise ConfigError(
+            f"input_files: {len(files)} files make {num_streams} streams, which {order.num_hosts} hosts"
+            " cannot share evenly. Write a number of shards that is a multiple of"
+            f" {order.num_hosts}, with a --train_batch_size that is one too."
+        )
+    # TensorFlow reads a file that is cut off within its first bytes as an empty one, and a stream of those
+    # would never yield.
+    for path, size in zip(files, io_files.sizes(files)):
+        if size < FRAME_BYTES:
+            raise ConfigError(f"--input_files: {path} has no records.")
+    return range(order.host, num_streams, order.num_hosts)
+
+
+def num_streams(num_files: int, train_batch_size: int) -> int:
+    """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both
+    numbers.
+
+    A step takes the same number of rows from every stream, and a host reads whole streams. What a step
+    trains on is thus the same however many hosts there are.
+    """
+    return max(
+        count
+        for count in range(1, pipeline.MOST_STREAMS + 1)
+        if train_batch_size % count == 0 and num_files % count == 0
+    )
+
+
 class Streams(NamedTuple):
     """The files, dealt out to streams that are each read for ever in an order of its own."""
 
     files: list[str]
     num_streams: int
-    schema: dict[str, Feature]
-    record_format: str
+    reading: Reading
     seed: int
 
     def rows(
         self, numbers: Sequence[int], rows_done: int, batch_size: int, counts_path: str
     ) -> tf.data.Dataset:
-        """Returns the rows (`record_formats.unpack`) of some streams, as many of one as of the other,
+        """Returns the rows (`Reading.unpack`) of some streams, as many of one as of the other,
         `batch_size` at a time.
 
         Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
@@ -64,9 +117,11 @@ class Streams(NamedTuple):
         batch_size: int,
         counts_path: str,
         packer: Packer,
+        to_words: Callable[[tf.Tensor], tf.Tensor],
     ) -> tf.data.Dataset:
         """Returns rows (`Packer.pack`) that are packed of the sequences of each stream, and the numbers of
-        their streams, int32 [batch_size]; as many of one stream as of the other.
+        their streams, int32 [batch_size]; as many of one stream as of the other. `to_words` makes of unpacked
+        sequences what the packer takes.
 
         Stream numbers[i] begins after its first sequences_done[i] sequences. Its sequences are cut into
         buffers from its beginning on, and each buffer is packed by itself: what is passed over of the first
@@ -84,10 +139,8 @@ class Streams(NamedTuple):
                 rows = pipeline.without_done(rows, packer.sequences_of(rows), done)
                 return rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))
 
-            words = self._from(number, place).map(
-                lambda rows: record_formats.to_words(rows, self.schema, self.record_format)
-            )
-            numbered = words.rebatch(size, drop_remainder=True).enumerate(first)
+            words = pipeline.rebatched(self._from(number, place).map(to_words), size, drop_remainder=True)
+            numbered = words.enumerate(first)
             return numbered.map(pack, num_parallel_calls=pipeline.CALLS)
 
         return _in_turns(numbers, (buffers, passed, *places), batch_size, stream)
@@ -106,9 +159,8 @@ class Streams(NamedTuple):
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
 
     def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-        records = framing.opener(self.files, self.record_format)
         blocks = tf.data.Dataset.from_tensor_slices(self._order(number, epoch)).interleave(
-            lambda path: records(path).batch(self._part()),
+            lambda path: self.reading.open(path).batch(self._part()),
             cycle_length=self._cycle(),
             block_length=1,
         )
@@ -116,12 +168,11 @@ class Streams(NamedTuple):
 
     def _windows(self, number: tf.Tensor, place: _Place) -> tf.data.Dataset:
         """Returns the windows of an epoch from a place on."""
-        records = framing.opener(self.files, self.record_format)
         blocks = (
             tf.data.Dataset.from_tensor_slices((place.files, place.passed))
             .take(place.num_files)
             .interleave(
-                lambda path, passed: records(path).skip(passed).batch(self._part()),
+                lambda path, passed: self.reading.open(path).skip(passed).batch(self._part()),
                 cycle_length=self._cycle(),
                 block_length=1,
             )
@@ -134,16 +185,11 @@ class Streams(NamedTuple):
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
-            rows = record_formats.unpack(records, self.schema, self.record_format)
-            return tf.random.experimental.stateless_shuffle(
-                rows, tf.random.experimental.stateless_fold_in(seed, window_number)
-            )
+            rows = self.reading.unpack(records)
+            return pipeline.shuffled(rows, tf.random.experimental.stateless_fold_in(seed, window_number))
 
-        return (
-            blocks.rebatch(self._window())
-            .enumerate(first_window)
-            .map(unpack, num_parallel_calls=pipeline.CALLS)
-        )
+        windows = pipeline.rebatched(blocks, self._window()).enumerate(first_window)
+        return windows.map(unpack, num_parallel_calls=pipeline.CALLS)
 
     def _order_seed(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         return tf.random.experimental.stateless_fold_in(
@@ -153,10 +199,10 @@ class Streams(NamedTuple):
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
         own = tf.constant(self.files)[number :: self.num_streams]
-        return tf.random.experimental.stateless_shuffle(own, seed=self._order_seed(number, epoch))
+        return pipeline.shuffled(own, self._order_seed(number, epoch))
 
     def _window(self) -> int:
-        return record_formats.records_of(_SHUFFLED_ROWS // self.num_streams, self.record_format)
+        return max(_SHUFFLED_ROWS // self.num_streams // self.reading.rows_per_record, 1)
 
     def _cycle(self) -> int:
         return min(_INTERLEAVED_FILES, -(-len(self.files) // self.num_streams))
@@ -173,13 +219,13 @@ class Streams(NamedTuple):
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
-        counts = dict(zip(own, record_counts.count(own, self.record_format, counts_path)))
+        counts = dict(zip(own, self.reading.count_rows(own, counts_path)))
         with tf.device("CPU"):
             places = [self._place(number, done, counts) for number, done in zip(numbers, rows_done)]
         fields = zip(_Place._fields, zip(*places))
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
-    def _place(self, number: int, rows_done: int, counts: dict[str, record_counts.RowCounts]) -> _Place:
+    def _place(self, number: int, rows_done: int, counts: dict[str, RowCounts]) -> _Place:
         """Returns where a stream goes on after its first rows, found by arithmetic."""
         epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
         if not epoch_rows:
@@ -195,7 +241,7 @@ class Streams(NamedTuple):
         def rows_before(window: int) -> int:
             return _rows_passed(held, find_place(window))
 
-        window = bisect.bisect_right(range(-(-sum(records) // self._window())), rows, key=rows_before) - 1
+        window = _last_begun(rows_before, -(-sum(records) // self._window()), rows)
         place = find_place(window)
         filling = len(order) - len(place.files)  # all streams' lists have one length
         return _Place(
@@ -214,16 +260,26 @@ def _in_turns(
 ) -> tf.data.Dataset:
     """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of them from
     its number and its fields of `places`."""
-    turn = math.lcm(batch_size, len(numbers)) // len(numbers)
+    turn = batch_size // math.gcd(batch_size, len(numbers))
     begins = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *places))
-    return begins.interleave(
-        lambda number, *place: stream(number, *place).rebatch(turn, drop_remainder=True),
+    turns = begins.interleave(
+        lambda number, *place: pipeline.rebatched(stream(number, *place), turn, drop_remainder=True),
         cycle_length=len(numbers),
         block_length=1,
-    ).rebatch(batch_size, drop_remainder=True)
+    )
+    return pipeline.rebatched(turns, batch_size, drop_remainder=True)
 
 
-def _rows_passed(files: list[record_counts.RowCounts], place: interleaving.Place) -> int:
+def _last_begun(rows_before: Callable[[int], int], windows: int, rows: int) -> int:
+    """Returns the last window, from 0 to `windows` - 1, before which there are `rows` rows at most."""
+    first, behind = 0, windows
+    while behind - first > 1:
+        middle = (first + behind) // 2
+        first, behind = (middle, behind) if rows_before(middle) <= rows else (first, middle)
+    return first
+
+
+def _rows_passed(files: list[RowCounts], place: interleaving.Place) -> int:
     """Returns the rows that come before a place."""
     first, passed = place.files[0]
     left = sum(files[number].rows - files[number].rows_before(records) for number, records in place.files)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official.modeling.activations import ACTIVATIONS
 from official.modeling.dropout import dropout
-from official.modeling.layers import Norm
+from official.modeling.layers import Norm, rounds_products
 from official.modeling.recomputation import after
 
 # Lengths are traced twice, not once each.
@@ -305,6 +305,8 @@ def _column_sums(x, dtype):
 
 @_compiled
 def _sum_of_rows(x):
+    if rounds_products():
+        return tf.reduce_sum(tf.cast(x, tf.float32), axis=0)
     # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes 1.5 times as
     # long.
     return tf.linalg.matvec(tf.cast(x, tf.float32), tf.ones(tf.shape(x)[:1]), transpose_a=True)

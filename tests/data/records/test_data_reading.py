@@ -14,7 +14,7 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
-from official.data.records import interleaving, record_batches, record_counts, record_formats
+from official.data.records import interleaving, record_batches, record_counts, record_formats, row_counts
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import compact
@@ -168,13 +168,13 @@ def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schem
     kind = detect_format(uneven_files)
     whole = training_ids(uneven_files, schema, 20, batch_size=5)
 
-    def unpack(serialized, *rest):
+    def unpack(serialized, *rest, **named):
         def note(batch):
             seen.extend(batch)
             return np.int32(0)
 
         with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
-            return original(tf.identity(serialized), *rest)
+            return original(tf.identity(serialized), *rest, **named)
 
     original = record_formats.unpack
     monkeypatch.setattr(record_formats, "unpack", unpack)
@@ -235,14 +235,14 @@ def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monke
 
 @pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
 def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
-    monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(row_counts, "_CHUNK_BYTES", 1000)
     path = pathlib.Path(find_files(record_files(files=1, records=12), "input_files")[0])
     path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
     if message is None:
-        assert record_counts.count_records(str(path)) == 12
+        assert row_counts.count_records(str(path)) == 12
     else:
         with pytest.raises(ConfigError, match=message):
-            record_counts.count_records(str(path))
+            row_counts.count_records(str(path))
 
 
 def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
@@ -256,7 +256,7 @@ def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
 
 def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files, schema):
     files = find_files(record_files(files=4, records=12), "input_files")
-    streams = record_batches.num_streams(len(files), train_batch_size=8)
+    streams = streams_lib.num_streams(len(files), train_batch_size=8)
     assert streams == 4
     one = training_ids(files, schema, 6, batch_size=8, streams=streams)
     two = [
@@ -278,7 +278,7 @@ def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files
     [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)],
 )
 def test_streams(files, batch, streams):
-    assert record_batches.num_streams(files, batch) == streams
+    assert streams_lib.num_streams(files, batch) == streams
 
 
 def test_evaluation_reads_the_first_records_in_order(files, schema):

@@ -12,6 +12,8 @@ words of an example. What has a fixed length comes first in a string, so that fi
 makes them the rows of a matrix.
 """
 
+from __future__ import annotations
+
 import itertools
 import operator
 from typing import NamedTuple

@@ -30,14 +30,15 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, packed_rows, wire
-from official.data.records.schema import INTEGER_LIMIT, Feature, describe_range, read_example
+from official.data.records.formats import compact, packed_record, packed_rows, wire
+from official.data.records.formats.packed_record import LOOKED_UP
+from official.data.records.schema import Feature
 
 ROWS_PER_RECORD = 3  # as published; rows may hold more
 VOCABULARY_LIMIT = wire.LIMIT
-IDS = "packed_input_ids"
-# What a step looks up, in padding and empty slots, too: what it must be below, without a vocabulary.
-_LOOKED_UP = {"input_ids": INTEGER_LIMIT, "masked_lm_ids": INTEGER_LIMIT, "next_sentence_labels": 2}
+IDS = packed_record.IDS
+read, sizes_of = packed_record.read, packed_record.sizes_of
+describe_mismatch = packed_record.describe_mismatch
 
 
 def encode(examples: Examples) -> list[bytes]:
@@ -76,50 +77,6 @@ def split(record: bytes) -> list[bytes]:
 def join(records: list[bytes]) -> list[bytes]:
     """Returns the records as they are: which examples share a row is the packer's work."""
     return records
-
-
-def read(record: bytes) -> dict[str, np.ndarray]:
-    """Returns the features of a record. Raises ValueError where one is missing, or of another type or
-    length.
-    """
-    features = read_example(record) or {}
-    values = {}
-    for name in packed_rows.NAMES:
-        if name not in features:
-            raise ValueError(f"feature {name} is missing (it has {', '.join(sorted(features)) or 'none'})")
-        kind = "float_list" if name in packed_rows.FLOATS else "int64_list"
-        if features[name].WhichOneof("kind") != kind:
-            raise ValueError(f"feature {name} is a {features[name].WhichOneof('kind')}, expected a {kind}")
-        values[name] = np.array([getattr(features[name], kind).value])
-    packed_rows.check_sizes(values)
-    return values
-
-
-def sizes_of(record: bytes) -> tuple[int, int]:
-    try:
-        row = read(record)
-    except ValueError:
-        return 0, 0
-    return packed_rows.sizes_of(row)
-
-
-def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
-    expected = schema["input_ids"].length, schema["masked_lm_ids"].length
-    try:
-        row = read(record)
-        found = packed_rows.sizes_of(row)
-        if found != expected:
-            return (
-                f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example, expected"
-                f" {expected[0]} and {expected[1]}"
-            )
-        values = packed_rows.members_of(row).features()
-        values |= {name: row[f"packed_{name}"] for name in _LOOKED_UP}
-    except ValueError as error:
-        return str(error)
-    return next(
-        filter(None, (describe_range(name, values[name].ravel(), schema[name]) for name in values)), None
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -167,7 +124,7 @@ def _words(rows: packed_rows.Rows, sizes: tuple[int, int]) -> np.ndarray:
     if found != sizes:
         raise ValueError(f"rows are of {found} tokens and predicted ones, expected {sizes}")
     examples = packed_rows.members_of(rows)
-    for name, limit in _LOOKED_UP.items():
+    for name, limit in LOOKED_UP.items():
         values = rows[f"packed_{name}"]
         if values.min() < 0 or values.max() >= limit:
             raise ValueError(f"values from {values.min()} to {values.max()}, expected 0 to {limit - 1}")

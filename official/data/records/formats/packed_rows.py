@@ -7,6 +7,7 @@ at most, K = M + P - 1 slots for predicted tokens.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,8 @@ _SLOTS = ("packed_masked_lm_positions", "packed_masked_lm_ids", "packed_masked_l
 _LABELS = ("packed_next_sentence_labels", "packed_next_sentence_mask")
 GROUPS = {"tokens": _TOKENS, "slots": _SLOTS, "labels": _LABELS}  # of one length each
 NAMES = (*_TOKENS, *_SLOTS, *_LABELS)
-Rows = dict[str, np.ndarray]
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Rows = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +99,9 @@ def pack_rows(examples: Examples, members_RP: np.ndarray) -> Rows:
     return packed
 
 
-_Members = tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]  # int [N] each: row, place among those of the row, example
+if TYPE_CHECKING:
+    # int [N] each: row, place among those of the row, example
+    _Members = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _put_tokens(packed: Rows, examples: Examples, members: _Members) -> None:

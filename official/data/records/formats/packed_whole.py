@@ -8,18 +8,18 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official.data.packing.layout import lay_out
-from official.data.records.formats import packed, packed_rows, plain
+from official.data.records.formats import packed_record, packed_rows, plain
 from official.data.records.schema import Feature, in_range, parse_examples
 
 ROWS_PER_RECORD = 1
 count_rows, unpack = plain.count_rows, plain.unpack
-describe_mismatch, sizes_of = packed.describe_mismatch, packed.sizes_of
+describe_mismatch, sizes_of = packed_record.describe_mismatch, packed_record.sizes_of
 
 
 def row_sizes(record: bytes) -> tuple[int, int]:
     """Returns the places of a record for predicted tokens, K, and for sequences, P. Raises ValueError where
     it is no packed row."""
-    row = packed.read(record)
+    row = packed_record.read(record)
     return row["packed_masked_lm_ids"].shape[-1], row["packed_next_sentence_labels"].shape[-1]
 
 
@@ -27,7 +27,7 @@ def parse_rows(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str,
     """Fails with InvalidArgumentError where a record has other lengths than the schema, or its examples are
     not where they belong: see `packed_rows.members_of`, which says what is wrong."""
     found = parse_examples(serialized_B, _disk_schema(schema))
-    values = {name.removeprefix("packed_"): tf.cast(value, tf.int32) for name, value in found.items()}
+    values = {name[len("packed_") :]: tf.cast(value, tf.int32) for name, value in found.items()}
     depth, length = schema["cls_positions"].length, schema["input_ids"].length
     is_there_BP = tf.reverse(values["next_sentence_mask"], [1])
     slots_BK = values["masked_lm_mask"]

@@ -2,6 +2,8 @@
 `schema.pretraining_schema`.
 """
 
+from __future__ import annotations
+
 import functools
 
 import numpy as np

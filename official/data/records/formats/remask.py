@@ -13,6 +13,8 @@ Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots ho
 pad position.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 

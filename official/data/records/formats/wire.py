@@ -13,6 +13,8 @@ Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the low
 `deterministic=True`.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

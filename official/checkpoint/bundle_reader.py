@@ -1,0 +1,51 @@
+"""Opening a TensorFlow bundle: TensorFlow's reader of it, and what it says of damage."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
+from tensorflow.python.training import py_checkpoint_reader
+
+from official.checkpoint.errors import DamagedError
+from official.config import ConfigError
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
+# What the reader's bindings raise for damaged files.
+DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
+
+
+def new_reader(prefix: str) -> Any:
+    """Returns TensorFlow's reader of a bundle."""
+    return py_checkpoint_reader.NewCheckpointReader(prefix)
+
+
+@contextlib.contextmanager
+def open_reader(prefix: str) -> Iterator[Any]:
+    """Gives a reader of a name-based bundle; `get_variable_to_shape_map()` and `get_tensor(name)` verify
+    checksums.
+
+    Raises:
+      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon
+        them.
+      ConfigError: for an object-based checkpoint, which has no variable names.
+    """
+    try:
+        reader = new_reader(prefix)
+        if GRAPH in reader.get_variable_to_shape_map():
+            raise ConfigError(
+                f"{prefix} is an object-based TensorFlow 2 checkpoint; only name-based ones (this project's"
+                " and Google's TF1) can be read."
+            )
+        yield reader
+    except DAMAGE as error:
+        raise DamagedError(str(error).splitlines()[0][:200]) from None
+
+
+def shapes(reader: Any) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of an open bundle."""
+    return {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}

@@ -1,0 +1,98 @@
+"""Pipelines of other people's configurations: what is on which device, and what that means for batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official.config.settings.pipeline import PIPELINED
+from official.config.stage_notation import read_devices, read_stages, written
+
+_NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
+_WHOLE = "att_ffn_placement halves blocks between IPUs: here a block is whole, and where its attention is"
+_HEADS = {"pretrain": ("mlm", "nsp"), "squad": ("loc",), "glue": ("glu",)}
+
+
+def settle_pipeline(
+    settings: Mapping[str, Any], terms: dict[str, Any], base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings of the pipeline; none where the devices know none.
+
+    Args:
+      settings: of the keys that are settings.
+      terms: pipeline_schedule, layers_per_ipu, encoder_start and placement, as far as they are said, and the
+        task.
+      base: of all settings the value so far, those of the command line, too.
+    """
+    backend = base["distribution_strategy"]
+    if backend not in PIPELINED:
+        return {}
+    found = {name: settings[name] for name in ("pipeline_stages", "device_mapping") if name in settings}
+    if "placement" in terms:
+        found |= _of_blocks(terms["placement"], terms)
+        terms.setdefault("notes", []).append(_WHOLE)
+    elif "layers_per_ipu" in terms:
+        start = terms.get("encoder_start", 0)
+        found |= _of_blocks(
+            [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
+        )
+    if terms.get("pipeline_schedule"):
+        found["pipeline_schedule"] = terms["pipeline_schedule"] if backend == "ipu" else "1f1b"
+    if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
+        found["device_mapping"] = None
+    return found | {name: base[name] for name in _NAMES if base.get(name)}
+
+
+def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
+    """Returns stages and devices of (device, number of blocks) of each stage.
+
+    Their PopART and PyTorch programs put the embeddings on the first IPU, the heads of pre-training beside
+    them, and those of fine-tuning on the last.
+
+    Source: examples v3.4.1 nlp/bert/pytorch/modeling.py; squad_wrap_final_layer of v2.4.0
+    applications/popart/bert.
+    """
+    stages = [["emb", "pos"]]
+    devices = [0]
+    for device, count in blocks:
+        if device != devices[-1] and count:
+            stages.append([])
+            devices.append(device)
+        stages[-1] += ["hid"] * count
+    heads = _HEADS[terms["task"]]
+    if "mlm" in heads and devices[-1] != 0:
+        stages.append([])
+        devices.append(0)
+    stages[-1] += heads
+    return {"pipeline_stages": written(stages), "device_mapping": ",".join(map(str, devices))}
+
+
+def num_pipeline_devices(found: Mapping[str, Any]) -> int:
+    """Returns the devices of a replica, of what `settle_pipeline` returns; 1 without a pipeline."""
+    if found.get("device_mapping"):
+        return max(read_devices(found["device_mapping"])) + 1
+    return _num_stages(found)
+
+
+def _num_stages(found: Mapping[str, Any]) -> int:
+    stages = read_stages(found["pipeline_stages"]) if found.get("pipeline_stages") else 1
+    return stages if isinstance(stages, int) else len(stages)
+
+
+def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int:
+    """Returns the micro batches that Graphcore's pipelining takes: grouped, multiples of its passes.
+
+    Their PopART and PyTorch programs take any number; those of TensorFlow round up. 2048 is 2050 in five
+    stages, as the TensorFlow configurations of the same runs have it.
+
+    Args:
+      accumulation: micro batches of a step that are asked for.
+      found: of `settle_pipeline`.
+      trains: whether there are backward passes.
+    """
+    stages = _num_stages(found)
+    alone = num_pipeline_devices(found) == 1 and not trains
+    if (found.get("pipeline_schedule") or "grouped") != "grouped" or stages == 1 or alone:
+        return accumulation
+    divisor = (2 if trains else 1) * stages
+    return -(-accumulation // divisor) * divisor

@@ -1,0 +1,93 @@
+"""Stages of the model on devices of their own, GPUs or logical CPUs of this machine, in one replica or more.
+
+A replica is a group of devices, one a device of the pipeline. Replica r has devices r x N to r x N + N - 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official.config import Config, ConfigError, nearest_multiples
+from official.distribution import local_devices
+from official.distribution.backends.backend import Backend
+from official.distribution.pipelining import plan as plan_lib
+from official.distribution.pipelining.plan import PipelinePlan
+
+
+class PipelineStrategy(tf.distribute.MirroredStrategy):
+    """Replicas of several devices each.
+
+    To TensorFlow it mirrors replicas on the first device of each. A variable of the model is on its stage's
+    device in every replica, and its gradients are reduced among these.
+
+    Attributes:
+      grid: the devices of each replica.
+      plan: what is where; None before the model is known.
+    """
+
+    def __init__(self, grid: list[list[str]]):
+        super().__init__([devices[0] for devices in grid])
+        self.grid = grid
+        self.plan: PipelinePlan | None = None
+
+    @contextlib.contextmanager
+    def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
+        """Puts variables on devices for the time of a block in the strategy's scope.
+
+        Args:
+          device_of: {name of a variable: its device of the pipeline}; others go to the first device.
+        """
+
+        def create(next_creator, **arguments: Any) -> Any:
+            scope = tf.get_current_name_scope()
+            name = f"{scope}/{arguments['name']}" if scope else arguments["name"]
+            number = device_of.get(name)
+            if number is None or arguments.get("colocate_with") is not None:
+                return next_creator(**arguments)
+            together = _Together(tuple(devices[number] for devices in self.grid))
+            return next_creator(**arguments, colocate_with=together)
+
+        with tf.variable_creator_scope(create):
+            yield
+
+
+@dataclasses.dataclass(frozen=True)
+class _Together:
+    """What a variable can be put beside, as TensorFlow reads it of another variable: a device a replica."""
+
+    _devices: tuple[str, ...]
+
+
+def _make_strategy(config: Config) -> PipelineStrategy:
+    """Deals this machine's devices out to replicas, a device of the pipeline each."""
+    needed = plan_lib.num_devices(config)
+    devices = local_devices.replica_devices(config)
+    if len(devices) % needed:
+        flag = "num_virtual_devices" if config.num_virtual_devices else "num_gpus"
+        raise ConfigError(
+            f"{flag}={len(devices)} is not divisible by the {needed} devices that a replica of"
+            f" pipeline_stages={config.pipeline_stages} takes. Nearest valid:"
+            f" {nearest_multiples(len(devices), needed)}."
+        )
+    local_devices.warn_of_slow_type(config, devices)
+    return PipelineStrategy(
+        [devices[first : first + needed] for first in range(0, len(devices), needed)],
+    )
+
+
+def _planned_replicas(config: Config) -> int:
+    """Returns the replicas of a machine like this; GPUs asked for need not be here."""
+    needed = plan_lib.num_devices(config)
+    return max(local_devices.planned_replicas(config) // needed, 1)
+
+
+BACKEND = Backend(
+    strategies=(PipelineStrategy,),
+    make_strategy=_make_strategy,
+    num_replicas=_planned_replicas,
+)

@@ -1,0 +1,115 @@
+"""What is trained, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses first.
+
+A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from official.modeling import losses, spans
+
+Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
+Batch = dict  # {feature: tensor}
+
+PRETRAINING_LOSSES = ("mlm_loss", "nsp_loss")
+PRETRAINING_METRICS = (*PRETRAINING_LOSSES, "mlm_accuracy", "nsp_accuracy")
+
+
+def pretraining_weights(batch: Batch, basis: str) -> dict[str, tf.Tensor]:
+    """Returns the weight of every loss of pre-training; `basis` as in `masked_weights`."""
+    return {
+        "mlm_loss": tf.reduce_sum(masked_weights(batch, basis)),
+        "nsp_loss": tf.reduce_sum(batch["example_weights"]),
+    }
+
+
+def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
+    """Returns the weight of each predicted token in the loss, float32 [B, P].
+
+    Args:
+      batch: with `masked_lm_weights` float32 [B, P], and for rows of several sequences
+        `masked_lm_sequences` int32 [B, P], the number of its sequence, from 1.
+      basis: `pertoken`: 1; `persequence`: 1 / predicted tokens of its sequence.
+    """
+    weights_BP = batch["masked_lm_weights"]
+    if basis == "pertoken":
+        return weights_BP
+    if "masked_lm_sequences" not in batch:
+        return tf.math.divide_no_nan(weights_BP, tf.reduce_sum(weights_BP, axis=1, keepdims=True))
+    is_own_BPS = tf.one_hot(batch["masked_lm_sequences"] - 1, batch["example_weights"].shape[1])
+    counts_BS = tf.linalg.matvec(is_own_BPS, weights_BP, transpose_a=True)
+    return tf.math.divide_no_nan(weights_BP, tf.linalg.matvec(is_own_BPS, counts_BS))
+
+
+def pretraining_terms(
+    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, fused: bool = False
+) -> Terms:
+    """Returns the terms of pre-training, see `PRETRAINING_METRICS`.
+
+    Args:
+      outputs: masked-LM logits [B, P, V] and next-sentence logits [B, 2] or [B, S, 2], float32.
+      batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
+      basis: as in `masked_weights`.
+      fused: as in `losses.cross_entropy`.
+    """
+    logits_BPV, relation_logits = outputs
+    weights, labels = pretraining_weights(batch, basis), batch["next_sentence_labels"]
+    tokens = logits_BPV, batch["masked_lm_ids"]
+    relation = (
+        relation_logits,
+        labels if relation_logits.shape.rank == 3 else labels[:, 0],
+        batch["example_weights"],
+    )
+    return {
+        "mlm_loss": (
+            losses.cross_entropy(*tokens, masked_weights(batch, basis), fused=fused),
+            weights["mlm_loss"],
+        ),
+        "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
+        "mlm_accuracy": (
+            losses.correct(*tokens, batch["masked_lm_weights"]),
+            tf.reduce_sum(batch["masked_lm_weights"]),
+        ),
+        "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
+    }
+
+
+def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch) -> Terms:
+    """Returns the terms of answers as spans: `span_loss`, `start_accuracy`, `end_accuracy`.
+
+    Padding is no answer: what a sequence costs does not depend on the length of its batch.
+
+    Args:
+      outputs: start and end logits float32 [B, L].
+      batch: with `start_positions` and `end_positions`, and what `spans.of_sequences` reads.
+    """
+    parts = [
+        (spans.of_sequences(part, batch), spans.in_row(batch[name], batch), batch["example_weights"])
+        for part, name in zip(outputs, ("start_positions", "end_positions"))
+    ]
+    weight = tf.reduce_sum(batch["example_weights"])
+    return {
+        "span_loss": (sum(losses.cross_entropy(*part) for part in parts) / 2.0, weight),
+        "start_accuracy": (losses.correct(*parts[0]), weight),
+        "end_accuracy": (losses.correct(*parts[1]), weight),
+    }
+
+
+def label_terms(logits: tf.Tensor, batch: Batch, is_regression: bool) -> Terms:
+    """Returns the terms of classes, `label_loss` and `label_accuracy`, or of scores, `label_loss`.
+
+    Args:
+      logits: float32 [B, C], or [B, S, C] of rows of several sequences; of scores C is 1.
+      batch: with `labels` and `example_weights`.
+      is_regression: whether labels are scores.
+    """
+    weight = tf.reduce_sum(batch["example_weights"])
+    if is_regression:
+        error = losses.squared_error(logits[..., 0], batch["labels"], batch["example_weights"])
+        return {"label_loss": (error, weight)}
+    labelled = (logits, batch["labels"], batch["example_weights"])
+    return {
+        "label_loss": (losses.cross_entropy(*labelled), weight),
+        "label_accuracy": (losses.correct(*labelled), weight),
+    }

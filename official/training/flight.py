@@ -1,0 +1,222 @@
+"""Micro batches on their way through the parts of a pipeline, forward and back.
+
+A part is what one stage of the pipeline holds of the model. From part to part pass the tensors that later
+stages of the model need; back come their gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official.config import Config
+from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipelining.work import Work
+from official.modeling import stages as stages_lib
+from official.modeling.stages import Stage, Tensors
+from official.optimization import gradients as gradients_lib
+from official.optimization import replica_step
+from official.optimization.replica_step import Batch, Objective, Shared
+from official.optimization.spread import device_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one stage of a pipeline holds of the model.
+
+    Attributes:
+      stages: of the model, with their numbers in it.
+      device: where it works.
+      variables: that are trained and are here.
+      tied: trained variables of a part before this one, of which it has a copy.
+      hands_on: names of the tensors that the parts behind it need.
+    """
+
+    stages: list[tuple[int, Stage]]
+    device: str
+    variables: list[tf.Variable]
+    tied: list[tf.Variable]
+    hands_on: list[str]
+
+
+def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
+    """Returns the parts of a model, in the context of a replica: each is where its own variables are."""
+    numbered = list(enumerate(model.stages()))
+    all_stages = [stage for _, stage in numbered]
+    trained = {variable.name for variable in model.trainable_variables}
+    known: set[str] = set()
+    parts = []
+    for names in plan.stages:
+        own = [(number, stage) for number, stage in numbered if stage.name in names]
+        used = {variable.name: variable for _, stage in own for variable in stage.variables}
+        new = [variable for name, variable in used.items() if name not in known]
+        tied = [variable for name, variable in used.items() if name in known]
+        hands_on = sorted(stages_lib.crossing(all_stages, own[-1][0] + 1))
+        here, copied = ([each for each in some if each.name in trained] for some in (new, tied))
+        parts.append(Part(own, device_of(new[0]), here, copied, hands_on))
+        known |= set(used)
+    return parts
+
+
+def copies(part: Part) -> dict[str, tf.Tensor]:
+    """Returns {name: value} of a part's tied variables, on its device: one copy for all micro batches."""
+    with tf.device(part.device):
+        return {variable.name: tf.identity(variable) for variable in part.tied}
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What the backward pass of a part needs of the forward pass.
+
+    Attributes:
+      inputs, outputs: tensors that have gradients, as they came in and go out.
+      total: of the last part, the objective.
+    """
+
+    tape: tf.GradientTape
+    inputs: dict[str, tf.Tensor]
+    outputs: dict[str, tf.Tensor]
+    total: tf.Tensor | None = None
+
+
+@dataclasses.dataclass
+class Flight:
+    """Some micro batches of a replica on their way.
+
+    Attributes:
+      batches: features [micro batches, rows, ...].
+      copied: of each part, see `copies`.
+      shared: by all micro batches of the step.
+      first: number of the first one in the step.
+    """
+
+    config: Config
+    objective: Objective
+    model: Any
+    parts: list[Part]
+    copied: list[dict[str, tf.Tensor]]
+    batches: Batch
+    shared: Shared
+    first: tf.Tensor
+
+    def __post_init__(self) -> None:
+        self._sent: dict[tuple[int, int], Tensors] = {}  # to a part, by (part, micro batch)
+        self._upstream: dict[tuple[int, int], Tensors] = {}  # gradients for a part
+        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._seeds: dict[int, list] = {}
+        self._gradients: list[list] = [[None] * len(part.variables + part.tied) for part in self.parts]
+        self._sums: list[tf.Tensor] = []
+        self._done: dict[str, list] = {}  # the last operations of each device
+
+    def run(self, orders: Sequence[Sequence[Work]]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+        """Takes all micro batches through.
+
+        Args:
+          orders: what each device does, in order.
+
+        Returns:
+          (for each part the gradients of its variables and of what is tied, on its device; the terms as
+          `replica_step.stack_terms` has them), added up.
+        """
+        for work in one_after_the_other(orders, len(self.parts)):
+            device = self.parts[work.stage].device
+            with tf.device(device), tf.control_dependencies(self._done.get(device, [])):
+                results = self._backward(work) if work.backward else self._forward(work)
+                with tf.control_dependencies(tf.nest.flatten(results)):
+                    self._done[device] = [tf.no_op()]
+        return self._gradients, tf.add_n(self._sums)
+
+    def _forward(self, work: Work) -> Any:
+        """Takes a micro batch through a part. Returns what must be there when it is done."""
+        part, place = self.parts[work.stage], (work.stage, work.micro_batch)
+        sent = tf.nest.map_structure(tf.identity, self._sent.pop(place, {}))
+        kept = _Kept(tf.GradientTape(), _with_gradients(sent), {})
+        with kept.tape as tape:
+            tape.watch([*kept.inputs.values(), *self.copied[work.stage].values()])
+            carried = self._run_stages(part, work, sent)
+            handed = {name: tf.nest.map_structure(tf.identity, carried[name]) for name in part.hands_on}
+            kept.outputs = _with_gradients(handed)
+            if work.stage == len(self.parts) - 1:
+                kept.total = self._finish(carried, work.micro_batch)
+        self._sent[work.stage + 1, work.micro_batch], self._kept[place] = handed, kept
+        return [handed, kept.total] if kept.total is not None else handed
+
+    def _run_stages(self, part: Part, work: Work, sent: Tensors) -> Tensors:
+        carried, seeds = dict(sent), self._seeds_of(work.micro_batch)
+        features = self._features(work.micro_batch)
+        for number, stage in part.stages:
+            weights = stage.weights()
+            for field, variable in stage.tied.items():
+                copy = self.copied[work.stage].get(variable.name)
+                if copy is not None:
+                    value = tf.cast(copy, getattr(weights, field).dtype)
+                    weights = weights._replace(**{field: value})
+            with tf.name_scope(stage.name):
+                carried.update(stage.run(weights, carried, features, seeds[number]))
+        return carried
+
+    def _features(self, micro_batch: int) -> Batch:
+        return {name: value[micro_batch] for name, value in self.batches.items()}
+
+    def _seeds_of(self, micro_batch: int) -> list:
+        """Returns the seed of each stage of the model for a micro batch."""
+        if micro_batch not in self._seeds:
+            number = tf.reshape(self.first + micro_batch, [1])
+            self._seeds[micro_batch] = self.model.seeds(tf.concat([self.shared.seed, number], axis=0))
+        return self._seeds[micro_batch]
+
+    def _finish(self, carried: Tensors, micro_batch: int) -> tf.Tensor:
+        """Returns the objective of a micro batch, and notes its terms."""
+        terms = self.objective.terms(self.model.outputs_of(carried), self._features(micro_batch))
+        self._sums.append(replica_step.stack_terms(terms, self.objective.metrics))
+        return replica_step.objective_of(self.config, self.objective, terms, self.shared)
+
+    def _backward(self, work: Work) -> Any:
+        """Takes the gradient of a micro batch back through a part. Returns what must be there when it is
+        done."""
+        part, kept = self.parts[work.stage], self._kept.pop((work.stage, work.micro_batch))
+        sources = [*part.variables, *self.copied[work.stage].values(), *kept.inputs.values()]
+        if kept.total is not None:
+            gradients = kept.tape.gradient(kept.total, sources)
+        else:
+            upstream = self._upstream.pop((work.stage, work.micro_batch))
+            targets = [kept.outputs[name] for name in upstream]
+            gradients = kept.tape.gradient(targets, sources, output_gradients=list(upstream.values()))
+        of_inputs = gradients[len(gradients) - len(kept.inputs) :]
+        back = {name: each for name, each in zip(kept.inputs, of_inputs) if each is not None}
+        self._upstream[work.stage - 1, work.micro_batch] = back
+        totals = self._gradients[work.stage]
+        for place, (total, new) in enumerate(zip(totals, gradients)):
+            totals[place] = new if total is None else gradients_lib.add(total, new)
+        return [*totals, *back.values()]
+
+
+def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
+    """Returns those of some tensors that can have gradients."""
+    return {
+        name: value
+        for name, value in tensors.items()
+        if isinstance(value, tf.Tensor) and value.dtype.is_floating
+    }
+
+
+def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> Iterator[Work]:
+    """Yields the works of all devices so that each comes after what it needs, each device's in its order."""
+    left = [list(order) for order in orders]
+    done: set[Work] = set()
+    while any(left):
+        for order in left:
+            while order and _needed(order[0], num_stages) <= done:
+                done.add(order[0])
+                yield order.pop(0)
+
+
+def _needed(work: Work, num_stages: int) -> set[Work]:
+    """Returns the works that come right before one."""
+    if not work.backward:
+        return {work._replace(stage=work.stage - 1)} if work.stage else set()
+    forward = work._replace(backward=False)
+    return {forward, work._replace(stage=work.stage + 1)} if work.stage < num_stages - 1 else {forward}

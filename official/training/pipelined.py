@@ -1,0 +1,136 @@
+"""The model as a pipeline: its stages on several devices, micro batches one behind the other.
+
+The graph of a step has a piece for each work of the schedule: the forward or backward pass of a micro batch
+through one part, on the part's device. A piece waits for what it reads, and for the piece before it on its
+device; so the devices work side by side, in the schedule's order, and keep no more than the schedule says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official.config import Config
+from official.distribution.backends.pipeline import PipelineStrategy
+from official.distribution.pipelining import plan as plan_lib
+from official.distribution.pipelining import schedules
+from official.modeling.stages import Tensors
+from official.optimization import gradients as gradients_lib
+from official.optimization import state as state_lib
+from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
+from official.optimization.spread import device_of
+from official.optimization.state import TrainState
+from official.planning import graph_cost
+from official.training import flight
+from official.training.flight import Flight, Part
+from official.training.task import Task
+
+MOST_IN_A_GRAPH = 32  # micro batches; more of them go through the pipeline in rounds
+
+
+def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> TrainState:
+    """Builds the state of a run, in a pipeline with each variable on the device of its stage.
+
+    Raises:
+      ConfigError: where the stages that are asked for do not fit the model.
+    """
+    if not isinstance(strategy, PipelineStrategy):
+        return state_lib.make_state(config, task.build_model, strategy)
+    stages = graph_cost.symbolic_model(task.build_model).stages()
+    strategy.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
+    device_of_name: dict[str, int] = {}
+    for stage in stages:
+        for variable in stage.variables:  # the first one of two stages that share it has it
+            device_of_name.setdefault(variable.name.split(":")[0], plan.device_of(stage.name))
+
+    def build_model() -> tf.keras.Model:
+        with strategy.placing(device_of_name):
+            return task.build_model()
+
+    return state_lib.make_state(config, build_model, strategy)
+
+
+def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
+    """Returns what is called as the model is, of a pipeline with each stage on its device."""
+    if not isinstance(strategy, PipelineStrategy):
+        return model
+
+    def call(features: Batch, dropout_seed: tf.Tensor | None = None) -> Any:
+        carried: Tensors = {}
+        for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
+            with tf.device(device_of(stage.variables[0])):
+                carried.update(stage.run(stage.weights(), carried, features, seed))
+        return model.outputs_of(carried)
+
+    return call
+
+
+def make_accumulate(
+    config: Config, objective: Objective, model: Any, strategy: tf.distribute.Strategy
+) -> Accumulate | None:
+    """Returns what adds up the micro batches of a replica in a pipeline; None without one."""
+    if not isinstance(strategy, PipelineStrategy) or strategy.plan is None:
+        return None
+    plan, size = strategy.plan, round_size(strategy.plan.micro_batches)
+    orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
+
+    def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
+        parts = flight.make_parts(model, plan)
+        copied = [flight.copies(part) for part in parts]
+
+        def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+            batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
+            first = number * size
+            return Flight(config, objective, model, parts, copied, batches, shared, first).run(orders)
+
+        totals, sums = _in_rounds(batch, plan.micro_batches // size, one_round, parts)
+        return _in_order(model.trainable_variables, parts, totals), sums
+
+    return accumulate
+
+
+def round_size(num_micro_batches: int) -> int:
+    """Returns how many micro batches a pipeline takes before it runs empty: all, or the largest divisor up to
+    MOST_IN_A_GRAPH."""
+    sizes = range(min(num_micro_batches, MOST_IN_A_GRAPH), 0, -1)
+    return next(size for size in sizes if num_micro_batches % size == 0)
+
+
+def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]) -> tuple:
+    """Returns the sum of `one_round` over the rounds of a replica's batch, each on the device of its part."""
+    if rounds == 1:
+        return one_round(tf.constant(0), batch)
+    slices = {name: gradients_lib.cut(value, rounds) for name, value in batch.items()}
+    first = one_round(tf.constant(0), {name: value[0] for name, value in slices.items()})
+
+    def body(index: tf.Tensor, total: tuple) -> tuple:
+        gradients, sums = one_round(index, {name: value[index] for name, value in slices.items()})
+        added = [
+            _on(part.device, lambda *pair: list(map(gradients_lib.add, *pair)), old, new)
+            for part, old, new in zip(parts, total[0], gradients)
+        ]
+        return index + 1, (added, total[1] + sums)
+
+    loop = (lambda index, _: index < rounds), body, (tf.constant(1), first)
+    return tf.while_loop(*loop, parallel_iterations=1, maximum_iterations=rounds - 1)[1]
+
+
+def _on(device: str, function: Callable, *arguments: Any) -> Any:
+    with tf.device(device):
+        return function(*arguments)
+
+
+def _in_order(
+    variables: list[tf.Variable], parts: list[Part], totals: list[list[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Returns the gradient of each variable on its device; of one that is tied the sum over its parts."""
+    found: dict[str, tf.Tensor] = {}
+    for part, gradients in zip(parts, totals):
+        for variable, gradient in zip([*part.variables, *part.tied], gradients):
+            known = found.get(variable.name)
+            with tf.device(device_of(variable)):
+                found[variable.name] = tf.identity(gradient) if known is None else known + gradient
+    return [found[variable.name] for variable in variables]

@@ -1,0 +1,133 @@
+"""--matmul_precision: which products are rounded to TensorFloat-32, and what stays full float32."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.modeling import embeddings, heads, layers
+from official.modeling.operations import fused
+
+
+@pytest.fixture(autouse=True)
+def _switch():
+    """Puts the switch of the process back."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Returns a function that makes this process look as if it had a GPU of some compute capability."""
+
+    def pretend(capability: tuple[int, int], name: str = "NVIDIA A100"):
+        details = {"compute_capability": capability, "device_name": name}
+        monkeypatch.setattr(strategy_lib, "_on_gpus", lambda strategy: True)
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    "precision, capability, rounds, said",
+    [
+        ("tf32", (8, 0), True, "float32 products on NVIDIA A100: rounded to TensorFloat-32"),
+        ("highest", (8, 0), False, "float32 products on NVIDIA A100: in full float32"),
+        ("tf32", (7, 0), False, None),
+        ("tf32", None, False, None),
+        ("highest", None, False, None),
+    ],
+)
+def test_the_setting_counts_where_a_gpu_can_round(
+    make_config, on_gpu, caplog, precision, capability, rounds, said
+):
+    config = make_config(matmul_precision=precision)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    if capability:
+        on_gpu(capability)
+    tf.config.experimental.enable_tensor_float_32_execution(not rounds)
+    with caplog.at_level("INFO", logger="absl"):
+        strategy_lib._set_matmul_precision(config, strategy)
+    assert tf.config.experimental.tensor_float_32_execution_enabled() is rounds
+    lines = [record.getMessage() for record in caplog.records if "float32 products" in record.getMessage()]
+    assert lines == ([f"{said} (--matmul_precision)."] if said else [])
+
+
+def test_making_a_strategy_sets_it(make_config):
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    strategy_lib.make_strategy(make_config(num_gpus=0))
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def test_another_value_is_refused(make_config):
+    with pytest.raises(ConfigError, match="matmul_precision='high' is not one of tf32, highest"):
+        make_config(matmul_precision="high")
+
+
+def linear_of(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Returns logits, and the gradients of their weighted sum."""
+    variables = [tf.constant(x), tf.constant(weights)]
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        logits = heads.linear(heads.LinearWeights(variables[1], tf.zeros([len(weights)])), variables[0])
+        total = tf.reduce_sum(logits * tf.range(1.0, len(weights) + 1))
+    return logits.numpy(), [gradient.numpy() for gradient in tape.gradient(total, variables)]
+
+
+def test_heads_are_exact_where_products_are_rounded(monkeypatch):
+    generator = np.random.default_rng(0)
+    x, weights = generator.normal(size=(3, 5, 64)), generator.normal(size=(2, 64))
+    x, weights = x.astype(np.float32), weights.astype(np.float32)
+    here, gradients_here = linear_of(x, weights)
+    np.testing.assert_array_equal(  # where nothing is rounded, it is the product as it was
+        here, tf.reshape(tf.matmul(x.reshape(-1, 64), weights.T), [3, 5, 2]) + tf.zeros(2)
+    )
+    monkeypatch.setattr(layers, "rounds_products", lambda: True)
+    monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
+    logits, gradients = linear_of(x, weights)
+    exact = x.astype(np.float64) @ weights.astype(np.float64).T
+    assert logits.dtype == np.float32
+    np.testing.assert_array_equal(logits, exact.astype(np.float32))
+    for found, expected in zip(gradients, gradients_here):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def with_rounded_factors(matmul_2d):
+    """Returns a product as an Ampere GPU's: the factors of float32 ones lose 13 bits of their fraction."""
+
+    def rounded(x):
+        if x.dtype != tf.float32:
+            return x
+        bits = tf.bitcast(x, tf.int32)
+        return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(~0x1FFF, tf.int32)), tf.float32)
+
+    return lambda x, kernel: matmul_2d(rounded(x), rounded(tf.cast(kernel, x.dtype)))
+
+
+def test_embeddings_are_exact_where_products_are_rounded(make_config, monkeypatch):
+    config = make_config().model
+    batch = {
+        "input_ids": tf.constant([[5, 6, 7]]),
+        "segment_ids": tf.constant([[0, 1, 1]]),
+    }
+    layer = embeddings.Embeddings(config)
+    expected = embeddings.run(layer.tensors(), batch, None, config).numpy()
+    monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
+    rounded = embeddings.run(layer.tensors(), batch, None, config).numpy()
+    assert np.abs(rounded - expected).max() > 1e-5  # what the test would see
+    monkeypatch.setattr(layers, "rounds_products", lambda: True)
+    np.testing.assert_array_equal(embeddings.run(layer.tensors(), batch, None, config).numpy(), expected)
+
+
+def test_sums_of_rows_are_no_products_where_these_are_rounded(monkeypatch):
+    rows = tf.constant(np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32))
+    kinds = []
+    for rounds in (False, True):
+        monkeypatch.setattr(fused, "rounds_products", lambda rounds=rounds: rounds)
+        graph = tf.function(fused._sum_of_rows.python_function).get_concrete_function(rows).graph
+        kinds.append({operation.type for operation in graph.get_operations()})
+    assert any("MatMul" in kind for kind in kinds[0]) and not any("MatMul" in kind for kind in kinds[1])
+    assert "Sum" in kinds[1]

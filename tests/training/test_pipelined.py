@@ -1,0 +1,257 @@
+"""A pipeline computes what one device does, whatever its stages, schedule, micro batches and replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import ConfigError
+from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import make_batch_plan
+from official.distribution.pipelining import schedules
+from official.tasks import TASKS
+from official.training import flight, pipelined, runner
+from official.training import step as step_lib
+from tests.run_folders import assert_same_run
+
+GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
+DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+@pytest.fixture
+def make_config(make_config):
+    return lambda model=None, **settings: make_config(
+        {"num_hidden_layers": 3, **DROPOUT, **(model or {})}, **{"learning_rate": 1e-3, **settings}
+    )
+
+
+def pipeline(stages, devices: int, **settings) -> dict:
+    """Settings of a pipeline on logical CPUs."""
+    return dict(
+        distribution_strategy="pipeline", pipeline_stages=str(stages), num_virtual_devices=devices, **settings
+    )
+
+
+def steps_of(config, steps: int = 3):
+    """Runs some steps on the same batches whatever the devices. Returns (state, totals, strategy)."""
+    strategy = strategy_lib.make_strategy(config)
+    task = TASKS[config.task](config)
+    task.find_data()
+    plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
+    state = pipelined.make_state(config, task, strategy)
+    loop = step_lib.make_train_loop(config, task, state, strategy, plan)
+    rows = iter(task.synthetic_dataset(config.train_batch_size))
+    given = next(rows)
+
+    def own(context):
+        first = context.replica_id_in_sync_group * plan.replica_batch_size
+        return {name: value[first : first + plan.replica_batch_size] for name, value in given.items()}
+
+    batch = strategy_lib.HeldBatch(strategy.experimental_distribute_values_from_function(own))
+    totals = loop(batch, tf.constant(steps), step_lib.no_totals(task, plan))
+    return state, totals, strategy
+
+
+def values(state) -> dict[str, np.ndarray]:
+    return {name: variable.read_value().numpy() for name, variable in state.variables().items()}
+
+
+def assert_equal_to_rounding(config, expected_config) -> None:
+    (state, totals, _), (expected, expected_totals, _) = steps_of(config), steps_of(expected_config)
+    np.testing.assert_allclose(totals["sums"], expected_totals["sums"], rtol=1e-5)
+    np.testing.assert_allclose(totals["norm"], expected_totals["norm"], rtol=1e-4)
+    theirs = values(expected)
+    for name, value in values(state).items():
+        # The gradient of a key bias is rounding noise, and Adam-type updates magnify it.
+        atol = 0.2 if "key/bias" in name else 2e-5
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "model,settings",
+    [
+        pytest.param({}, {}, id="bert"),
+        pytest.param(GROUPBERT, {}, id="groupbert"),
+        pytest.param({}, dict(pack_on_the_fly=True), id="packed"),
+    ],
+)
+@pytest.mark.parametrize(
+    "stages,devices,accumulation,more",
+    [
+        (1, 1, 2, {}),
+        (2, 2, 4, {}),
+        (4, 4, 2, dict(pipeline_schedule="gpipe")),
+        (4, 2, 4, dict(pipeline_schedule="virtual")),
+    ],
+)
+def test_stages_schedules_and_micro_batches_change_no_weight(
+    make_config, model, settings, stages, devices, accumulation, more
+):
+    settings = dict(model=model, num_accumulation_steps=accumulation, **settings)
+    assert_equal_to_rounding(
+        make_config(**settings, **pipeline(stages, devices, **more)), make_config(**settings)
+    )
+
+
+def test_replicas_of_several_devices(make_config):
+    settings = dict(num_accumulation_steps=2)
+    mirrored = dict(
+        distribution_strategy="mirrored", num_virtual_devices=2, all_reduce_alg="hierarchical_copy"
+    )
+    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 4)), make_config(**settings, **mirrored))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "momentum"])
+def test_optimizers_on_several_devices(make_config, fused, optimizer):
+    settings = dict(num_accumulation_steps=2, optimizer_type=optimizer, fused_ops=fused)
+    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
+
+
+def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch):
+    monkeypatch.setattr(pipelined, "MOST_IN_A_GRAPH", 3)
+    settings = dict(num_accumulation_steps=4)
+    assert pipelined.round_size(4) == 2
+    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
+
+
+@pytest.mark.parametrize("most,count,size", [(32, 8, 8), (32, 33, 11), (32, 64, 32), (32, 37, 1)])
+def test_rounds_divide_the_micro_batches(monkeypatch, most, count, size):
+    monkeypatch.setattr(pipelined, "MOST_IN_A_GRAPH", most)
+    assert pipelined.round_size(count) == size
+
+
+@pytest.mark.parametrize("settings", [dict(dtype="bf16"), dict(dtype="fp16", loss_scale="dynamic")])
+def test_mixed_precision(make_config, settings):
+    settings = dict(num_accumulation_steps=2, **settings)
+    (state, totals, _), (_, expected, _) = (
+        steps_of(make_config(**settings, **more)) for more in (pipeline(2, 2), {})
+    )
+    np.testing.assert_allclose(totals["sums"], expected["sums"], rtol=1e-2)
+    assert {variable.dtype for variable in state.model.trainable_variables} == {tf.float32}
+
+
+def test_every_variable_is_on_the_device_of_its_stage(make_config):
+    config = make_config(
+        num_accumulation_steps=2, optimizer_type="adamw", **pipeline("emb+pos+hid / hid*2 / mlm+nsp", 3)
+    )
+    state, _, strategy = steps_of(config, 1)
+    assert strategy.plan.stages[0] == ("embeddings", "layer_0")
+    where = {}
+    for name, variable in state.variables().items():
+        where.setdefault(variable.device.split("device:")[-1], set()).add(name)
+    assert set(where) == {"CPU:0", "CPU:1", "CPU:2"}
+    assert {name for name in where["CPU:1"] if "layer_1" not in name and "layer_2" not in name} == set()
+    assert "bert/embeddings/word_embeddings/adam_m" in where["CPU:0"]
+    assert {"bert/pooler/dense/kernel", "cls/predictions/output_bias/adam_v"} <= where["CPU:2"]
+
+
+def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
+    config = make_config(num_accumulation_steps=2, **pipeline(2, 2))
+    state, _, strategy = steps_of(config, 1)
+
+    def tied():
+        parts = flight.make_parts(state.model, strategy.plan)
+        return [[variable.name for variable in part.tied] for part in parts]
+
+    names = strategy.run(lambda: [",".join(part) for part in tied()])
+    assert names == ["", "bert/embeddings/word_embeddings:0"]
+
+
+def test_works_are_traced_after_what_they_need():
+    orders = schedules.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
+    done = set()
+    for work in flight.one_after_the_other(orders, 4):
+        if work.stage and not work.backward:
+            assert work._replace(stage=work.stage - 1) in done
+        if work.backward:
+            assert work._replace(backward=False) in done
+            assert work.stage == 3 or work._replace(stage=work.stage + 1) in done
+        done.add(work)
+    assert len(done) == 4 * 8 * 2
+
+
+def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
+    most = {}
+    forward, backward = flight.Flight._forward, flight.Flight._backward
+
+    def noting(method):
+        def note(self, work):
+            result = method(self, work)
+            kept = sum(stage == work.stage for stage, _ in self._kept)
+            most[work.stage] = max(most.get(work.stage, 0), kept)
+            return result
+
+        return note
+
+    monkeypatch.setattr(flight.Flight, "_forward", noting(forward))
+    monkeypatch.setattr(flight.Flight, "_backward", noting(backward))
+    for schedule, expected in (("1f1b", {0: 2, 1: 1}), ("gpipe", {0: 4, 1: 4})):
+        most.clear()
+        steps_of(make_config(num_accumulation_steps=4, **pipeline(2, 2, pipeline_schedule=schedule)), 1)
+        assert most == expected
+
+
+@pytest.mark.parametrize("task", ["squad", "glue"])
+def test_fine_tuning_on_a_pipeline(make_config, task):
+    more = dict(glue_task="mnli") if task == "glue" else {}
+    settings = dict(task=task, num_accumulation_steps=2, optimizer_type="adamw", **more)
+    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
+
+
+@pytest.fixture
+def deterministic():
+    tf.config.experimental.enable_op_determinism()
+    yield
+    tf.config.experimental.disable_op_determinism()
+
+
+def test_a_resumed_run_is_that_which_was_not_stopped(make_config, record_files, tmp_path, deterministic):
+    """Also of a run that goes on with other stages: a checkpoint knows none."""
+    files = record_files()
+    settings = dict(
+        input_files=files, num_accumulation_steps=2, do_eval=True, num_eval_samples=8, steps_per_loop=2
+    )
+    whole = make_config(**settings, stop_steps=6, model_dir=str(tmp_path / "whole"), **pipeline(4, 4))
+    halves = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "halves"), **pipeline(4, 4))
+    runner.run(whole, TASKS["pretrain"])
+    runner.run(halves, TASKS["pretrain"])
+    runner.run(config_lib.replaced(halves, stop_steps=6), TASKS["pretrain"])
+    assert_same_run(whole.model_dir, halves.model_dir)
+
+
+def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
+    settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
+    piped = make_config(**settings, stop_steps=2, model_dir=str(tmp_path / "piped"), **pipeline(4, 4))
+    runner.run(piped, TASKS["pretrain"])
+    one = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "piped"))
+    alone = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "alone"))
+    resumed, expected = (runner.run(config, TASKS["pretrain"]) for config in (one, alone))
+    assert resumed.step == expected.step == 4
+    reader, other = (tf.train.load_checkpoint(result.checkpoint) for result in (resumed, expected))
+    for name in other.get_variable_to_shape_map():
+        atol = 0.2 if "key/bias" in name else 2e-5
+        np.testing.assert_allclose(
+            reader.get_tensor(name), other.get_tensor(name), rtol=1e-4, atol=atol, err_msg=name
+        )
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (dict(pipeline(2, 3)), "num_virtual_devices=3 is not divisible by the 2 devices"),
+        (dict(pipeline(2, 2), enable_xla=True), "Drop --enable_xla"),
+        (
+            dict(pipeline(2, 2), clip_scope="micro_batch", loss_normalization="local"),
+            "Use --clip_scope=global",
+        ),
+        (dict(pipeline(2, 2), explicit_allreduce=True), "Drop --explicit_allreduce"),
+        (dict(pipeline(9, 8)), "pipeline_stages=9"),
+        (dict(distribution_strategy="pipeline", num_virtual_devices=2), "needs to know the stages"),
+        (dict(pipeline("emb+pos / hid*4 / mlm+nsp", 3)), "num_hidden_layers=3"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(make_config, settings, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        steps_of(make_config(**settings), 1)
+    assert "\n" not in str(error.value)
