@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from official.config import by_step
 from official.config.backends import BACKENDS
 from official.config.table import Config, replaced
@@ -114,11 +116,17 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
     return {} if text is None else by_step.read(text, "loss_scale_by_step")
 
 
-def encoder_options(config: Config) -> dict[str, bool]:
-    """Returns how the encoder is built: `fused`, `shared` and `by_sequence` of `official.modeling`. A step
+def encoder_options(config: Config) -> dict[str, Any]:
+    """Returns how the encoder is built: `fused`, `shared`, `by_sequence` and `recompute` of
+    `official.modeling`. A step
     that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
     of whole rows."""
     backend = BACKENDS[config.distribution_strategy]
     whole_step = config.enable_xla or backend.whole_step
     fused = config.fused_ops and backend.fused_operations
-    return {"fused": fused, "shared": not whole_step, "by_sequence": fused and not whole_step}
+    return {
+        "fused": fused,
+        "shared": not whole_step,
+        "by_sequence": fused and not whole_step,
+        "recompute": config.recompute,
+    }

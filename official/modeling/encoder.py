@@ -10,6 +10,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling import attention, blocks, embeddings, heads, layers, operations, stages
 from official.modeling.dropout import split_seed
+from official.modeling.recomputation import recomputed
 from official.modeling.stages import Stage
 
 
@@ -22,7 +23,12 @@ class BertEncoder(tf.keras.layers.Layer):
     """
 
     def __init__(
-        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+        self,
+        config: BertConfig,
+        fused: bool = False,
+        shared: bool = False,
+        by_sequence: bool = False,
+        recompute: str = "none",
     ):
         """Makes the encoder.
 
@@ -34,10 +40,13 @@ class BertEncoder(tf.keras.layers.Layer):
             that the backward pass takes from the forward pass must be constants there.
           by_sequence: leaves out attention scores between the sequences of a row on CPUs, see
             `attention.seen`. Not for functions with jit_compile either.
+          recompute: what is computed again in the backward pass: `none`, `attention` (scores, softmax and
+            dropout between query, key, value and the heads' outputs) or `block` (all between the vectors
+            before and behind a block).
         """
         super().__init__(name="bert")
         self._config = config
-        self._by_sequence = by_sequence and _on_cpus()
+        self.by_sequence = by_sequence and _on_cpus()
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
             self.embeddings = embeddings.Embeddings(config)
@@ -49,8 +58,14 @@ class BertEncoder(tf.keras.layers.Layer):
         # Graphcore's name has no scope.
         self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
         self._kind = kind
-        self._ops = operations.choose(fused)
-        self._run_block = _block_function(kind, config, self._ops, shared)
+        self._ops = operations.choose(fused, attends_again=recompute == "attention")
+        run_block = _block_function(kind, config, self._ops)
+        if recompute == "block":
+            # Plain operations are those of which the same bits are asked; the others take less memory so.
+            run_block = _recomputed(run_block, shared, as_kept=shared and not fused)
+        elif shared:
+            run_block = layers.shared_function(run_block)
+        self._run_block = run_block
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -96,14 +111,14 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
-        return attention.seen(features, self._config.num_attention_heads, self._by_sequence)
+        return attention.seen(features, self._config.num_attention_heads, self.by_sequence)
 
     def _block_stage(self, block: Any) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
             slots = blocks.find_slots(self._kind, features, self._config)
             context = blocks.Context(carried["seen"], ids_BL, slots)
-            return {"sequence": self._run_block(weights, carried["sequence"], context, seed)}
+            return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
 
@@ -122,15 +137,21 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 
 
-def _block_function(
-    kind: blocks.Kind, config: BertConfig, ops: operations.Operations, shared: bool
-) -> Callable[[Any, tf.Tensor, blocks.Context, Any], tf.Tensor]:
-    """Returns (weights, x_BLD, context, seed) -> [B, L, D], the function of every block."""
+def _block_function(kind: blocks.Kind, config: BertConfig, ops: operations.Operations) -> Callable:
+    """Returns (x_BLD, seed, weights, context) -> [B, L, D], the function of every block."""
 
-    def run_block(weights, x_BLD, context, seed):
+    def run_block(x_BLD, seed, weights, context):
         return kind.run(weights, x_BLD, context, seed, config, ops)
 
-    return layers.shared_function(run_block) if shared else run_block
+    return run_block
+
+
+def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
+    """Returns the function of every block as one that is computed again in the backward pass."""
+    if as_kept:
+        return recomputed(layers.shared_function(run_block), as_kept=True)
+    again = recomputed(run_block)
+    return layers.shared_function(again) if shared else again
 
 
 def _on_cpus() -> bool:

@@ -20,10 +20,15 @@ class SpanModel(tf.keras.Model):
     """
 
     def __init__(
-        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+        self,
+        config: BertConfig,
+        fused: bool = False,
+        shared: bool = False,
+        by_sequence: bool = False,
+        recompute: str = "none",
     ):
         super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, fused, shared, by_sequence)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = heads.LinearHead("squad", config, outputs=2)
@@ -73,11 +78,12 @@ class SequenceModel(tf.keras.Model):
         fused: bool = False,
         shared: bool = False,
         by_sequence: bool = False,
+        recompute: str = "none",
     ):
         """Makes a model of `outputs` classes, or of one score."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, fused, shared, by_sequence)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
         self.head = heads.LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:

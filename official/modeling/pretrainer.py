@@ -14,11 +14,16 @@ class BertPretrainer(tf.keras.Model):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
 
     def __init__(
-        self, config: BertConfig, fused: bool = False, shared: bool = False, by_sequence: bool = False
+        self,
+        config: BertConfig,
+        fused: bool = False,
+        shared: bool = False,
+        by_sequence: bool = False,
+        recompute: str = "none",
     ):
         super().__init__(name="bert_pretrainer")
         self._config = config
-        self.encoder = BertEncoder(config, fused, shared, by_sequence)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
         self.masked_lm = heads.MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):

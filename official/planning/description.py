@@ -100,12 +100,24 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
         for name, value in plan["bytes"].items()
         if value or plan["train_steps"] != 0
     ]
-    return lines + [
-        (
-            "at once",
-            size(plan["total_bytes"])
-            + (" at most: XLA fuses operations, which is not counted" if plan["enable_xla"] else ""),
-        )
+    about = ", about: XLA orders and fuses operations itself" if plan["enable_xla"] else ""
+    return [*lines, ("at once", size(plan["total_bytes"]) + about), *_device_lines(plan)]
+
+
+def _device_lines(plan: dict) -> list[tuple[str, str]]:
+    """Returns what is computed again, and whether the run fits its devices."""
+    again = {"attention": "softmax and dropout of attention", "block": "whole blocks"}.get(plan["recompute"])
+    lines = [("computed again", f"{again}, in the backward pass")] if again else []
+    if plan["fits"] is None:
+        return lines
+    left = plan["device_bytes"] - max(plan["bytes_per_device"])
+    if plan["fits"]:
+        return [*lines, ("device", f"{size(plan['device_bytes'])}: it fits, {size(left).strip()} are left")]
+    with_what = f"It fits with {plan['fits_with']}" if plan["fits_with"] else "No --recompute makes it fit"
+    return [
+        *lines,
+        ("device", f"{size(plan['device_bytes'])}"),
+        ("WARNING", f"it does not fit, {size(-left).strip()} are missing. {with_what}."),
     ]
 
 

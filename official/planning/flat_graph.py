@@ -71,7 +71,7 @@ class FlatGraph:
             inputs = [numbers[tensor.name] for tensor in operation.inputs]
             resources = [number for number in inputs if self.tensors[number][0] == tf.resource]
             waits = [*after, *(made[first.name] for first in operation.control_inputs if first.name in made)]
-            if operation.type not in _READERS:
+            if operation.type not in _READERS or _changes_variables(graph, operation):
                 waits += [user for number in resources for user in self._users[number]]
             outputs = self._add_operation(graph, operation, inputs, runs, waits)
             numbers.update(zip((tensor.name for tensor in operation.outputs), outputs))
@@ -80,17 +80,22 @@ class FlatGraph:
                 self._users[number].append(len(self.nodes) - 1)
 
     def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
-        if operation.type in _CALLS:
-            return self._add_body(_function(graph, operation, "f"), inputs, runs, after)
+        if operation.type in _CALLS and not is_compiled(operation):
+            function = _function(graph, operation, "f")
+            add = self._add_call if _is_whole(function) else self._add_body
+            return add(function.graph, inputs, runs, after)
         if operation.type in _LOOPS:
             trips = tf.get_static_value(
                 operation.inputs[1]
             )  # the second variable of a loop is its maximum_iterations
             if trips is None:
                 raise NotImplementedError(f"{operation.name}: a loop without a fixed number of iterations")
-            return self._add_body(_function(graph, operation, "body"), inputs, runs * int(trips), after)
+            body = _function(graph, operation, "body").graph
+            return self._add_body(body, inputs, runs * int(trips), after)
         outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
-        self.nodes.append(Node(_kind(operation), inputs, outputs, after, matmul_flops(operation), runs))
+        self.nodes.append(
+            Node(_kind(graph, operation), inputs, outputs, after, matmul_flops(operation), runs)
+        )
         return outputs
 
     def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
@@ -103,6 +108,20 @@ class FlatGraph:
         }
         # The end of the call, for those who wait for it.
         self.nodes.append(Node("NoOp", [], [], [made[number] for number in outputs if number in made]))
+        return outputs
+
+    def _add_call(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
+        """Adds a function that stays a call, and returns its results: it starts when all its arguments are
+        there, holds them until it ends, and gives its results then."""
+        self.nodes.append(Node("NoOp", arguments, [], after))
+        results = self._add_body(body, arguments, runs, [*after, len(self.nodes) - 1])
+        end = len(self.nodes) - 1
+        self.nodes[end].inputs = arguments
+        outputs = []
+        for number in results:
+            self.tensors.append(self.tensors[number])
+            outputs.append(len(self.tensors) - 1)
+            self.nodes.append(Node("Identity", [number], outputs[-1:], [end]))
         return outputs
 
     def _add_tensor(self, tensor) -> int:
@@ -135,13 +154,35 @@ class FlatGraph:
 
 
 def _function(graph, operation, attribute: str):
-    """Returns the graph of a function that an operation calls."""
+    """Returns a function that an operation calls."""
     # The public form is a protocol buffer, without shapes.
-    return graph._functions[operation.get_attr(attribute).name].graph  # pylint: disable=protected-access
+    return graph._functions[operation.get_attr(attribute).name]  # pylint: disable=protected-access
 
 
-def _kind(operation) -> str:
-    """Returns the type, but Identity for what is nothing else in memory."""
+def _is_whole(function) -> bool:
+    """Tells whether a function stays a call, where TensorFlow puts others in place of theirs."""
+    return function.cached_definition.attr["_noinline"].b
+
+
+def is_compiled(operation) -> bool:
+    """Tells whether an operation is the call of a function that is compiled: one operation in memory, whose
+    values between are in registers."""
+    return operation.type in _CALLS and "_XlaMustCompile" in operation.node_def.attr
+
+
+def _changes_variables(graph, operation) -> bool:
+    """Tells whether an operation is the call of a compiled function that writes to variables."""
+    if not is_compiled(operation):
+        return False
+    body = _function(graph, operation, "f").graph
+    return any(inner.type.startswith("Assign") for inner in body.get_operations())
+
+
+def _kind(graph, operation) -> str:
+    """Returns the type, but Identity for what is nothing else in memory, and what a compiled function
+    does."""
+    if is_compiled(operation):
+        return "AssignCompiled" if _changes_variables(graph, operation) else "Compiled"
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
         return "Identity"
     if operation.type == "Cast" and operation.inputs[0].dtype == operation.outputs[0].dtype:

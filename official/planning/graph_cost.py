@@ -58,6 +58,11 @@ class Cost:
     flops: int
     peak_bytes: int
 
+    @property
+    def total_bytes(self) -> int:
+        """Returns the most bytes at once."""
+        return self.parameter_bytes + self.slot_bytes + self.peak_bytes
+
 
 def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     """Builds the training step of one replica and reads its cost.
@@ -71,7 +76,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     spec = task.synthetic_dataset(1).element_spec
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         batch = symbolic_batch(spec, plan.replica_batch_size)
-        state = make_state(config, task.build_model, tf.distribute.get_strategy())
+        state = make_state(config, lambda: model_of_whole_rows(task), tf.distribute.get_strategy())
         step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
         gradients, factor, sums, norm = step(batch)
         flat = FlatGraph()
@@ -92,13 +97,20 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
     """
     spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
-        model = task.build_model()
+        model = model_of_whole_rows(task)
         results = tf.nest.flatten(task.evaluate(model, symbolic_batch(spec, rows)))
         flat = FlatGraph()
         numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
     kept = [numbers[result.name] for result in results]
     return _cost(model.trainable_variables, (), flat, kept)
+
+
+def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
+    """Returns the task's model without sizes that are known only when it runs: no scores are left out."""
+    model: Any = task.build_model()
+    model.encoder.by_sequence = False
+    return model
 
 
 def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from official.planning.flat_graph import FlatGraph, Node
 
-# Outputs that share the memory of the first input.
+# Outputs that share the memory of the input of the same number, or of the only one.
 ALIASES = {
     "Reshape",
     "Identity",
@@ -133,6 +133,11 @@ def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> i
     return memory.peak
 
 
+def aliased(node: Node, place: int) -> int:
+    """Returns the tensor that output `place` of one of `ALIASES` is another name of."""
+    return node.inputs[min(place, len(node.inputs) - 1)]
+
+
 class _Memory:
     """Buffers with the number of reads that are still to come."""
 
@@ -148,21 +153,22 @@ class _Memory:
 
     def run(self, node: Node) -> None:
         reads = collections.Counter(self.owner.get(number) for number in node.inputs)
-        for number in node.outputs:
-            self._place(node, number, reads)
+        for place in range(len(node.outputs)):
+            self._place(node, place, reads)
         self.peak = max(self.peak, self.live)
         for number in node.inputs:
             self._release(self.owner.get(number), 1)
         for number in node.outputs:
             self._release(self.owner.get(number), 0)
 
-    def _place(self, node: Node, number: int, reads) -> None:
-        """Gives an output memory: none of its own, that of an input, or new."""
+    def _place(self, node: Node, place: int, reads) -> None:
+        """Gives output `place` memory: none of its own, that of an input, or new."""
+        number = node.outputs[place]
         kind, size = self.tensors[number]
         if node.type in _RESIDENT or not size:
             return
         if node.type in ALIASES:
-            owner = self.owner.get(node.inputs[0])
+            owner = self.owner.get(aliased(node, place))
         else:
             owner = self._dying_input(node, number, reads) if node.type in _IN_PLACE else None
             owner = number if owner is None else owner

@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.config import Config, by_step
+from official.config.backends import BACKENDS
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import graph_cost
+from official.planning import capacity, graph_cost
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
@@ -66,36 +67,75 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     """
     is_known = config.task == "pretrain" or not config.do_train or config.num_steps_per_epoch is not None
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
-    # The longest batches there can be, in operations whose cost is read.
-    config = config_lib.replaced(config, length_buckets="never", fused_ops=False)
+    # The longest batches there can be.
+    config = config_lib.replaced(config, length_buckets="never")
     batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
-    task = make_task(_with_packed_rows(config))
+    task = make_task(_with_packed_rows(_in_calls(config)))
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
-    with _precision(config):
-        cost = (
-            graph_cost.step_cost(config, task, batches)
-            if config.do_train
-            else graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
-        )
-        pipeline = describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
+    cost = _cost(config, task, batches)
+    pipeline = _pipeline(config, task, batches, cost)
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
         "dtype": config.dtype,
         "enable_xla": config.enable_xla,
+        "recompute": config.recompute,
         "parameters": cost.parameters,
         "tensors": cost.tensors,
         **_batch_sizes(config, batches),
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
+        **_capacity(config, make_task, batches, _device_bytes(cost, pipeline)),
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
     tflops, gbps = config.plan_tflops, config.plan_gbps
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     return plan
+
+
+def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan) -> graph_cost.Cost:
+    """Returns what a step costs, or a batch of an evaluation where nothing is trained."""
+    with _precision(config):
+        if config.do_train:
+            return graph_cost.step_cost(_in_calls(config), task, batches)
+        return graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
+
+
+def _in_calls(config: Config) -> Config:
+    """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
+    tells what each of them keeps."""
+    whole_step = BACKENDS[config.distribution_strategy].whole_step
+    strategy = "one_device" if whole_step else config.distribution_strategy
+    return config_lib.replaced(config, enable_xla=False, distribution_strategy=strategy)
+
+
+def _pipeline(
+    config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan, cost: graph_cost.Cost
+) -> dict | None:
+    with _precision(config):
+        return describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
+
+
+def _device_bytes(cost: graph_cost.Cost, pipeline: dict | None) -> list[int]:
+    """Returns the most bytes at once on each device of a replica, which has one without a pipeline."""
+    if pipeline is None:
+        return [cost.total_bytes]
+    return [held["total"] for held in pipeline["bytes_per_device"]]
+
+
+def _capacity(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan, needed: list[int]) -> dict:
+    """Returns what the plan says of the memory of devices, see `capacity.capacity`."""
+
+    def bytes_with(changed: Config) -> list[int]:
+        smaller = batch_plan.make_batch_plan(changed, batches.num_replicas)
+        task = make_task(_with_packed_rows(_in_calls(changed)))
+        cost = _cost(changed, task, smaller)
+        return _device_bytes(cost, _pipeline(changed, task, smaller, cost))
+
+    return capacity.capacity(config, batches.replica_batch_size, needed, bytes_with)
 
 
 def _with_packed_rows(config: Config) -> Config:
@@ -164,7 +204,7 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
             "optimizer_slots": cost.slot_bytes,
             "activations": cost.peak_bytes - gradient_bytes,
         },
-        "total_bytes": cost.parameter_bytes + cost.slot_bytes + cost.peak_bytes,
+        "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
     }
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from official.modeling.stages import Stage
 from official.planning.flat_graph import FlatGraph
-from official.planning.graph_cost import PlannedTask, symbolic_batch, symbolic_variable
-from official.planning.memory import ALIASES, execution_order, needed_nodes, peak_bytes
+from official.planning.graph_cost import PlannedTask, model_of_whole_rows, symbolic_batch, symbolic_variable
+from official.planning.memory import ALIASES, aliased, execution_order, needed_nodes, peak_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
     spec = task.synthetic_dataset(1, for_evaluation=not trains).element_spec
     with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
         features = symbolic_batch(spec, rows)
-        model: Any = task.build_model()
+        model: Any = model_of_whole_rows(task)
         seeds = model.seeds(tf.compat.v1.placeholder(tf.int32, [2]) if trains else None)
         carried: dict[str, tf.Tensor] = {}
         costs: dict[str, StageCost] = {}
@@ -129,8 +129,9 @@ def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -
     for index in forward:
         node = flat.nodes[index]
         if any(number in owner for number in node.inputs):
-            for number in node.outputs:
-                owner[number] = owner.get(node.inputs[0], number) if node.type in ALIASES else number
+            for place, number in enumerate(node.outputs):
+                own = node.type not in ALIASES
+                owner[number] = number if own else owner.get(aliased(node, place), number)
     backward = [flat.nodes[index] for index in needed_nodes(flat, ends) if index >= forward.stop]
     read = {owner[number] for node in backward for number in node.inputs if number in owner}
     return {number for number in read if flat.tensors[number][0].is_floating or number not in inputs}

@@ -17,8 +17,10 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
         2 * (replicas - 1) / replicas * plan["bytes"]["gradients"] / (gbps * 1e9) if gbps and trains else None
     )
     step_secs = matmul_secs + (all_reduce_secs or 0.0)
-    # A forward pass is a third of a step: the backward pass has two products for each of the forward pass.
-    sequence_secs = matmul_secs / plan["sequences_per_step"] / (3 if trains else 1)
+    # A forward pass is a third of a step: the backward pass has two products for each of the forward pass,
+    # and one more where blocks are computed again.
+    passes = 1 if not trains else 4 if plan["recompute"] == "block" else 3
+    sequence_secs = matmul_secs / plan["sequences_per_step"] / passes
     evaluations = len(plan["eval_steps"]) if trains else 1
     eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
     train_secs = (plan["train_steps"] or 0) * step_secs

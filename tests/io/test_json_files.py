@@ -72,7 +72,7 @@ def test_every_reader_is_this_one():
         "official/training/repeats.py",
         "official/io/unfinished.py",
         "scripts/kill_runs.py",
-        "official/cli/benchmark/memory.py",
+        "official/cli/benchmark/memory_steps.py",
         "official/cli/benchmark/peers.py",
         "official/cli/benchmark/peer_programs/worker.py",
         "scripts/fuzzing/observed_runs.py",

@@ -186,9 +186,32 @@ def loop(x):
     )[1]
 
 
+def hold_until_the_end(x):
+    @tf.function(experimental_attributes={"_noinline": True})
+    def call(value):
+        return tf.reduce_sum(tf.cos(tf.reshape(tf.sin(value), [1000])))
+
+    return call(tf.exp(x))
+
+
+def compile_together(x):
+    @tf.function(jit_compile=True)
+    def compiled(value):
+        return tf.cos(tf.cos(tf.sin(value))) + value
+
+    return compiled(tf.sin(x))
+
+
+def wrap_together(x):
+    return tf.cos(tf.identity_n([tf.reduce_sum(x), tf.cos(x)])[1])
+
+
 @pytest.mark.parametrize(
     "build,floats",
     [
+        (hold_until_the_end, 3000),  # the argument, the sine and the cosine
+        (compile_together, 2000),  # the argument and the result: what is between is in no memory
+        (wrap_together, 2000),  # the first cosine lives on under another name
         (tf.sin, 1000),
         (lambda x: tf.tanh(tf.sin(x)), 1000),
         (lambda x: tf.cos(tf.sin(x)), 2000),

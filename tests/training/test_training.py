@@ -100,6 +100,27 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
     assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("fused_ops", [False, True])
+@pytest.mark.parametrize("recompute", ["attention", "block"])
+def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, fused_ops):
+    model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    shared = dict(
+        model=model,
+        learning_rate=1e-3,
+        num_accumulation_steps=2,
+        fused_ops=fused_ops,
+        deterministic=True,
+        **replicas(2),
+    )
+    expected = train(make_config(**shared))
+    ours = train(make_config(**shared, recompute=recompute))
+    if fused_ops:
+        assert_close(ours, expected)
+    else:
+        for name, value in expected.items():
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
 def reduced_sizes(config, kind) -> collections.Counter:
     """Returns how often the replicas' part of a step has an all-reduce, an operation of type `kind`, of so
     many numbers."""

@@ -4,16 +4,17 @@ Each case runs in a process of its own. After a step that compiles, the peak of 
 is read from the kernel, and what was resident before it (weights, slots, program) is subtracted.
 
   bert benchmark memory --output=results/plan_memory.json
+  bert benchmark memory --growth --output=results/recompute_memory.json
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 
 from official.cli import command_line, outputs
-from official.config import Config, ConfigError
+from official.cli.benchmark import memory_growth
+from official.cli.benchmark.memory_steps import ALLOCATION, plan_and_measure, run_in_process
+from official.config import ConfigError
 from official.io.writing import check_output_file
 
 # Tokens, predictions, sequences a step, compute type, optimizer, micro batches.
@@ -27,14 +28,6 @@ CASES = (
     (512, 76, 2, "bf16", "adamw", 1),
     (128, 20, 16, "fp32", "lamb", 4),
 )
-# Freed memory goes back to the system at once, so that what is resident is what is in use: no pools in
-# TensorFlow or glibc.
-ALLOCATION = {
-    "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1",
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "0",
-}
 
 
 def make_parser() -> command_line.Parser:
@@ -43,13 +36,31 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--steps", type=int, default=2, help="Steps measured of each case; the median counts."
     )
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="Measure what a larger batch adds with each --recompute, and the time of the step, instead.",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="With --growth: steps timed of each case, in turns."
+    )
+    parser.add_argument(
+        "--operations",
+        default="fused,plain",
+        help=f"With --growth: which to measure, of {', '.join(memory_growth.OPERATIONS)}.",
+    )
+    parser.add_argument(
+        "--time",
+        choices=tuple(memory_growth.OPERATIONS),
+        help="Time the steps of --growth with these operations in this process; used for them.",
+    )
     parser.add_argument("--cases", help="Numbers of the cases to measure, such as 0,3; all without it.")
     parser.add_argument("--output", help="JSON file to write.")
     parser.add_argument("--overwrite", action="store_true", help="Replace --output where it is there.")
     parser.add_argument(
         "--one",
         type=int,
-        choices=range(len(CASES)),
+        choices=range(len(memory_growth.CASES)),
         help="Measure this case in this process and print the result; used for each case.",
     )
     return parser
@@ -57,7 +68,11 @@ def make_parser() -> command_line.Parser:
 
 def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
-    command_line.check_counts(flags, "steps")
+    command_line.check_counts(flags, "steps", "rounds")
+    if flags.one is not None and not flags.growth and flags.one >= len(CASES):
+        raise ConfigError(f"--one={flags.one}, expected less than {len(CASES)} without --growth.")
+    known = tuple(memory_growth.OPERATIONS)
+    flags.operations = command_line.read_list(flags.operations, "operations", known)
     numbers = tuple(map(str, range(len(CASES))))
     flags.cases = (
         [int(number) for number in command_line.read_list(flags.cases, "cases", numbers)]
@@ -86,41 +101,11 @@ def case_arguments(case: tuple, model: str) -> list[str]:
     ]
 
 
-def resident_bytes(name: str) -> int:
-    """Returns VmRSS (now) or VmHWM (highest since the last reset) of this process."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{name}:"))
-
-
-def reset_highest() -> None:
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
-
-
-def measure_steps(config: Config, steps: int) -> list[int]:
-    """Returns the bytes that each of some training steps takes at its peak."""
-    from official.tasks import TASKS
-    from official.training import step_benchmark
-
-    step = step_benchmark.make_step(config, TASKS[config.task], steps=1)
-    peaks = []
-    for _ in range(steps + 1):  # the first compiles
-        reset_highest()
-        before = resident_bytes("VmRSS")
-        step()
-        peaks.append(resident_bytes("VmHWM") - before)
-    return peaks[1:]
-
-
 def measure(case: tuple, model: str, steps: int) -> dict:
     """Measures and plans one case, in this process."""
     from official.cli import flags
-    from official.planning import plan
-    from official.tasks import TASKS
 
-    config = flags.parse(case_arguments(case, model))
-    sizes = plan.make_plan(config, TASKS[config.task])["bytes"]
-    peaks = measure_steps(config, steps)
+    sizes, peaks = plan_and_measure(flags.parse(case_arguments(case, model)), steps)
     measured, expected = statistics.median(peaks), sizes["gradients"] + sizes["activations"]
     # All error is put on the activations: the gradients are known exactly.
     error = sizes["activations"] / (measured - sizes["gradients"]) - 1
@@ -142,25 +127,6 @@ def measure(case: tuple, model: str, steps: int) -> dict:
     }
 
 
-def measure_in_process(index: int, flags) -> dict:
-    """Measures a case in a new process, whose memory nothing else has touched."""
-    command = [
-        *command_line.in_new_process("benchmark", "memory"),
-        f"--one={index}",
-        f"--model={flags.model}",
-        f"--steps={flags.steps}",
-    ]
-    done = subprocess.run(
-        command, env={**os.environ, **ALLOCATION}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ConfigError(
-            f"case {index} failed:"
-            f" {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}"
-        )
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def table_row(result: dict) -> str:
     """Returns a case as a line of the table, in MB."""
     measured = statistics.median(result["measured_bytes"])
@@ -174,28 +140,48 @@ def table_row(result: dict) -> str:
 
 def main() -> None:
     flags = parse_flags()
+    if flags.time is not None:
+        print(json.dumps(memory_growth.time_operations(flags.time, flags.model, flags.rounds)))
+        return
     if flags.one is not None:
-        print(json.dumps(measure(CASES[flags.one], flags.model, flags.steps)))
+        measured = (
+            memory_growth.measure_case(flags.one, flags.model, flags.steps)
+            if flags.growth
+            else measure(CASES[flags.one], flags.model, flags.steps)
+        )
+        print(json.dumps(measured))
         return
     if flags.output:
         check_output_file(flags.output, "output", flags.overwrite)
+    measure_growth(flags) if flags.growth else measure_cases(flags)
+
+
+def measure_growth(flags) -> None:
+    """Measures what a larger batch adds with each --recompute."""
+    results = memory_growth.measure(flags)
+    if flags.output:
+        memory_growth.write(flags.output, record(flags, results))
+
+
+def measure_cases(flags) -> None:
+    """Measures the cases, and writes them after each: one takes minutes."""
     print("tokens batch micro dtype optimizer measured MB planned MB    error activations", flush=True)
     results = []
     for index in flags.cases:
-        results.append(measure_in_process(index, flags))
+        results.append(run_in_process([f"--one={index}", f"--steps={flags.steps}"], flags.model))
         print(table_row(results[-1]), flush=True)
-        if flags.output:  # after each: a case takes minutes
-            write_results(flags, results)
+        if flags.output:
+            outputs.write_json(flags.output, record(flags, results))
 
 
-def write_results(flags, results: list[dict]) -> None:
+def record(flags, results: list[dict]) -> dict:
+    """Returns what is written: the results, and where they are from."""
     from official.reporting.environment import environment
 
-    values = {
+    return {
         "command": command_line.as_typed(),
         "environment": environment(),
         "allocation": ALLOCATION,
         "model": flags.model,
         "results": results,
     }
-    outputs.write_json(flags.output, values)

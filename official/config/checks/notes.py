@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from official.config.device_memory import device_bytes
 from official.config.table import Config
 from official.io.errors import ConfigError
 
@@ -14,12 +15,15 @@ def check_wandb(config: Config) -> None:
 
 
 def check_plan(config: Config) -> None:
-    """Refuses settings of the plan without it, and speeds of 0."""
-    for name in ("plan_file", "plan_config_file", "plan_picture", "plan_tflops", "plan_gbps"):
+    """Refuses settings of the plan without it, speeds of 0, and devices that are none."""
+    names = "plan_file plan_config_file plan_picture plan_tflops plan_gbps plan_device"
+    for name in names.split():
         if config[name] is not None and not config.plan:
             raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
         if config[name] == 0:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
+    if config.plan_device is not None:
+        device_bytes(config.plan_device)
     if config.plan_gbps and not config.plan_tflops:
         raise ConfigError(
             f"plan_gbps={config.plan_gbps} is added to the time of the matrix products. Add --plan_tflops."

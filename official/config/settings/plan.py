@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from official.config.device_memory import DEVICE_BYTES
 from official.config.setting import Section, setting
 from official.config.settings.pipeline import PIPELINED
 
@@ -36,6 +37,11 @@ class Plan:
         None,
         "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.",
         minimum=0,
+    )
+    plan_device: str | None = setting(
+        None,
+        f"With --plan: what a device can hold, to say whether the run fits: {', '.join(DEVICE_BYTES)}, or "
+        "bytes, such as 16e9 or 16GB.",
     )
 
 

@@ -8,7 +8,8 @@ Matrix products are no part of them: every set multiplies by the vendor's librar
 
 from __future__ import annotations
 
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Protocol, cast
 
 import tensorflow as tf
 
@@ -49,15 +50,30 @@ class Operations(Protocol):
         seed: tf.Tensor | None,
     ) -> tf.Tensor: ...
 
+    def attend_again(
+        self,
+        query_BHLK: tf.Tensor,
+        key_BHMK: tf.Tensor,
+        value_BHMK: tf.Tensor,
+        scores_B1LM: tf.Tensor,
+        rate: float,
+        seed: tf.Tensor | None,
+    ) -> tf.Tensor: ...
+
     def cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor: ...
 
 
-def choose(fused: bool) -> Operations:
-    """Returns the set; of the other one nothing is imported."""
+def choose(fused: bool, attends_again: bool = False) -> Operations:
+    """Returns the set; of the other one nothing is imported. With `attends_again` its `attend` is
+    `attend_again`."""
     if fused:
         from official.modeling.operations import fused as fused_operations
 
-        return fused_operations
-    from official.modeling.operations import plain
+        operations: Operations = fused_operations
+    else:
+        from official.modeling.operations import plain
 
-    return plain
+        operations = plain
+    if not attends_again:
+        return operations
+    return cast(Operations, SimpleNamespace(**{**vars(operations), "attend": operations.attend_again}))

@@ -13,6 +13,7 @@ import tensorflow as tf
 from official.modeling.activations import ACTIVATIONS
 from official.modeling.dropout import dropout
 from official.modeling.layers import Norm, rounds_products
+from official.modeling.recomputation import after
 
 # Lengths are traced twice, not once each.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
@@ -213,15 +214,35 @@ def attend(
     seed: tf.Tensor | None,
 ) -> tf.Tensor:
     """See `plain.attend`."""
-    scale = query_BHLK.shape[-1] ** -0.5
+    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=False)
+
+
+def attend_again(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """See `plain.attend_again`; the product with the values is not made again."""
+    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=True)
+
+
+def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
+    scale = qkv[0].shape[-1] ** -0.5
+
+    def weights_of(query, key):
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
+        return tf.nn.softmax(scores * scale + scores_B1LM)
 
     @tf.custom_gradient
     def weigh(query, key, value):
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
-        weights = tf.nn.softmax(scores * scale + scores_B1LM)
-        output = tf.matmul(_drop(weights, rate, seed, query.dtype), value)
+        kept_weights = weights_of(query, key)
+        output = tf.matmul(_drop(kept_weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
+            weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
             # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
             # Source: Dao et al. 2022, "FlashAttention".
             products = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
@@ -236,7 +257,7 @@ def attend(
 
         return output, gradient
 
-    return weigh(query_BHLK, key_BHMK, value_BHMK)
+    return weigh(*qkv)
 
 
 @_compiled

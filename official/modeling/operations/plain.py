@@ -11,6 +11,7 @@ import tensorflow as tf
 from official.modeling.activations import ACTIVATIONS
 from official.modeling.dropout import dropout
 from official.modeling.layers import Norm, layer_norm
+from official.modeling.recomputation import recomputed
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -87,6 +88,23 @@ def attend(
     weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1] ** -0.5 + tf.stop_gradient(scores_B1LM))
     weights_BHLM = dropout(weights_BHLM, rate, seed)
     return tf.matmul(tf.cast(weights_BHLM, query_BHLK.dtype), value_BHMK)
+
+
+def attend_again(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """Returns what `attend` does, and keeps only its arguments for the backward pass: scores, softmax and
+    dropout are computed again there."""
+
+    def again(query, seed, key, value, scores):
+        return attend(query, key, value, scores, rate, seed)
+
+    return recomputed(again)(query_BHLK, seed, key_BHMK, value_BHMK, scores_B1LM)
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,127 @@
+"""--plan_device: whether a run fits, and the smallest change with which it does."""
+
+import json
+
+import pytest
+
+from official.cli import flags
+from official.config import ConfigError
+from official.config.device_memory import DEVICE_BYTES, device_bytes
+from official.planning import capacity
+from official.planning import plan as plan_lib
+from official.tasks import TASKS
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("v100-16gb", 16 * 10**9),
+        ("TPU-v3-core", 16 * 2**30),
+        ("ipu-mk2", 900 * 10**6),
+        ("16e9", 16 * 10**9),
+        ("16000000000", 16 * 10**9),
+        ("16GB", 16 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+    ],
+)
+def test_bytes_of_a_device(text, expected):
+    assert device_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"])
+def test_what_is_no_device_is_named_with_what_is(text):
+    with pytest.raises(ConfigError) as caught:
+        device_bytes(text)
+    assert "--plan_device" in str(caught.value) and "\n" not in str(caught.value)
+    assert all(name in str(caught.value) for name in DEVICE_BYTES)
+
+
+def test_a_device_is_for_a_plan(make_config):
+    with pytest.raises(ConfigError, match="needs --plan"):
+        make_config(plan_device="h100")
+    with pytest.raises(ConfigError, match="did you mean"):
+        make_config(plan=True, plan_device="v100-16bg")
+
+
+# Bytes of a made-up run: of each --recompute, for a micro batch of 12 rows; they shrink with it.
+_BYTES = {"none": 1200, "attention": 600, "block": 120}
+
+
+def change_of(make_config, limit, **settings):
+    config = make_config(plan=True, plan_device=str(limit), train_batch_size=12, **settings)
+    asked = []
+
+    def bytes_with(changed):
+        asked.append((changed.recompute, changed.num_accumulation_steps))
+        return [_BYTES[changed.recompute] // changed.num_accumulation_steps]
+
+    return capacity.capacity(config, 12, bytes_with(config), bytes_with), asked
+
+
+@pytest.mark.parametrize(
+    "limit,fits,fits_with",
+    [
+        (1200, True, None),
+        (1199, False, "--recompute=attention"),
+        (600, False, "--recompute=attention"),
+        (599, False, "--recompute=block"),
+        (119, False, "--recompute=block --num_accumulation_steps=2"),
+        (25, False, "--recompute=block --num_accumulation_steps=6"),
+        (9, False, None),
+    ],
+)
+def test_the_smallest_change_that_fits(make_config, limit, fits, fits_with):
+    found, asked = change_of(make_config, limit)
+    assert (found["fits"], found["fits_with"]) == (fits, fits_with)
+    assert found["bytes_per_device"] == [1200] and found["device_bytes"] == limit
+    assert len(asked) == 1 if fits else asked[-1] != ("none", 1)
+
+
+def test_a_run_that_recomputes_blocks_can_only_accumulate(make_config):
+    found, _ = change_of(make_config, 40, recompute="block")
+    assert found["fits_with"] == "--num_accumulation_steps=3"
+
+
+def test_without_a_device_nothing_is_said(make_config):
+    plan = plan_lib.make_plan(make_config(), TASKS["pretrain"])
+    assert plan["fits"] is None and plan["bytes_per_device"] == [plan["total_bytes"]]
+    assert " fit" not in plan_lib.describe(plan)
+
+
+def test_the_page_says_whether_it_fits(make_config, tmp_path):
+    path = tmp_path / "plan.json"
+    settings = {"plan": True, "plan_file": str(path)}
+    text = plan_lib.run(make_config(plan_device="1GB", **settings), TASKS["pretrain"])
+    assert "it fits" in text and json.loads(path.read_text())["fits"] is True
+    text = plan_lib.run(make_config(plan_device="1000", **settings), TASKS["pretrain"])
+    assert "WARNING" in text and "does not fit" in text and json.loads(path.read_text())["fits"] is False
+
+
+def test_an_evaluation_has_nothing_to_compute_again(make_config):
+    config = make_config(plan=True, plan_device="1000", do_train=False, do_eval=True)
+    plan = plan_lib.make_plan(config, TASKS["pretrain"])
+    assert plan["fits"] is False and plan["fits_with"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name,device",
+    [
+        ("mlperf_v100", "v100-16gb"),
+        ("mlperf_v100_logs", "v100-16gb"),
+        ("mlperf_tpu_v3_32", "tpu-v3-core"),
+        ("mlperf_tpu_v3_32_logs", "tpu-v3-core"),
+    ],
+)
+def test_the_mlperf_recipes_fit_their_devices(name, device, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = flags.parse([f"--flagfile=configs/{name}.flags", "--plan", f"--plan_device={device}"])
+    plan = plan_lib.make_plan(config, TASKS[config.task])
+    assert plan["fits"] and plan["fits_with"] is None
+    if config.recompute != "none":  # no more than it needs
+        less = flags.parse(
+            [f"--flagfile=configs/{name}.flags", "--recompute=none", "--plan", f"--plan_device={device}"]
+        )
+        plan = plan_lib.make_plan(less, TASKS[less.task])
+        assert not plan["fits"] and plan["fits_with"] == f"--recompute={config.recompute}"
