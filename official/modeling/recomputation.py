@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official.modeling.layers import shared_function
+
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
@@ -23,6 +25,9 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
       as_kept: for a function that stays a call: with a seed its forward pass has the bits, and the memory
         while it runs, of one that keeps its tensors, see `_called_as_kept`.
     """
+
+    # Made here, not with the module: it is for a TensorFlow that has such calls.
+    take_first = shared_function(_first) if as_kept else None
 
     def run(*arguments: Any) -> tf.Tensor:
         flat, seed = tf.nest.flatten(arguments), arguments[1]
@@ -40,8 +45,9 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
                 waiting = [*after(upstream, tensors[:first]), *map(tf.identity, tensors[first:])]
                 return _with_gradients(call, waiting, upstream)[1]
 
-            without_seed = seed is None  # an evaluation
-            return _called_as_kept(call, tensors) if as_kept and not without_seed else call(tensors), gradient
+            if take_first is None or seed is None:  # without a seed it is an evaluation
+                return call(tensors), gradient
+            return _called_as_kept(call, tensors, take_first), gradient
 
         return compute(*(flat[place] for place in there))
 
@@ -70,7 +76,7 @@ def _with_gradients(function: Callable, tensors: Sequence, upstream: tf.Tensor |
     return result, [next(found) if tensor.dtype.is_floating else None for tensor in tensors]
 
 
-def _called_as_kept(function: Callable, tensors: Sequence) -> tf.Tensor:
+def _called_as_kept(function: Callable, tensors: Sequence, take_first: Callable) -> tf.Tensor:
     """Returns the result of a function that is a call, computed as in a step that keeps its tensors.
 
     There the call gives not only its result, but all that the backward pass reads. TensorFlow's graph
@@ -80,9 +86,8 @@ def _called_as_kept(function: Callable, tensors: Sequence) -> tf.Tensor:
     result, _ = _with_gradients(function, tensors, None)  # nobody needs the gradients: they do not run
     if tf.executing_eagerly() or result.op.type not in _CALLS:
         return result
-    return _first(*result.op.outputs)
+    return take_first(*result.op.outputs)
 
 
-@tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _first(*values):
     return values[0]
