@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.foreign import pipeline
-from official.config.settings.pipeline import KINDS
 from official.io.errors import ConfigError, nearest_multiples
 
 # Sequences of a whole run of their TensorFlow 2 programs, by the length of a sequence; other lengths are
@@ -53,8 +52,7 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
     """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
-    kind = KINDS.get(base.get("distribution_strategy", ""))
-    if kind is None or not kind.is_graphcores:
+    if base.get("distribution_strategy") != "ipu":
         return accumulation
     trains = terms.get("do_training", not terms.get("inference"))
     taken = pipeline.rounded_up(accumulation, base, trains)
@@ -77,7 +75,9 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
 
 def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
-    of_replica = pipeline.num_pipeline_devices(base)
+    of_replica = 1
+    if base.get("distribution_strategy") == "pipeline":
+        of_replica = pipeline.num_pipeline_devices(base)
     if base.get("num_virtual_devices"):
         return max(1, base["num_virtual_devices"] // of_replica)
     if base.get("num_gpus") is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official.config.settings.pipeline import KINDS
+from official.config.settings.pipeline import PIPELINED
 from official.config.stage_notation import read_devices, read_stages, written
 
 _NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
@@ -24,8 +24,8 @@ def settle_pipeline(
         task.
       base: of all settings the value so far, those of the command line, too.
     """
-    kind = KINDS.get(base["distribution_strategy"])
-    if kind is None:
+    backend = base["distribution_strategy"]
+    if backend not in PIPELINED:
         return {}
     found = {name: settings[name] for name in ("pipeline_stages", "device_mapping") if name in settings}
     if "placement" in terms:
@@ -37,7 +37,7 @@ def settle_pipeline(
             [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
         )
     if terms.get("pipeline_schedule"):
-        found["pipeline_schedule"] = terms["pipeline_schedule"] if kind.is_graphcores else kind.schedules[0]
+        found["pipeline_schedule"] = terms["pipeline_schedule"] if backend == "ipu" else "1f1b"
     if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
