@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from official.cli import outputs
+from official.config.backends import BACKENDS
 from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan
 from official.distribution.pipelining.timeline import BACKWARD, FORWARD, make_timeline
@@ -30,7 +31,7 @@ def write_picture(path: str, plan: dict) -> None:
     known = PipelinePlan(stages, tuple(pipeline["devices"]), pipeline["schedule"], shown)
     flops, trains = pipeline["stage_flops"], plan["train_steps"] != 0
     unit = sum(map(sum, flops)) / (3 * len(flops))  # the forward pass of a stage, were all alike
-    label = "IPU" if plan["strategy"] == "ipu" else "device"
+    label = "IPU" if BACKENDS[plan["strategy"]].graphcore_rules else "device"
     panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
         note = (

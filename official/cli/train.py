@@ -10,6 +10,7 @@ process was lost or did not come (start all again), 130 / 143 saved on a signal.
 """
 
 import contextlib
+import importlib
 import os
 import shlex
 import sys
@@ -19,10 +20,13 @@ from typing import TYPE_CHECKING, NoReturn
 from absl import logging
 
 import official
+from official import config as config_lib
 from official.cli import command_line, flags
 from official.config import Config, ConfigError, follows_graphcore_log
+from official.config.backends import BACKENDS
 from official.io import quiet, signals
 from official.io.errors import PeerError, report_error
+from official.io.writing import naming_output, replace_file
 
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.reporting.result import TrainResult
@@ -68,6 +72,10 @@ def _run(arguments: list[str]) -> int:
         with quiet.telling():
             print("\n".join(told))
     _say_what_starts(config)
+    program = BACKENDS[config.distribution_strategy].program
+    if program and not config.plan:
+        with signals.raising():  # while starting; later, the run saves first
+            return importlib.import_module(program).run(config, command_line.words(arguments))
     official.choose_kernels(config.dtype)
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
     from official.cli import outputs, schedules
@@ -82,6 +90,7 @@ def _run(arguments: list[str]) -> int:
         if config.plan_picture:
             outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
         text = plan.run(config, TASKS[config.task], schedules.write_picture)
+        _write_config(config)
         with quiet.telling():
             print(text)
         return 0
@@ -97,6 +106,16 @@ def _run(arguments: list[str]) -> int:
     with quiet.telling():
         _tell(result, config, command)
     return result.exit_code
+
+
+def _write_config(config: Config) -> None:
+    """Writes the configuration that is planned to --plan_config_file, where that is set."""
+    if config.plan_config_file:
+        own = config_lib.replaced(
+            config, plan=False, plan_file=None, plan_config_file=None, plan_picture=None
+        )
+        with naming_output(config.plan_config_file, "plan_config_file"):
+            replace_file(config.plan_config_file, config_lib.to_json(own))
 
 
 def _say_config(arguments: list[str], config: Config) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official.config.cluster import read_cluster
+from official.config.ipu_rules import check_ipu
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 
@@ -30,6 +31,11 @@ class BackendTraits:
       several_processes: whether a run is several processes, one a worker.
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
+      fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
+      spread_replicas: whether the weights of a replica are on several devices of this process.
+      graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
+        grouped schedule takes multiples of its passes.
+      program: the module whose `run(config, command)` is a run on it, where that is not the usual one.
       check: config -> None; raises ConfigError for what else it refuses.
     """
 
@@ -40,6 +46,10 @@ class BackendTraits:
     several_processes: bool = False
     static_shapes: bool = False
     whole_step: bool = False
+    fused_operations: bool = True
+    spread_replicas: bool = False
+    graphcore_rules: bool = False
+    program: str = ""
     check: Callable[[Any], object] = lambda config: None
 
 
@@ -124,7 +134,7 @@ _ROWS = (
         several_processes=True,
         check=read_cluster,
     ),
-    BackendTraits("pipeline", "a pipeline of devices", check=_check_pipeline),
+    BackendTraits("pipeline", "a pipeline of devices", spread_replicas=True, check=_check_pipeline),
     BackendTraits(
         "tpu",
         "a TPU",
@@ -132,6 +142,17 @@ _ROWS = (
         static_shapes=True,
         whole_step=True,
         check=_check_tpu,
+    ),
+    BackendTraits(
+        "ipu",
+        "IPUs",
+        refused_dtypes={"bf16": "IPUs multiply float16 and float32 numbers. Use --dtype=fp16 or fp32."},
+        static_shapes=True,
+        whole_step=True,
+        fused_operations=False,
+        graphcore_rules=True,
+        program="official.training.ipu.__main__",
+        check=check_ipu,
     ),
 )
 BACKENDS = {row.name: row for row in _ROWS}

@@ -118,9 +118,7 @@ def encoder_options(config: Config) -> dict[str, bool]:
     """Returns how the encoder is built: `fused`, `shared` and `by_sequence` of `official.modeling`. A step
     that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
     of whole rows."""
-    whole_step = config.enable_xla or BACKENDS[config.distribution_strategy].whole_step
-    return {
-        "fused": config.fused_ops,
-        "shared": not whole_step,
-        "by_sequence": config.fused_ops and not whole_step,
-    }
+    backend = BACKENDS[config.distribution_strategy]
+    whole_step = config.enable_xla or backend.whole_step
+    fused = config.fused_ops and backend.fused_operations
+    return {"fused": fused, "shared": not whole_step, "by_sequence": fused and not whole_step}

@@ -38,6 +38,11 @@ class LossScale:
             return None
         return self._initial if self._by_step is None else float(self._by_step(step))
 
+    def at(self, step: tf.Tensor | tf.Variable) -> tf.Tensor:
+        """Returns the scale of a step (0-based) by the settings, float32, in a graph; not of a dynamic
+        one."""
+        return tf.constant(self._initial) if self._by_step is None else self._by_step(step)
+
     def go_on(self, step: int) -> None:
         """Takes the scale of the settings for the step that comes next: a checkpoint may have that of
         others. A dynamic one goes on from the checkpoint's."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from official.config import Config
+from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
 from official.optimization.state import TrainState
 
@@ -207,7 +208,7 @@ def reduce_across_replicas(
     if config.explicit_allreduce:
         tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
         return gradients._replace(tensors=tensors), gradients_lib.reduce_sum(sums)
-    if config.distribution_strategy == "pipeline":
+    if BACKENDS[config.distribution_strategy].spread_replicas:
         *tensors, sums = gradients_lib.reduce_sum_by_device([*gradients.tensors, sums])
     else:
         tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
@@ -217,7 +218,7 @@ def reduce_across_replicas(
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
     """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
     of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
-    is_spread = config.distribution_strategy == "pipeline"
+    is_spread = BACKENDS[config.distribution_strategy].spread_replicas
     global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
     norm, largest = global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)

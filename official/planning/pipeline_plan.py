@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from official.config import Config, ConfigError
+from official.config.backends import BACKENDS
 from official.config.settings.pipeline import PIPELINED, SCHEDULES
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.pipelining import rules
@@ -43,7 +44,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     costs = stage_costs(task, rows, config.do_train)
     plan = make_plan(config, list(costs))
     timelines = _timelines(plan, costs, config)
-    offloads = config.distribution_strategy == "ipu" and getattr(config, "optimizer_state_offchip", False)
+    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
     held = [
         _held(plan, device, costs, timelines[plan.schedule], slots if config.do_train else 0)
         for device in range(plan.num_devices)

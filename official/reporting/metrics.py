@@ -1,5 +1,7 @@
 """The numbers of a run, a line each, for programs: metrics.jsonl."""
 
+from __future__ import annotations
+
 import json
 import math
 import os

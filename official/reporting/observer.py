@@ -4,6 +4,8 @@ A run knows nobody who listens by name. An observer overrides the events that it
 All counts of data are in sequences.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 

@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM while a run trains: the first asks it to save and stop, a second stops it at once."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 

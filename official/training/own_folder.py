@@ -1,5 +1,7 @@
 """The folder of a run, while the run writes to it: locked, and still there."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import functools

@@ -15,7 +15,7 @@ def check_wandb(config: Config) -> None:
 
 def check_plan(config: Config) -> None:
     """Refuses settings of the plan without it, and speeds of 0."""
-    for name in ("plan_file", "plan_picture", "plan_tflops", "plan_gbps"):
+    for name in ("plan_file", "plan_config_file", "plan_picture", "plan_tflops", "plan_gbps"):
         if config[name] is not None and not config.plan:
             raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
         if config[name] == 0:

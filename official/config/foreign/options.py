@@ -3,7 +3,7 @@ configuration."""
 
 from __future__ import annotations
 
-from official.config.foreign import rows
+from official.config.foreign import ipu, rows
 from official.config.foreign.families import FAMILIES
 from official.config.foreign.pytorch import DATASETS
 from official.config.foreign.rows import Row, Table
@@ -30,10 +30,8 @@ OPTIONS: Table = {
     "squad_do_validation": Row("@validation", rows.truth),
     "task_name": Row("glue_task", lambda name: str(name).lower()),
     **rows.not_needed("predictions are made once", "epochs_inference"),
-    **rows.ipu_only(
-        """device_iterations replicated_tensor_sharding available_memory_proportion
-        use_default_available_memory_proportion"""
-    ),
+    **rows.ipu_only("use_default_available_memory_proportion"),
+    **ipu.OPTIONS,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.foreign import rows
+from official.config.foreign import ipu, rows
 from official.config.foreign.rows import Row
 from official.config.settings.pipeline import PIPELINED
 
@@ -82,12 +82,9 @@ _NOT_NEEDED = {
         "validation_config.squad_results_dir validation_config.squad_evaluate_script"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
-    """batches_per_step device_iterations stochastic_rounding
-    enable_half_partials optimizer_state_offchip replicated_tensor_sharding available_memory_proportion
-    embedding_serialization_vocab_steps pipeline engine_cache use_half_optimizer_state
-    recompute_checkpoint_every_layer floating_point_exceptions squad_wrap_final_layer
+    """embedding_serialization_vocab_steps pipeline use_half_optimizer_state squad_wrap_final_layer
     minimum_latency_inference host_embedding use_default_available_memory_proportion max_copy_merge_size
-    group_host_syncs no_outlining validation_config.batches_per_step validation_config.device_iterations
+    group_host_syncs validation_config.batches_per_step validation_config.device_iterations
     validation_config.squad_wrap_final_layer"""
 )
 
@@ -97,7 +94,7 @@ _PIPELINE = {
 }
 
 NESTED = ("validation_config",)
-ROWS = {**_KEYS, **_NOT_NEEDED, **_IPU_ONLY, **_PIPELINE}
+ROWS = {**_KEYS, **_NOT_NEEDED, **_IPU_ONLY, **_PIPELINE, **ipu.POPART}
 
 # ------------------------------------------------------------------------------------------------------------
 # MLPerf 2.0: whole packed rows, one more level of JSON for the schedule.
@@ -122,8 +119,7 @@ _PACKED_NOT_NEEDED = {
     **rows.not_needed("moments are float32", "lamb_accl_dtype"),
 }
 _PACKED_IPU_ONLY = rows.ipu_only(
-    """activation_checkpoint_dtype execution_mode
-    reduce_nsp_overhead merge_collectives"""
+    """activation_checkpoint_dtype execution_mode reduce_nsp_overhead merge_collectives"""
 )
 _PACKED_PIPELINE = {
     "encoder_start_pipeline_stage": Row("@encoder_start", rows.whole, backends=PIPELINED),

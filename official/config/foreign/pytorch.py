@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.foreign import rows
+from official.config.foreign import ipu, rows
 from official.config.foreign.rows import Row
 from official.config.settings.pipeline import PIPELINED
 
@@ -57,12 +57,8 @@ _NOT_NEEDED = {
     **rows.not_needed("--fused_ops takes operations of our own", "custom_ops"),
     **rows.not_needed("moments are float32", "enable_half_first_order_momentum"),
 }  # fmt: skip
-_IPU_ONLY = rows.ipu_only(
-    """ipus_per_replica embedding_serialization_factor recompute_checkpoint_every_layer
-    replicated_tensor_sharding optimizer_state_offchip enable_half_partials
-    matmul_proportion device_iterations batches_per_step executable_cache_dir profile profile_dir"""
-)
+_IPU_ONLY = rows.ipu_only("""ipus_per_replica embedding_serialization_factor profile profile_dir""")
 
 _PIPELINE = {"layers_per_ipu": Row("@layers_per_ipu", rows.counts, backends=PIPELINED)}
 
-ROWS = {**_KEYS, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}
+ROWS = {**_KEYS, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY, **ipu.PYTORCH}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.foreign import rows
+from official.config.foreign import ipu, rows
 from official.config.foreign.rows import Row
 from official.config.settings.pipeline import PIPELINED
 
@@ -32,6 +32,7 @@ DEFAULTS = {
     "layer_norm_eps": 1e-3,
     "precision": 16,
     "steps_per_logs": 1,
+    **ipu.TF1_DEFAULTS,
 }
 
 _BATCH = {
@@ -120,11 +121,7 @@ _NOT_NEEDED = {
         "num_synthetic_dataset_samples"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
-    """device_iterations ipu_replica_identical_seed execution_profile memory_profile
-    sync_replicas_independently available_memory_proportion variable_offloading
-    min_remote_tensor_size replicated_tensor_sharding stochastic_rounding no_outlining enable_recomputation
-    fp_exceptions partials_type max_cross_replica_sum_buffer_size max_reduce_scatter_buffer_size scheduler
-    recomputation_mode matmul_serialize_factor embedded_runtime
+    """ipu_replica_identical_seed recomputation_mode matmul_serialize_factor embedded_runtime
     dump_raw_timings num_iter num_inference_thread"""
 )
 
@@ -134,4 +131,14 @@ _PIPELINE = {
     "pipeline_schedule": Row("@pipeline_schedule", rows.of(rows.SCHEDULES), backends=PIPELINED),
 }
 
-ROWS = {**_BATCH, **_OPTIMIZATION, **_MODEL, **_DATA, **_RUN, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}
+ROWS = {
+    **_BATCH,
+    **_OPTIMIZATION,
+    **_MODEL,
+    **_DATA,
+    **_RUN,
+    **_PIPELINE,
+    **_NOT_NEEDED,
+    **_IPU_ONLY,
+    **ipu.TF1,
+}

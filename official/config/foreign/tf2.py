@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.foreign import rows
+from official.config.foreign import ipu, rows
 from official.config.foreign.rows import Row
 
 OPTIMIZERS = {"LAMB": "lamb", "AdamW": "adamw", "Adam": "adam"}
@@ -20,6 +20,7 @@ DEFAULTS = {
     "use_qkv_bias": False,
     "use_projection_bias": False,
     "use_cls_layer": False,
+    **ipu.TF2_DEFAULTS,
 }
 NESTED = ("bert_config", "global_batch", "ipu_config", "optimizer_opts")
 
@@ -71,15 +72,11 @@ _NOT_NEEDED = {
     **rows.not_needed("--model_dir names the run, --verbosity says how much is said", "name logging"),
     **rows.not_needed("query, key and value are three variables", "use_qkv_split"),
 }  # fmt: skip
-_IPU_ONLY = rows.ipu_only(
-    """ipu_config.matmul_available_memory_proportion_per_pipeline_stage ipu_config.replicated_tensor_sharding
-    replace_layers use_outlining enable_recomputation optimizer_state_offchip matmul_partials_type
-    embedding_serialization_factor min_remote_tensor_size enable_stochastic_rounding fp_exceptions"""
-)
+_IPU_ONLY = rows.ipu_only("""replace_layers embedding_serialization_factor""")
 
 _PIPELINE = {
     "ipu_config.pipeline_stages": Row("pipeline_stages", rows.stages),
     "ipu_config.pipeline_device_mapping": Row("device_mapping", rows.devices),
 }
 
-ROWS = {**_KEYS, **_MODEL, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY}
+ROWS = {**_KEYS, **_MODEL, **_PIPELINE, **_NOT_NEEDED, **_IPU_ONLY, **ipu.TF2}

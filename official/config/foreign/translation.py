@@ -46,6 +46,7 @@ _SHOWN = {
     "model_name": "model.hidden_size model.num_hidden_layers",
     "groupbert": "model.block_type",
     "pipeline_schedule": "pipeline_schedule",
+    "recomputation": "recompute",
     **dict.fromkeys(("layers_per_ipu", "encoder_start", "placement"), "pipeline_stages device_mapping"),
     "vocab_size": "model.vocab_size",
     **dict.fromkeys(

@@ -18,6 +18,10 @@ class Plan:
         "and no devices.",
     )
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
+    plan_config_file: str | None = setting(
+        None,
+        "With --plan: also write the whole configuration as JSON, for python -m official.training.ipu FILE.",
+    )
     plan_picture: str | None = setting(
         None,
         "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf.",

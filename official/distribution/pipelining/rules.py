@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from official.config.backends import BACKENDS
 from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.balance import parts_of
 from official.io.errors import ConfigError, nearest_multiples
@@ -76,7 +77,7 @@ def check_devices(devices: Sequence[int], count: int, schedule: str) -> None:
 
 def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int], backend: str) -> None:
     """Refuses stages that share the word embeddings on two IPUs."""
-    if backend != "ipu":
+    if not BACKENDS[backend].graphcore_rules:
         return
     holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
     first, last = holders[0], holders[-1]

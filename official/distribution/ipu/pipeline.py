@@ -1,0 +1,127 @@
+"""A pipeline on IPUs from a plan: what `pipelining_ops.pipeline` is called with.
+
+The functional API: a stage is a function of tensors, its outputs are the next one's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from official.config import Config, ConfigError
+from official.config.ipu_rules import memory_proportions
+from official.distribution.pipelining.plan import PipelinePlan
+
+# Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
+_RECOMPUTATION = {
+    "grouped": "RecomputeAndBackpropagateInterleaved",
+    "sequential": "RecomputeAndBackpropagateInterleaved",
+    "interleaved": "RecomputeThenBackpropagate",
+}
+
+
+class Queues(NamedTuple):
+    """What a pipeline reads from the host, and what it gives back.
+
+    Attributes:
+      infeed: elements are tuples of tensors, the arguments of the first stage: one a micro batch and replica.
+      outfeed: takes the outputs of the last stage.
+    """
+
+    infeed: Any
+    outfeed: Any
+
+
+class Training(NamedTuple):
+    """How a pipeline trains.
+
+    Attributes:
+      optimizer_function: outputs of the last stage -> OptimizerFunctionOutput.
+      steps: updates of one call.
+      outfeed_mask: of the outputs of the last stage, true for those that do not go back.
+    """
+
+    optimizer_function: Callable
+    steps: int
+    outfeed_mask: Sequence[bool]
+
+
+def make_queues(api: Any, dataset: Any) -> Queues:
+    """Returns the queues of a pipeline that reads a dataset of fully defined shapes."""
+    return Queues(api.ipu_infeed_queue.IPUInfeedQueue(dataset), api.ipu_outfeed_queue.IPUOutfeedQueue())
+
+
+def add_pipeline(
+    config: Config,
+    api: Any,
+    plan: PipelinePlan,
+    stages: Sequence[Callable],
+    queues: Queues,
+    training: Training | None = None,
+) -> None:
+    """Adds the pipeline to the graph of the tf.function that is traced.
+
+    Args:
+      config: of the run.
+      api: see `api.load`.
+      plan: stages, IPUs and schedule.
+      stages: functions of the plan's stages: tensors -> list of tensors.
+      queues: see `make_queues`.
+      training: None: it only computes the outputs.
+    """
+    operations = api.pipelining_ops
+    options = stage_options(config, api, plan.devices)
+    arguments = dict(
+        computational_stages=list(stages),
+        gradient_accumulation_count=plan.micro_batches,
+        device_mapping=list(plan.devices),
+        pipeline_schedule=getattr(operations.PipelineSchedule, plan.schedule.capitalize()),
+        infeed_queue=queues.infeed,
+        outfeed_queue=queues.outfeed,
+        forward_propagation_stages_poplar_options=options,
+        name="pipeline",
+    )
+    if training is not None:
+        arguments.update(_training_arguments(config, api, plan, training), repeat_count=training.steps)
+        arguments["backward_propagation_stages_poplar_options"] = options
+    operations.pipeline(**arguments)
+
+
+def _training_arguments(config: Config, api: Any, plan: PipelinePlan, training: Training) -> dict:
+    arguments = dict(
+        optimizer_function=training.optimizer_function,
+        offload_weight_update_variables=config.optimizer_state_offchip,
+        replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
+        reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
+        outfeed_mask=list(training.outfeed_mask),
+        accumulate_outfeed=True,
+    )
+    if config.recompute != "none":
+        modes = api.pipelining_ops.RecomputationMode
+        arguments["recomputation_mode"] = getattr(modes, _RECOMPUTATION[plan.schedule])
+    return arguments
+
+
+def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]:
+    """Returns the PipelineStageOptions of each stage."""
+    found = []
+    for share in memory_proportions(config, tuple(devices)):
+        products = {"partialsType": config.partials_type}
+        if share is not None:
+            products["availableMemoryProportion"] = share
+        found.append(
+            api.pipelining_ops.PipelineStageOptions(
+                matmul_options=products, convolution_options=dict(products)
+            )
+        )
+    return found
+
+
+def check_plan(config: Config, plan: PipelinePlan) -> None:
+    """Refuses, with ConfigError, a plan of one stage, and shares of memory for other stages."""
+    memory_proportions(config, plan.devices)
+    if len(plan.stages) < 2:
+        raise ConfigError(
+            "pipeline_stages=1: a pipeline on IPUs has two stages or more, of one IPU too. Give"
+            " --pipeline_stages=2 --device_mapping=0,0."
+        )

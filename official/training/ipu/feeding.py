@@ -1,0 +1,110 @@
+"""Steps of rows -> micro batches of the replicas, with all that the IPUs would else have to count.
+
+A micro batch says itself how much it weighs in its step, and from which seed its dropout is drawn: stages are
+functions of what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from official.config import Config
+from official.distribution.batch_plan import BatchPlan
+from official.distribution.ipu.instances import Instances
+from official.modeling import objectives
+from official.training.ipu.stages import FACTORS, SEED, SHARE
+
+# Added to the weight of a micro batch with --loss_normalization=local. Source: the MLPerf v0.7 reference.
+_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
+
+
+def micro_batches(
+    config: Config, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
+) -> tf.data.Dataset:
+    """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas take them:
+    all of one turn, then all of the next.
+
+    Args:
+      config: of the run.
+      steps: rows of whole steps, {feature: [train_batch_size, ...]}.
+      first_step: number of the first of them.
+      plan: batches of all replicas.
+      scale: step -> what the loss is multiplied by, see `objective_scale`.
+    """
+
+    def cut(step, rows):
+        parts = {name: _by_turn(value, plan) for name, value in rows.items()}
+        turns, replicas = plan.num_accumulation_steps, plan.num_replicas
+        count = turns * replicas
+        turn, replica = tf.meshgrid(tf.range(turns), tf.range(replicas), indexing="ij")
+        seeds = [tf.fill([count], config.seed), tf.fill([count], tf.cast(step, tf.int32))]
+        parts[SEED] = tf.stack([*seeds, tf.reshape(replica, [-1]), tf.reshape(turn, [-1])], axis=1)
+        parts[FACTORS] = _factors(config, rows, plan) * scale(step)
+        share = tf.reduce_sum(rows["example_weights"]) / count
+        parts[SHARE] = tf.fill([count], share)
+        return parts
+
+    return steps.enumerate(first_step).map(cut)
+
+
+def of_instance(
+    parts: tf.data.Dataset, plan: BatchPlan, instances: Instances, names: tuple[str, ...]
+) -> tf.data.Dataset:
+    """Returns the micro batches of one instance's replicas, one an element: a tuple of the features `names`.
+
+    Every instance reads the whole step, for what its micro batches weigh in it, and keeps its part.
+    """
+    turns, replicas = plan.num_accumulation_steps, plan.num_replicas
+    first, local = instances.first_replica, instances.local_replicas
+
+    def keep(step):
+        def own(value):
+            by_turn = tf.reshape(value, [turns, replicas, *value.shape[1:]])[:, first : first + local]
+            return tf.reshape(by_turn, [turns * local, *value.shape[1:]])
+
+        weights = {name: own(value) for name, value in step.items()}
+        weights[SHARE] *= replicas / local  # the parts of an instance add up to the whole step's
+        return tuple(weights[name] for name in names)
+
+    return parts.map(keep).unbatch().prefetch(2 * turns * local)
+
+
+def _by_turn(value, plan: BatchPlan):
+    """Returns rows [N, ...] as micro batches [turns x replicas, rows of one, ...]. A replica's rows follow
+    each other in the batch."""
+    sizes = plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size
+    rest = value.shape[1:]
+    by_replica = tf.reshape(value, [*sizes, *rest])
+    by_turn = tf.transpose(by_replica, [1, 0, *range(2, 3 + len(rest))])
+    return tf.reshape(by_turn, [sizes[0] * sizes[1], sizes[2], *rest])
+
+
+def _factors(config: Config, rows: dict, plan: BatchPlan) -> tf.Tensor:
+    """Returns what the summed losses of each micro batch are multiplied by, float32 [micro batches, losses].
+
+    global: 1 / weight of the step. local: 1 / weight of the micro batch, with --scale_loss also / replicas.
+    """
+    words_BP = objectives.masked_weights(rows, config.loss_averaging_basis)
+    sequences_BS = tf.reshape(rows["example_weights"], [plan.train_batch_size, -1])
+    of_rows = {"mlm_loss": words_BP, "nsp_loss": sequences_BS}
+    share = 1.0
+    if config.loss_normalization == "local" and config.scale_loss:
+        share /= plan.num_replicas
+    factors = []
+    for name in objectives.PRETRAINING_LOSSES:
+        weights = tf.reduce_sum(_by_turn(tf.reduce_sum(of_rows[name], axis=1), plan), axis=1)
+        if config.loss_normalization == "global":
+            weights = tf.fill(weights.shape, tf.reduce_sum(weights))
+        else:
+            weights += _LOCAL_EPSILON[name]
+        factors.append(tf.math.divide_no_nan(share, weights))
+    return tf.stack(factors, axis=1)
+
+
+def signature_of(dataset: tf.data.Dataset) -> dict[str, tf.TensorSpec]:
+    """Returns {feature: shape and type} of a micro batch, from micro batches a step."""
+    return {
+        name: tf.TensorSpec(spec.shape[1:], spec.dtype, name) for name, spec in dataset.element_spec.items()
+    }

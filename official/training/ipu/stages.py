@@ -1,0 +1,201 @@
+"""The stages of a pipeline as the API wants them: functions of tensors that return tensors.
+
+Between two of them passes what later ones need: of the batch, and of what stages before have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from official.config import Config, ConfigError
+from official.distribution.pipelining.plan import PipelinePlan
+from official.modeling import blocks, objectives
+from official.modeling import stages as stages_lib
+from official.modeling.stages import Stage
+
+# Beside the features of the rows, each micro batch of the training has these.
+SEED, FACTORS, SHARE = "dropout_seed", "loss_factors", "sequence_share"
+LOSS, SUMS = "loss", "sums"
+NUM_SUMS = 2 * len(objectives.PRETRAINING_METRICS) + 1
+
+
+class Chain(NamedTuple):
+    """What a pipeline computes.
+
+    Attributes:
+      model: with `stages` and `seeds`.
+      last: a stage behind the model's; what it gives is what the pipeline gives.
+      drops: whether there is dropout.
+    """
+
+    model: Any
+    last: Stage
+    drops: bool = False
+
+
+class Part(NamedTuple):
+    """A stage of the pipeline.
+
+    Attributes:
+      stages: the chain's stages in it, each with its number.
+      features: names of the batch's features that it is called with, the first of its arguments.
+      carried: names of what earlier parts have made, the rest of them.
+    """
+
+    stages: tuple[tuple[int, Stage], ...]
+    features: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+
+
+def names_of(config: Config) -> list[str]:
+    """Returns the names of the model's stages, before it is built."""
+    prenorm = blocks.is_prenorm(blocks.find(config.model.block_type))
+    layers = [f"layer_{index}" for index in range(config.model.num_hidden_layers)]
+    return ["embeddings", *layers, *["final_norm"] * prenorm, "pooler", "masked_lm", "next_sentence"]
+
+
+def training_chain(config: Config, model: Any) -> Chain:
+    """Returns a model and what it is trained for.
+
+    The last stage gives `loss`, a scalar, and `sums` [NUM_SUMS]: the terms of the metrics, their weights, and
+    the micro batch's share of the step's sequences. All float32.
+    """
+
+    def run(weights, carried, features, seed):
+        outputs = model.outputs_of(carried)
+        terms = objectives.pretraining_terms(outputs, features, config.loss_averaging_basis)
+        factors = tf.unstack(features[FACTORS], num=len(objectives.PRETRAINING_LOSSES))
+        total = tf.add_n(
+            [terms[name][0] * factor for name, factor in zip(objectives.PRETRAINING_LOSSES, factors)]
+        )
+        numbers = [terms[name][part] for part in (0, 1) for name in objectives.PRETRAINING_METRICS]
+        return {LOSS: total, SUMS: tf.stack([*numbers, features[SHARE]])}
+
+    drops = config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
+    return Chain(model, Stage("objective", (), lambda: (), run, _LOGITS, (LOSS, SUMS)), drops)
+
+
+def prediction_chain(model: Any) -> Chain:
+    """Returns a model and what it predicts: `predicted_ids` int32 [B, P], the likeliest tokens in place of
+    the masked ones, and `next_sentence_logits` float32 [B, 2], or [B, S, 2] of packed rows."""
+
+    def run(weights, carried, features, seed):
+        logits_BPV, relation = model.outputs_of(carried)
+        ids_BP = tf.argmax(logits_BPV, axis=-1, output_type=tf.int32)
+        return {"predicted_ids": ids_BP, "next_sentence_logits": relation}
+
+    gives = ("predicted_ids", "next_sentence_logits")
+    return Chain(model, Stage("prediction", (), lambda: (), run, _LOGITS, gives))
+
+
+_LOGITS = ("masked_lm_logits", "next_sentence_logits")
+
+
+def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list[Part]:
+    """Returns the parts of a chain, by the plan. The last one has the stage behind the model.
+
+    Args:
+      chain: model and what is made of its outputs.
+      plan: which of the model's stages are in which part.
+      signature: {feature: shape and type} of a micro batch.
+
+    Raises:
+      ConfigError: where the plan is that of another model.
+    """
+    stages = chain.model.stages()
+    planned = [name for part in plan.stages for name in part]
+    if planned != [stage.name for stage in stages]:
+        raise ConfigError(
+            f"pipeline_stages holds {len(planned)} parts of a model, and this one has {len(stages)}:"
+            f" {', '.join(stage.name for stage in stages)}. Change --pipeline_stages."
+        )
+    numbered = list(enumerate([*stages, chain.last]))
+    parts, begin = [], 0
+    for names in plan.stages:
+        parts.append(numbered[begin : begin + len(names)])
+        begin += len(names)
+    parts[-1].append(numbered[-1])
+    return _with_arguments(chain, parts, signature)
+
+
+def make_functions(chain: Chain, parts: Sequence[Part]) -> list[Callable]:
+    """Returns the function of each part: its arguments -> those of the next one; of the last: what the chain
+    gives."""
+    after = [(part.features, part.carried) for part in parts[1:]]
+    return [
+        _function(chain, part, *results) for part, results in zip(parts, [*after, ((), chain.last.gives)])
+    ]
+
+
+def _function(chain: Chain, part: Part, features_out: tuple, carried_out: tuple) -> Callable:
+    def run_part(*tensors):
+        batch = dict(zip(part.features, tensors))
+        carried = dict(zip(part.carried, tensors[len(part.features) :]))
+        _run(chain, part.stages, batch, carried)
+        return [batch[name] for name in features_out] + [carried[name] for name in carried_out]
+
+    return run_part
+
+
+def _run(chain: Chain, stages: Sequence, batch: dict, carried: dict) -> None:
+    """Runs stages of a chain; what they give is added to `carried`."""
+    seeds = [*chain.model.seeds(batch[SEED] if chain.drops else None), None]
+    for number, stage in stages:
+        with tf.name_scope(stage.name):
+            carried.update(stage.run(stage.weights(), carried, batch, seeds[number]))
+
+
+class _Recorded(dict):
+    """Features that note which of them are asked for."""
+
+    def __init__(self, features: dict):
+        super().__init__(features)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name):
+        found = super().__contains__(name)
+        if found:
+            self.asked.add(name)
+        return found
+
+    def get(self, name, default=None):
+        if name not in self:
+            return default
+        return self[name]
+
+
+def _with_arguments(chain: Chain, parts: list, signature: dict) -> list[Part]:
+    """Returns the parts with what passes into each."""
+    asked = _features_asked(chain, parts, signature)
+    flat = [stage for part in parts for _, stage in part]
+    found: list[Part] = []
+    needed: set[str] = set()
+    begin = len(flat)
+    for part, own in zip(reversed(parts), reversed(asked)):
+        needed, begin = needed | own, begin - len(part)
+        carried = tuple(sorted(stages_lib.crossing(flat, begin)))
+        found.insert(0, Part(tuple(part), tuple(sorted(needed)), carried))
+    return found
+
+
+def _features_asked(chain: Chain, parts: list, signature: dict) -> list[set]:
+    """Returns the features that each part reads: what it asks for while it is traced."""
+    asked = []
+
+    def trace(*tensors):
+        carried: dict = {}
+        for part in parts:
+            batch = _Recorded(dict(zip(signature, tensors)))
+            _run(chain, part, batch, carried)
+            asked.append(batch.asked)
+        return [carried[name] for name in chain.last.gives]
+
+    tf.function(trace, autograph=False).get_concrete_function(*signature.values())
+    return asked
