@@ -12,6 +12,7 @@ from typing import Any
 from official import config as config_lib
 from official.cli import configs
 from official.cli.aliases import Options
+from official.config.backends import BACKENDS
 from official.config.foreign import rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of
 from official.config.foreign.options import OPTIONS, table_for

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from official.config.backends import BACKENDS, BackendTraits
 from official.config.foreign import pipeline
 from official.config.table import FIELDS
 from official.io.errors import ConfigError, nearest_multiples
@@ -64,11 +65,6 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
     return taken
 
 
-def _is_on_ipus(base: Mapping[str, Any]) -> bool:
-    kind = KINDS.get(base.get("distribution_strategy", ""))
-    return kind is not None and kind.is_graphcores
-
-
 def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
     """Returns global batch / (micro batch x replicas). Raises ConfigError where that is not whole."""
     if batch % (micro * replicas):
@@ -77,6 +73,10 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
             f" {replicas}. Nearest valid: {nearest_multiples(batch, micro * replicas)}."
         )
     return batch // (micro * replicas)
+
+
+def _backend(base: Mapping[str, Any]) -> BackendTraits:
+    return BACKENDS[base.get("distribution_strategy", FIELDS["distribution_strategy"].default)]
 
 
 def devices_here(base: Mapping[str, Any]) -> int | None:

@@ -47,6 +47,11 @@ def settle_pipeline(
     return found | {name: base[name] for name in _NAMES if base.get(name)}
 
 
+def _schedule_of(theirs: str, backend: str) -> str:
+    """Returns a schedule of theirs where the back end has it, else the back end's usual one."""
+    return theirs if theirs in SCHEDULES[backend] else SCHEDULES[backend][0]
+
+
 def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the replicas, where none are told, and what is computed again."""
     found: dict[str, Any] = {}
