@@ -12,10 +12,10 @@ from typing import Any
 from official import config as config_lib
 from official.cli import configs
 from official.cli.aliases import Options
+from official.config.backends import BACKENDS
 from official.config.foreign import rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of
 from official.config.foreign.options import OPTIONS, table_for
-from official.config.settings.pipeline import KINDS
 from official.io.errors import ConfigError, suggest
 from official.io.yaml_files import read_yaml
 
@@ -163,10 +163,9 @@ def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[s
 
 
 def _half(base: Mapping[str, Any]) -> str:
-    """Returns the value of --dtype for 16-bit numbers of IPUs: fp16 on GPUs. A CPU needs a hundred times as
-    long for it as for fp32."""
-    kind = KINDS.get(base["distribution_strategy"])
-    if kind and kind.is_graphcores:
+    """Returns the value of --dtype for 16-bit numbers of IPUs: fp16 on IPUs and GPUs. A CPU needs a hundred
+    times as long for it as for fp32."""
+    if BACKENDS[base["distribution_strategy"]].graphcore_rules:
         return "fp16"
     if base["num_tpu_cores"] or base["tpu"]:
         return "bf16"

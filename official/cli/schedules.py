@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 
 from official.cli import outputs
-from official.config.settings.pipeline import KINDS
+from official.config.backends import BACKENDS
+from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan
 from official.distribution.pipelining.timeline import BACKWARD, FORWARD, make_timeline
 from official.distribution.pipelining.work import Work
@@ -30,7 +31,7 @@ def write_picture(path: str, plan: dict) -> None:
     known = PipelinePlan(stages, tuple(pipeline["devices"]), pipeline["schedule"], shown)
     flops, trains = pipeline["stage_flops"], plan["train_steps"] != 0
     unit = sum(map(sum, flops)) / (3 * len(flops))  # the forward pass of a stage, were all alike
-    label = KINDS[plan["strategy"]].label
+    label = "IPU" if BACKENDS[plan["strategy"]].graphcore_rules else "device"
     panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
         note = (
@@ -49,7 +50,7 @@ def write_all(path: str) -> None:
         _example(8, 4, "virtual"), "device", lambda work: (BACKWARD if work.backward else FORWARD) / 2
     )
     panels.append(dataclasses.replace(halves, note=f"{halves.note}; 8 half stages"))
-    panels += [schedule_of(_example(4, 4, name), "IPU") for name in KINDS["ipu"].schedules]
+    panels += [schedule_of(_example(4, 4, name), "IPU") for name in SCHEDULES["ipu"]]
     outputs.write_file(path, plots.render(plot_schedules(panels, until=41), outputs.picture_format(path)))
 
 

@@ -33,6 +33,8 @@ class BackendTraits:
       whole_step: whether a step is compiled as a whole.
       fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
       spread_replicas: whether the weights of a replica are on several devices of this process.
+      graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
+        grouped schedule takes multiples of its passes.
       program: the module whose `run(config, command)` is a run on it, where that is not the usual one.
       check: config -> None; raises ConfigError for what else it refuses.
     """
@@ -46,6 +48,7 @@ class BackendTraits:
     whole_step: bool = False
     fused_operations: bool = True
     spread_replicas: bool = False
+    graphcore_rules: bool = False
     program: str = ""
     check: Callable[[Any], object] = lambda config: None
 
@@ -147,6 +150,7 @@ _ROWS = (
         static_shapes=True,
         whole_step=True,
         fused_operations=False,
+        graphcore_rules=True,
         program="official.training.ipu.__main__",
         check=check_ipu,
     ),

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable
 
 from official.config import Config, ConfigError
-from official.config.settings.pipeline import KINDS
+from official.config.backends import BACKENDS
+from official.config.settings.pipeline import PIPELINED, SCHEDULES
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.pipelining import rules
 from official.distribution.pipelining.allocation import allocation
@@ -37,14 +38,13 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     Raises:
       ConfigError: for stages, devices or micro batches that do not go together.
     """
-    kind = KINDS.get(config.distribution_strategy)
-    if kind is None:
+    if config.distribution_strategy not in PIPELINED:
         return None
     rows = batches.micro_batch_size if config.do_train else batches.replica_eval_batch_size
     costs = stage_costs(task, rows, config.do_train)
     plan = make_plan(config, list(costs))
     timelines = _timelines(plan, costs, config)
-    offloads = kind.is_graphcores and config.optimizer_state_offchip
+    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
     held = [
         _held(plan, device, costs, timelines[plan.schedule], slots if config.do_train else 0)
         for device in range(plan.num_devices)
@@ -68,7 +68,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
 def _timelines(plan: PipelinePlan, costs: dict[str, StageCost], config: Config) -> dict[str, Timeline]:
     """Returns a step of the plan in each schedule that its devices and micro batches allow, its own first."""
     found = {}
-    for schedule in dict.fromkeys((plan.schedule, *KINDS[config.distribution_strategy].schedules)):
+    for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         try:
             rules.check_devices(plan.devices, len(plan.devices), schedule)
             rules.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.settings.pipeline import KINDS
+_LABELS = {"ipu": "IPU", "pipeline": "device"}
 
 
 def pipeline_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
@@ -12,7 +12,7 @@ def pipeline_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
       pipeline: of the plan.
       strategy: the value of --distribution_strategy.
     """
-    label = KINDS[strategy].label
+    label = _LABELS[strategy]
     others = [
         f"{name} {bubble:.1%}" for name, bubble in pipeline["bubbles"].items() if name != pipeline["schedule"]
     ]
@@ -44,7 +44,7 @@ def _held(held: dict[str, int], offloaded: int) -> str:
 
 def allocation_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
     """Returns (part of the model, device), as Graphcore's logs have it."""
-    return [(part, f"--> {KINDS[strategy].label} {device}") for part, device in pipeline["allocation"]]
+    return [(part, f"--> {_LABELS[strategy]} {device}") for part, device in pipeline["allocation"]]
 
 
 def size(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.settings.pipeline import KINDS
+from official.config.settings.pipeline import SCHEDULES
 from official.config.stage_notation import read_devices, read_stages
 from official.config.table import Config
 from official.io.errors import ConfigError
@@ -14,8 +14,7 @@ def check_pipeline(config: Config) -> None:
         read_stages(config.pipeline_stages)
     if config.device_mapping:
         read_devices(config.device_mapping)
-    kind = KINDS.get(config.distribution_strategy)
-    known = kind.schedules if kind else ()
+    known = SCHEDULES.get(config.distribution_strategy, ())
     if config.pipeline_schedule and config.pipeline_schedule not in known:
         raise ConfigError(
             f"pipeline_schedule={config.pipeline_schedule} does not go with"

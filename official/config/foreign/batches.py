@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from official.config.backends import BACKENDS, BackendTraits
 from official.config.foreign import pipeline
-from official.config.settings.pipeline import KINDS
+from official.config.table import FIELDS
 from official.io.errors import ConfigError, nearest_multiples
 
 # Sequences of a whole run of their TensorFlow 2 programs, by the length of a sequence; other lengths are
@@ -53,7 +54,7 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
     """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
-    if not _is_on_ipus(base):
+    if not _backend(base).graphcore_rules:
         return accumulation
     trains = terms.get("do_training", not terms.get("inference"))
     taken = pipeline.rounded_up(accumulation, base, trains)
@@ -62,11 +63,6 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
             f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
         )
     return taken
-
-
-def _is_on_ipus(base: Mapping[str, Any]) -> bool:
-    kind = KINDS.get(base.get("distribution_strategy", ""))
-    return kind is not None and kind.is_graphcores
 
 
 def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
@@ -79,11 +75,17 @@ def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
     return batch // (micro * replicas)
 
 
+def _backend(base: Mapping[str, Any]) -> BackendTraits:
+    return BACKENDS[base.get("distribution_strategy", FIELDS["distribution_strategy"].default)]
+
+
 def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
-    if _is_on_ipus(base):
+    backend, of_replica = _backend(base), 1
+    if backend.graphcore_rules:
         return base["ipu_replicas"]
-    of_replica = pipeline.num_pipeline_devices(base)
+    if backend.spread_replicas:
+        of_replica = pipeline.num_pipeline_devices(base)
     if base.get("num_virtual_devices"):
         return max(1, base["num_virtual_devices"] // of_replica)
     if base.get("num_gpus") is not None:

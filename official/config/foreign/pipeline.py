@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official.config.settings.pipeline import KINDS
+from official.config.backends import BACKENDS
+from official.config.settings.pipeline import PIPELINED, SCHEDULES
 from official.config.stage_notation import read_devices, read_stages, written
 from official.config.table import FIELDS
 
@@ -25,8 +26,8 @@ def settle_pipeline(
         task.
       base: of all settings the value so far, those of the command line, too.
     """
-    kind = KINDS.get(base["distribution_strategy"])
-    if kind is None:
+    backend = base["distribution_strategy"]
+    if backend not in PIPELINED:
         return {}
     found = {name: settings[name] for name in ("pipeline_stages", "device_mapping") if name in settings}
     if "placement" in terms:
@@ -38,11 +39,17 @@ def settle_pipeline(
             [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
         )
     if terms.get("pipeline_schedule"):
-        found["pipeline_schedule"] = terms["pipeline_schedule"] if kind.is_graphcores else kind.schedules[0]
-    found |= _of_ipus(terms, base) if kind.is_graphcores else {}
+        found["pipeline_schedule"] = _schedule_of(terms["pipeline_schedule"], backend)
+    if BACKENDS[backend].graphcore_rules:
+        found |= _of_ipus(terms, base) | _whole_calls({**base, **settings}, terms)
     if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
+
+
+def _schedule_of(theirs: str, backend: str) -> str:
+    """Returns a schedule of theirs where the back end has it, else the back end's usual one."""
+    return theirs if theirs in SCHEDULES[backend] else SCHEDULES[backend][0]
 
 
 def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,6 +60,39 @@ def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any
     if "recomputation" in terms:
         found["recompute"] = "block" if terms["recomputation"] else "none"
     return found
+
+
+def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
+    """Returns the steps of a line of the metrics in whole calls of the IPUs; notes where they are more."""
+    steps, call = values["steps_per_loop"], values["device_iterations"]
+    if steps % call == 0:
+        return {}
+    whole = -(-steps // call) * call
+    terms.setdefault("notes", []).append(f"steps_per_loop={whole}, not {steps}: calls of {call} steps")
+    return {"steps_per_loop": whole}
+
+
+def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Changes what the run on IPUs here refuses and their programs take, and notes it.
+
+    Args:
+      settings: of the whole file, with dtype and replicas.
+      terms: gets the notes.
+      base: of all settings the value so far.
+    """
+    if not BACKENDS[base["distribution_strategy"]].graphcore_rules:
+        return
+    values = {**base, **settings}
+    notes = terms.setdefault("notes", [])
+    alone = values["ipu_replicas"] == 1 or not values["optimizer_state_offchip"]
+    if settings.get("replicated_tensor_sharding") and alone:
+        settings["replicated_tensor_sharding"] = False
+        notes.append(
+            "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
+        )
+    if values["dtype"] == "fp16" and not values["loss_scale"] and not values["loss_scale_by_step"]:
+        settings["loss_scale"] = "1"
+        notes.append("loss_scale=1, which no key says: steps on IPUs skip no update")
 
 
 def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:

@@ -54,6 +54,7 @@ def settle(
     _settle_checkpoints(settings, terms, known)
     if family:
         _settle_family(settings, terms, family)
+        pipeline.settle_limits(settings, terms, base)
     elif terms.get("vocab_size"):
         settings["model"] = {**_model_file(base), "vocab_size": terms["vocab_size"]}
     _settle_wandb(settings, terms, base)

@@ -6,29 +6,8 @@ import dataclasses
 
 from official.config.setting import Section, setting
 
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What the pipelines of a back end are.
-
-    Attributes:
-      label: of one device.
-      schedules: that it takes, its own choice first.
-      is_graphcores: whether stages that share a variable share a device, devices are given out in powers of
-        two, and schedules are Graphcore's.
-    """
-
-    label: str
-    schedules: tuple[str, ...]
-    is_graphcores: bool = False
-
-
-# Value of --distribution_strategy -> what its pipelines are.
-KINDS = {
-    "pipeline": Kind("device", ("1f1b", "gpipe", "virtual")),
-    "ipu": Kind("IPU", ("grouped", "interleaved", "sequential"), is_graphcores=True),
-}
-PIPELINED = tuple(KINDS)
+PIPELINED = ("pipeline", "ipu")
+SCHEDULES = {"pipeline": ("1f1b", "gpipe", "virtual"), "ipu": ("grouped", "interleaved", "sequential")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +29,7 @@ class Pipeline:
         None,
         "What a device does next: 1f1b, gpipe or virtual; on IPUs grouped, interleaved or sequential. Unset: "
         "the first of them.",
-        choices=tuple(name for kind in KINDS.values() for name in kind.schedules),
+        choices=tuple(name for names in SCHEDULES.values() for name in names),
         backends=PIPELINED,
     )
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official.config.settings.pipeline import KINDS
+from official.config.settings.pipeline import SCHEDULES
 from official.config.stage_notation import read_devices, read_stages
 from official.distribution.pipelining import balance, placement, rules
 from official.distribution.pipelining.costs import stage_costs
@@ -73,6 +73,7 @@ def make_plan(
       ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
         and a number of micro batches that the schedule does not take.
     """
+    backend = config.distribution_strategy
     schedule = _schedule(config)
     told = read_stages(_asked_stages(config))
     count = told if isinstance(told, int) else len(told)
@@ -86,8 +87,7 @@ def make_plan(
     else:
         stages = placement.placed(told, model_stages)
     plan = PipelinePlan(stages, devices, schedule, config.num_accumulation_steps)
-    if KINDS[config.distribution_strategy].is_graphcores:
-        rules.check_tied(plan.stages, devices)
+    rules.check_tied(plan.stages, devices, backend)
     rules.check_micro_batches(devices, schedule, plan.micro_batches, config.do_train)
     return plan
 
@@ -102,4 +102,4 @@ def _asked_stages(config: Config) -> str:
 
 
 def _schedule(config: Config) -> str:
-    return config.pipeline_schedule or KINDS[config.distribution_strategy].schedules[0]
+    return config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from official.config.settings.pipeline import KINDS
+from official.config.backends import BACKENDS
+from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.balance import parts_of
 from official.io.errors import ConfigError, nearest_multiples
 
@@ -38,8 +39,7 @@ def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tup
             )
         return tuple(stage % (count // 2) for stage in range(count))
     devices = tuple(range(count))
-    theirs = any(schedule in kind.schedules for kind in KINDS.values() if kind.is_graphcores)
-    if not theirs or count == 1:
+    if schedule not in SCHEDULES["ipu"] or count == 1:
         return devices
     tied = "masked_lm" in model_stages
     if tied or (count > 2 and power_of_two(count - 1) == count - 1):
@@ -75,8 +75,10 @@ def check_devices(devices: Sequence[int], count: int, schedule: str) -> None:
         )
 
 
-def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int]) -> None:
+def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int], backend: str) -> None:
     """Refuses stages that share the word embeddings on two IPUs."""
+    if not BACKENDS[backend].graphcore_rules:
+        return
     holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
     first, last = holders[0], holders[-1]
     if devices[first] != devices[last]:
