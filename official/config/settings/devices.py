@@ -90,9 +90,9 @@ class Devices:
     )
     recompute: str = setting(
         "none",
-        "What the backward pass computes again, so that less memory is kept for it: `attention` is the softmax "
-        "and dropout of attention, `block` whole blocks, of which only the input is kept. The masks are the "
-        "same.",
+        "What the backward pass computes again, so that less memory is kept for it: attention is the softmax "
+        "and dropout of attention, block is whole blocks, of which only the input is kept. Dropout's masks "
+        "are the same.",
         choices=("none", "attention", "block"),
     )
     intra_op_threads: int | None = setting(
