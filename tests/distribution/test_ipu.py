@@ -225,3 +225,23 @@ def test_an_export_that_makes_no_sense_is_refused(configured, settings):
     path = "model.onnx" if not settings else "model.poplar_exec"
     with pytest.raises(ConfigError, match="NAME.poplar_exec" if not settings else "Drop one"):
         embedded.check_export(configured(**settings), path)
+
+
+def test_poprun_chooses_the_ipus_of_an_instance(configured, monkeypatch):
+    told = dict(
+        POPDIST_NUM_TOTAL_REPLICAS="4",
+        POPDIST_NUM_IPUS_PER_REPLICA="2",
+        POPDIST_NUM_LOCAL_REPLICAS="2",
+        POPDIST_REPLICA_INDEX_OFFSET="2",
+        POPDIST_LOCAL_INSTANCE_INDEX="1",
+        POPDIST_UNIFORM_REPLICAS_PER_INSTANCE="1",
+    )
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    config = configured(ipu_replicas=4)
+    with ipu_fake.installed(ipus=8):
+        found = instances.find(config, 2, api.load_popdist())
+        assert (found.count, found.index, found.first_replica) == (2, 1, 2)
+        chosen = options.configure(config, api.load(), found)
+        assert chosen.select_ipus and not chosen.auto_select_ipus
+        assert type(options.make_strategy(api.load(), found)).__name__ == "PopDistStrategy"

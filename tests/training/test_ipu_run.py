@@ -186,7 +186,7 @@ def test_initial_weights_come_from_a_checkpoint_by_names(configured):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(configured):
-    config = configured(learning_rate=1e18, optimizer_type="sgd", stop_steps=8, checkpoint_every_steps=8)
+    config = configured(loss_scale="1e38", checkpoint_every_steps=4)
     assert run_on_fake(config)[0] == 3
     assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
     assert result(config)["checkpoint"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from official.config import Config
@@ -18,11 +19,10 @@ def configure(config: Config, api: Any, instances: Instances) -> Any:
       instances: the run's replicas.
     """
     options = make_options(config, api, instances)
-    if instances.popdist is None:
-        options.configure_ipu_system()
-    else:  # which IPUs they are, only poprun knows
-        tensorflow = __import__("popdist.tensorflow", fromlist=["set_ipu_config"])
+    if instances.popdist is not None:  # which IPUs they are, only poprun knows
+        tensorflow = importlib.import_module("popdist.tensorflow")
         tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
+    options.configure_ipu_system()
     return options
 
 
@@ -41,7 +41,7 @@ def make_options(config: Config, api: Any, instances: Instances) -> Any:
 def make_strategy(api: Any, instances: Instances) -> Any:
     """Returns the strategy in whose scope variables are made."""
     if instances.count > 1:  # copies the first instance's variables to the others
-        distributed = __import__(f"{api.__name__}.distributed.popdist_strategy", fromlist=["PopDistStrategy"])
+        distributed = importlib.import_module(f"{api.__name__}.distributed.popdist_strategy")
         return distributed.PopDistStrategy(add_ipu_cross_replica_reductions=False)
     return api.ipu_strategy.IPUStrategyV1(enable_keras_extensions=False)
 

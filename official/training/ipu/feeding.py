@@ -64,9 +64,9 @@ def of_instance(
             by_turn = tf.reshape(value, [turns, replicas, *value.shape[1:]])[:, first : first + local]
             return tf.reshape(by_turn, [turns * local, *value.shape[1:]])
 
-        weights = {name: own(value) for name, value in step.items()}
-        weights[SHARE] *= replicas / local  # the parts of an instance add up to the whole step's
-        return tuple(weights[name] for name in names)
+        mine = {name: own(value) for name, value in step.items()}
+        mine[SHARE] *= replicas / local  # the parts of an instance add up to the whole step's
+        return tuple(mine[name] for name in names)
 
     return parts.map(keep).unbatch().prefetch(2 * turns * local)
 

@@ -180,7 +180,7 @@ def _interval(run: Run, last: int, interruption: Interruption) -> None:
     while run.step < end and interruption.signal is None:
         since = time.monotonic()
         new = run.call()
-        took, sequences = time.monotonic() - since, round(float(new[:, -1].sum()))
+        took, sequences = time.monotonic() - since, _sequences(config, new)
         bad = np.flatnonzero(~np.isfinite(new).all(axis=1))
         if bad.size:
             raise NonFiniteError(f"loss not finite at step {run.step + int(bad[0]) + 1}")
@@ -189,6 +189,13 @@ def _interval(run: Run, last: int, interruption: Interruption) -> None:
         run.step, run.samples = run.step + len(new), run.samples + sequences
     if run.samples > samples:
         _write_line(run, sums, (run.samples - samples) / secs)
+
+
+def _sequences(config: Config, sums: np.ndarray) -> int:
+    """Returns the sequences of some steps. --synthetic_input leaves the batches empty, which say none."""
+    if config.synthetic_input:
+        return len(sums) * config.train_batch_size
+    return round(float(sums[:, -1].sum()))
 
 
 def _write_line(run: Run, sums: np.ndarray, sequences_per_sec: float) -> None:
