@@ -128,10 +128,11 @@ def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -
     owner: dict[int, int] = {number: number for number in inputs}  # tensor -> whose memory it is in
     for index in forward:
         node = flat.nodes[index]
-        if any(number in owner for number in node.inputs):
-            for place, number in enumerate(node.outputs):
-                own = node.type not in ALIASES
-                owner[number] = number if own else owner.get(aliased(node, place), number)
+        if node.type in ALIASES:
+            sources = [aliased(node, place) for place in range(len(node.outputs))]
+            owner.update({to: owner[source] for to, source in zip(node.outputs, sources) if source in owner})
+        elif any(number in owner for number in node.inputs):
+            owner.update({number: number for number in node.outputs})
     backward = [flat.nodes[index] for index in needed_nodes(flat, ends) if index >= forward.stop]
     read = {owner[number] for node in backward for number in node.inputs if number in owner}
     return {number for number in read if flat.tensors[number][0].is_floating or number not in inputs}

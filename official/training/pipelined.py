@@ -30,8 +30,6 @@ from official.training import flight
 from official.training.flight import Flight, Part
 from official.training.task import Task
 
-MOST_IN_A_GRAPH = 32  # micro batches; more of them go through the pipeline in rounds
-
 
 def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> TrainState:
     """Builds the state of a run, in a pipeline with each variable on the device of its stage.
@@ -90,7 +88,7 @@ def make_accumulate(
     """Returns what adds up the micro batches of a replica in a pipeline; None without one."""
     if not isinstance(strategy, PipelineStrategy) or strategy.plan is None:
         return None
-    plan, size = strategy.plan, round_size(strategy.plan.micro_batches)
+    plan, size = strategy.plan, strategy.plan.round_size
     orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -106,13 +104,6 @@ def make_accumulate(
         return _in_order(model.trainable_variables, parts, totals), sums
 
     return accumulate
-
-
-def round_size(num_micro_batches: int) -> int:
-    """Returns how many micro batches a pipeline takes before it runs empty: all, or the largest divisor up to
-    MOST_IN_A_GRAPH."""
-    sizes = range(min(num_micro_batches, MOST_IN_A_GRAPH), 0, -1)
-    return next(size for size in sizes if num_micro_batches % size == 0)
 
 
 def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]) -> tuple:

@@ -5,6 +5,7 @@ import pytest
 from official.distribution.pipelining.costs import parameters_of
 from official.planning import plan as plan_lib
 from official.planning.description import describe
+from official.planning.stage_cost import stage_costs
 from official.tasks import TASKS
 
 
@@ -90,3 +91,15 @@ def test_without_a_pipeline_there_is_none(make_config):
     config = make_config(use_synthetic_data=True, plan=True)
     plan = plan_lib.make_plan(config, TASKS[config.task])
     assert plan["pipeline"] is None and "Pipeline" not in describe(plan)
+
+
+def test_a_block_that_is_computed_again_keeps_what_it_is_given(make_config):
+    rows, length, width = 4, 16, 32
+    settings = dict(distribution_strategy="pipeline", num_virtual_devices=2, pipeline_stages="2")
+    config = make_config(recompute="block", **settings)
+    cost = stage_costs(TASKS["pretrain"](config), rows)["layer_0"]
+    given = 4 * rows * length * (width + 1)  # vectors, and which tokens are seen
+    assert given <= cost.kept_bytes <= given + 64  # a seed
+    assert cost.backward_flops == 3 * cost.flops
+    kept = stage_costs(TASKS["pretrain"](make_config(**settings)), rows)["layer_0"]
+    assert kept.kept_bytes > 8 * cost.kept_bytes and kept.backward_flops == 2 * cost.flops

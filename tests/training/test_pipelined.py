@@ -8,6 +8,7 @@ from official import config as config_lib
 from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
+from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules
 from official.tasks import TASKS
 from official.training import flight, pipelined, runner
@@ -112,16 +113,9 @@ def test_optimizers_on_several_devices(make_config, fused, optimizer):
 
 
 def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch):
-    monkeypatch.setattr(pipelined, "MOST_IN_A_GRAPH", 3)
+    monkeypatch.setattr(plan_lib, "MOST_IN_A_ROUND", 3)
     settings = dict(num_accumulation_steps=4)
-    assert pipelined.round_size(4) == 2
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
-
-
-@pytest.mark.parametrize("most,count,size", [(32, 8, 8), (32, 33, 11), (32, 64, 32), (32, 37, 1)])
-def test_rounds_divide_the_micro_batches(monkeypatch, most, count, size):
-    monkeypatch.setattr(pipelined, "MOST_IN_A_GRAPH", most)
-    assert pipelined.round_size(count) == size
 
 
 @pytest.mark.parametrize(

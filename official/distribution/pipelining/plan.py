@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from official.config import Config
     from official.distribution.pipelining.balance import Cost
 
+MOST_IN_A_ROUND = 32  # micro batches: the graph of a step has a piece for each work of a round
+
 
 @dataclasses.dataclass(frozen=True)
 class PipelinePlan:
@@ -37,6 +39,15 @@ class PipelinePlan:
     def num_devices(self) -> int:
         """Returns the number of devices of a replica that hold a stage."""
         return max(self.devices) + 1
+
+    @property
+    def round_size(self) -> int:
+        """Returns how many micro batches a pipeline takes before it runs empty: on IPUs all of a step, else
+        their largest divisor up to MOST_IN_A_ROUND."""
+        if self.schedule in SCHEDULES["ipu"]:
+            return self.micro_batches
+        sizes = range(min(self.micro_batches, MOST_IN_A_ROUND), 0, -1)
+        return next(size for size in sizes if self.micro_batches % size == 0)
 
     @property
     def notation(self) -> str:

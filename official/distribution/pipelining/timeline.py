@@ -17,7 +17,8 @@ class Timeline:
     """A step of a pipeline.
 
     Attributes:
-      works: (work, start, end) of each device, in order; a stage's forward pass takes 1 where all are alike.
+      works: (work, start, end) of each device, in order, of one round of micro batches; a stage's forward
+        pass takes 1 where all are alike.
       length: of the step, without the update.
       bubble: share of the devices' time in which they wait.
       in_flight: most micro batches whose activations each stage keeps at once.
@@ -46,11 +47,13 @@ def make_timeline(
       secs: work -> how long it takes, in any unit.
       trains: False for forward passes alone.
     """
+    rounds = plan.micro_batches // plan.round_size
+    plan = dataclasses.replace(plan, micro_batches=plan.round_size)
     found = _in_step(plan, secs, trains) if plan.schedule in IN_STEP else _at_once(plan, secs, trains)
     length = max(end for device in found for _, _, end in device)
     busy = sum(end - start for device in found for _, start, end in device)
     kept = [_most_kept(stage, found[device]) for stage, device in enumerate(plan.devices)]
-    return Timeline(found, length, 1 - busy / (length * len(found)), kept)
+    return Timeline(found, rounds * length, 1 - busy / (length * len(found)), kept)
 
 
 def _at_once(

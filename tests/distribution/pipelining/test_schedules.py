@@ -99,3 +99,12 @@ def test_a_recomputed_backward_pass_takes_three():
 
 def test_works_sort_by_name():
     assert Work(stage=1, micro_batch=2, backward=False) == (1, 2, False)
+
+
+@pytest.mark.parametrize("count,size", [(8, 8), (33, 11), (64, 32), (37, 1)])
+def test_more_micro_batches_than_a_graph_has_pieces_for_go_in_rounds(count, size):
+    plan, whole = plan_of(range(4), "1f1b", count), plan_of(range(4), "grouped", count)
+    assert (plan.round_size, whole.round_size) == (size, count)
+    timeline = make_timeline(plan)
+    assert timeline.bubble == pytest.approx(3 / (size + 3))
+    assert timeline.length == 3 * (size + 3) * (count // size)
