@@ -1,6 +1,6 @@
 """Schedules of a pipeline: what each device does, in order.
 
-`gpipe`, `1f1b` and `virtual` are found by playing the pipeline with works of equal length (`played`).
+`gpipe`, `1f1b` and `virtual` are found by a simulation in which all works take as long.
 `grouped`, `interleaved` and `sequential` are Graphcore's: all devices move in step, and the time of a work is
 a formula.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from official.distribution.pipelining.played import RULES, play
+from official.distribution.pipelining.simulation import RULES, simulate
 from official.distribution.pipelining.work import Work
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def orders_of(
       trains: False for forward passes alone.
     """
     if schedule not in IN_STEP:
-        return play(num_stages, devices, micro_batches, trains, RULES[schedule])
+        return simulate(num_stages, devices, micro_batches, trains, RULES[schedule])
     found: list[list[Work]] = [[] for _ in range(max(devices) + 1)]
     for work in all_works(num_stages, micro_batches, trains):
         found[devices[work.stage]].append(work)

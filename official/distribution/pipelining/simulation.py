@@ -1,6 +1,6 @@
-"""Schedules found by playing a pipeline: at each tick every device does a work whose inputs are there.
+"""Schedules found by simulating a pipeline: at each tick every device does a work whose inputs are there.
 
-All works take one tick. Who may do what is a rule; an order that was played to its end has no deadlock.
+All works take one tick. Who may do what is a rule; an order that was simulated to its end has no deadlock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from official.distribution.pipelining.work import Work
 
 
-class Play:
+class Simulation:
     """How far a pipeline is.
 
     Attributes:
@@ -67,10 +67,10 @@ class Play:
 
 
 if TYPE_CHECKING:
-    Rule = Callable[[Play, int], Work | None]  # what a device does now; None: it waits
+    Rule = Callable[[Simulation, int], Work | None]  # what a device does now; None: it waits
 
 
-def play(
+def simulate(
     num_stages: int, devices: Sequence[int], micro_batches: int, trains: bool, rule: Rule
 ) -> list[list[Work]]:
     """Returns what each device does, in order, when all follow a rule.
@@ -78,7 +78,7 @@ def play(
     Raises:
       RuntimeError: for a rule under which all devices wait.
     """
-    state = Play(num_stages, devices, micro_batches, trains)
+    state = Simulation(num_stages, devices, micro_batches, trains)
     found: list[list[Work]] = [[] for _ in range(max(devices) + 1)]
     left = num_stages * micro_batches * (2 if trains else 1)
     while left:
@@ -98,7 +98,7 @@ def _oldest(works: Sequence[Work]) -> Work | None:
     return min(works, key=lambda work: (work.micro_batch, -work.stage), default=None)
 
 
-def _gpipe(state: Play, device: int) -> Work | None:
+def _gpipe(state: Simulation, device: int) -> Work | None:
     """All forward passes, then all backward passes.
 
     Source: Huang et al., GPipe, arXiv:1811.06965.
@@ -107,7 +107,7 @@ def _gpipe(state: Play, device: int) -> Work | None:
     return _oldest(state.ready(device, backward))
 
 
-def _one_forward_one_backward(state: Play, device: int) -> Work | None:
+def _one_forward_one_backward(state: Simulation, device: int) -> Work | None:
     """Backward passes first; stage s of S keeps at most S - s micro batches.
 
     Source: Narayanan et al., PipeDream-Flush, arXiv:2006.09503.
@@ -120,7 +120,7 @@ def _one_forward_one_backward(state: Play, device: int) -> Work | None:
     return _oldest(state.ready(device, True)) or _oldest(few)
 
 
-def _virtual(state: Play, device: int) -> Work | None:
+def _virtual(state: Simulation, device: int) -> Work | None:
     """As few micro batches as keep all devices busy, then one forward and one backward pass in turn; each
     stage of a device takes as many micro batches as there are devices, then its next stage takes them.
 

@@ -1,4 +1,4 @@
-"""Micro batches on their way through the parts of a pipeline, forward and back.
+"""A round of micro batches through the parts of a pipeline, forward and back.
 
 A part is what one stage of the pipeline holds of the model. From part to part pass the tensors that later
 stages of the model need; back come their gradients.
@@ -33,14 +33,14 @@ class Part:
       device: where it works.
       variables: that are trained and are here.
       tied: trained variables of a part before this one, of which it has a copy.
-      hands_on: names of the tensors that the parts behind it need.
+      outputs: names of the tensors that the parts behind it take.
     """
 
     stages: list[tuple[int, Stage]]
     device: str
     variables: list[tf.Variable]
     tied: list[tf.Variable]
-    hands_on: list[str]
+    outputs: list[str]
 
 
 def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
@@ -55,9 +55,9 @@ def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
         used = {variable.name: variable for _, stage in own for variable in stage.variables}
         new = [variable for name, variable in used.items() if name not in known]
         tied = [variable for name, variable in used.items() if name in known]
-        hands_on = sorted(stages_lib.crossing(all_stages, own[-1][0] + 1))
+        outputs = sorted(stages_lib.crossing(all_stages, own[-1][0] + 1))
         here, copied = ([each for each in some if each.name in trained] for some in (new, tied))
-        parts.append(Part(own, device_of(new[0]), here, copied, hands_on))
+        parts.append(Part(own, device_of(new[0]), here, copied, outputs))
         known |= set(used)
     return parts
 
@@ -84,8 +84,8 @@ class _Kept:
 
 
 @dataclasses.dataclass
-class Flight:
-    """Some micro batches of a replica on their way.
+class PipelineRound:
+    """Some micro batches of a replica, which a pipeline takes before it runs empty.
 
     Attributes:
       batches: features [micro batches, rows, ...].
@@ -138,7 +138,7 @@ class Flight:
         with kept.tape as tape:
             tape.watch([*kept.inputs.values(), *self.copied[work.stage].values()])
             carried = self._run_stages(part, work, sent)
-            handed = {name: tf.nest.map_structure(tf.identity, carried[name]) for name in part.hands_on}
+            handed = {name: tf.nest.map_structure(tf.identity, carried[name]) for name in part.outputs}
             kept.outputs = _with_gradients(handed)
             if work.stage == len(self.parts) - 1:
                 kept.total = self._finish(carried, work.micro_batch)
