@@ -14,6 +14,9 @@ Batch = dict  # {feature: tensor}
 
 PRETRAINING_LOSSES = ("mlm_loss", "nsp_loss")
 PRETRAINING_METRICS = (*PRETRAINING_LOSSES, "mlm_accuracy", "nsp_accuracy")
+# Added to the weight of a micro batch with --loss_normalization=local: sum(w * CE) / (sum(w) + 1e-5), and a
+# plain mean. Source: the MLPerf v0.7 reference.
+PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
 
 def pretraining_weights(batch: Batch, basis: str) -> dict[str, tf.Tensor]:

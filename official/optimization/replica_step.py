@@ -14,6 +14,7 @@ import tensorflow as tf
 from official.config import Config
 from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
+from official.optimization import step_factors
 from official.optimization.state import TrainState
 
 Batch = dict[str, tf.Tensor]
@@ -122,12 +123,10 @@ def dropout_seed(config: Config, state: TrainState) -> tf.Tensor:
 def objective_scale(config: Config, state: TrainState, num_micro_batches: int) -> tf.Tensor:
     """Returns what the objective of a micro batch is multiplied by, so that small gradients survive float16;
     1 without loss scaling."""
-    scale = tf.convert_to_tensor(state.loss_scale.scale if state.loss_scale else 1.0)
-    if state.loss_scale and config.loss_normalization == "global":
-        # A micro batch's part of the step's mean loss is smaller than its own mean by these two numbers;
-        # without them the scale would leave small gradients below what float16 can hold.
-        scale *= num_micro_batches * tf.distribute.get_replica_context().num_replicas_in_sync
-    return scale
+    if not state.loss_scale:
+        return tf.constant(1.0)
+    factor = step_factors.scale_factor(config, num_micro_batches, _num_replicas())
+    return tf.convert_to_tensor(state.loss_scale.scale) * factor
 
 
 def loss_factors(config: Config, objective: Objective, batch: Batch) -> dict[str, tf.Tensor]:
@@ -137,8 +136,7 @@ def loss_factors(config: Config, objective: Objective, batch: Batch) -> dict[str
     --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
     """
     if config.loss_normalization == "local":
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        factor = tf.constant(1.0 / replicas if config.scale_loss else 1.0)
+        factor = tf.constant(step_factors.local_factor(config, _num_replicas()))
         return dict.fromkeys(objective.losses, factor)
     weights = gradients_lib.reduce_sum(objective.weights(batch))
     return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
@@ -197,8 +195,7 @@ def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micr
     """Returns accumulated gradients with what is left to divide them by: the scale, where no clipping of
     micro batches has done it, and the number of micro batches, where their mean is wanted."""
     left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
-    averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
-    return Gradients(tensors, left * (num_micro_batches if averages else 1.0))
+    return Gradients(tensors, left * float(step_factors.micro_batch_divisor(config, num_micro_batches)))
 
 
 def reduce_across_replicas(
@@ -216,26 +213,19 @@ def reduce_across_replicas(
 
 
 def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
-    """Returns (the factor that unscales the gradients and, where `largest_norm` says so, clips them; the norm
-    of the true gradient before clipping). The factor is NaN where the norm that clips is not finite."""
+    """Returns (the factor that unscales the gradients and, where `step_factors.largest_norm` says so, clips
+    them; the norm of the true gradient before clipping). The factor is NaN where the norm that clips is not
+    finite."""
     is_spread = BACKENDS[config.distribution_strategy].spread_replicas
     global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
-    norm, largest = global_norm(gradients.tensors) / gradients.divisor, largest_norm(config)
+    norm = global_norm(gradients.tensors) / gradients.divisor
+    largest = step_factors.largest_norm(config, _num_replicas())
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
 
 
-def largest_norm(config: Config) -> float | None:
-    """Returns the global norm that a step's gradient is clipped to, None for no clipping; called by a
-    replica.
-
-    Source: Graphcore's TF1 BERT: use_nvlamb clips to 1, use_mpclip to the number of replicas.
-    """
-    if config.lamb_variant == "nvlamb":
-        return 1.0
-    if config.lamb_variant == "mpclip":
-        return float(tf.distribute.get_replica_context().num_replicas_in_sync)
-    return config.clip_norm if config.clip_scope == "global" else None
+def _num_replicas() -> int:
+    return tf.distribute.get_replica_context().num_replicas_in_sync
 
 
 def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:

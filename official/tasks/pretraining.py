@@ -55,8 +55,7 @@ class PretrainingTask:
     target_metric = "mlm_accuracy"
     is_scored = False
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
-    # sum(w * CE) / (sum(w) + 1e-5) and a plain mean. Source: the MLPerf v0.7 reference.
-    local_epsilon = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
+    local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
 
     def __init__(self, config: Config):
         self._config = config
@@ -190,14 +189,7 @@ class PretrainingTask:
             return batches
         vocab_file = config.vocab_file
         unknown = load_vocabulary(vocab_file).id_of("[UNK]") if vocab_file else config_lib.UNKNOWN_WORD
-
-        def fit(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
-            return batch | {
-                name: tf.where(ids < config.model.vocab_size, ids, unknown) for name, ids in words.items()
-            }
-
-        return batches.map(fit)
+        return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         config, split = self._config, self._eval if for_evaluation else self._train

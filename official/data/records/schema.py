@@ -134,6 +134,12 @@ def _is_in_range(values: tf.Tensor, feature: Feature) -> tf.Tensor:
     return (values >= 0) & (values <= tf.cast(limit - 1, values.dtype))
 
 
+def with_known_words(batch: dict[str, tf.Tensor], vocab_size: int, unknown: int) -> dict[str, tf.Tensor]:
+    """Returns a batch of pre-training rows with the id `unknown` in place of those from `vocab_size` on."""
+    words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
+    return {**batch, **{name: tf.where(ids < vocab_size, ids, unknown) for name, ids in words.items()}}
+
+
 def describe_example(record: bytes, schema: dict[str, Feature]) -> str | None:
     """Says how a serialized tf.Example departs from the schema, or None where it does not."""
     features = read_example(record)

@@ -14,10 +14,8 @@ from official.config import Config
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.ipu.instances import Instances
 from official.modeling import objectives
+from official.optimization import step_factors
 from official.training.ipu.stages import FACTORS, SEED, SHARE
-
-# Added to the weight of a micro batch with --loss_normalization=local. Source: the MLPerf v0.7 reference.
-_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
 
 
 def micro_batches(
@@ -89,16 +87,15 @@ def _factors(config: Config, rows: dict, plan: BatchPlan) -> tf.Tensor:
     words_BP = objectives.masked_weights(rows, config.loss_averaging_basis)
     sequences_BS = tf.reshape(rows["example_weights"], [plan.train_batch_size, -1])
     of_rows = {"mlm_loss": words_BP, "nsp_loss": sequences_BS}
-    share = 1.0
-    if config.loss_normalization == "local" and config.scale_loss:
-        share /= plan.num_replicas
+    is_local = config.loss_normalization == "local"
+    share = step_factors.local_factor(config, plan.num_replicas) if is_local else 1.0
     factors = []
     for name in objectives.PRETRAINING_LOSSES:
         weights = tf.reduce_sum(_by_turn(tf.reduce_sum(of_rows[name], axis=1), plan), axis=1)
-        if config.loss_normalization == "global":
-            weights = tf.fill(weights.shape, tf.reduce_sum(weights))
+        if is_local:
+            weights += objectives.PRETRAINING_LOCAL_EPSILON[name]
         else:
-            weights += _LOCAL_EPSILON[name]
+            weights = tf.fill(weights.shape, tf.reduce_sum(weights))
         factors.append(tf.math.divide_no_nan(share, weights))
     return tf.stack(factors, axis=1)
 

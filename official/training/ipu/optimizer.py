@@ -10,6 +10,7 @@ import tensorflow as tf
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
+from official.optimization import step_factors
 from official.optimization.train_state import TrainState
 
 
@@ -41,9 +42,11 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
       plan: batches of all replicas.
       api: of the IPUs.
     """
-    scale, largest = objective_scale(config, state, plan), _largest_norm(config, plan)
-    averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
-    turns = float(plan.num_accumulation_steps if averages else 1)
+    scale, largest = (
+        objective_scale(config, state, plan),
+        step_factors.largest_norm(config, plan.num_replicas),
+    )
+    turns = float(step_factors.micro_batch_divisor(config, plan.num_accumulation_steps))
 
     def update(gradients, variables):
         if plan.num_replicas > 1:
@@ -63,15 +66,5 @@ def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Calla
     loss_scale = state.loss_scale
     if loss_scale is None:
         return lambda step: tf.constant(1.0)
-    parts = plan.num_accumulation_steps * plan.num_replicas if config.loss_normalization == "global" else 1
-    return lambda step: loss_scale.at(step) * parts
-
-
-def _largest_norm(config: Config, plan: BatchPlan) -> float | None:
-    """Returns the global norm that a step's gradient is clipped to; None for no clipping. See
-    `replica_step.largest_norm`."""
-    if config.lamb_variant == "nvlamb":
-        return 1.0
-    if config.lamb_variant == "mpclip":
-        return float(plan.num_replicas)
-    return config.clip_norm if config.clip_scope == "global" else None
+    factor = step_factors.scale_factor(config, plan.num_accumulation_steps, plan.num_replicas)
+    return lambda step: loss_scale.at(step) * factor

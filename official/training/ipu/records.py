@@ -57,14 +57,10 @@ def _fitted(config: Config, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Puts [UNK] where a record has a word beyond the model's vocabulary."""
     unknown = UNKNOWN_WORD
     if config.vocab_file:
-        unknown = vocabulary_files.read(config.vocab_file).words.index("[UNK]")
-
-    def fit(batch: dict) -> dict:
-        words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
-        known = {name: tf.where(ids < config.model.vocab_size, ids, unknown) for name, ids in words.items()}
-        return {**batch, **known}
-
-    return batches.map(fit)
+        words = vocabulary_files.read(config.vocab_file).words
+        vocabulary_files.check_words(words, f"--vocab_file={config.vocab_file}")
+        unknown = words.index("[UNK]")
+    return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
 
 
 def find(config: Config) -> Records:
