@@ -24,6 +24,7 @@ from official import config as config_lib
 from official.cli import command_line, flags
 from official.config import Config, ConfigError, follows_graphcore_log
 from official.config.backends import BACKENDS
+from official.config.settings.plan import SECTION as PLAN
 from official.io import quiet, signals
 from official.io.errors import PeerError, report_error
 from official.io.writing import naming_output, replace_file
@@ -109,11 +110,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _write_config(config: Config) -> None:
-    """Writes the configuration that is planned to --plan_config_file, where that is set."""
+    """Writes the configuration that is planned, without the settings of the plan, to --plan_config_file where
+    that is set."""
     if config.plan_config_file:
-        own = config_lib.replaced(
-            config, plan=False, plan_file=None, plan_config_file=None, plan_picture=None
-        )
+        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
         with naming_output(config.plan_config_file, "plan_config_file"):
             replace_file(config.plan_config_file, config_lib.to_json(own))
 

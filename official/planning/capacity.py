@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from official.config import Config, replaced
+from official.config import FIELDS, Config, ConfigError, replaced
+from official.config.backends import BACKENDS
 from official.config.device_memory import device_bytes
 
-_RECOMPUTE = ("none", "attention", "block")  # each keeps less than those before it
+_RECOMPUTE = FIELDS["recompute"].choices  # each keeps less than those before it
 
 
 def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[[Config], list[int]]) -> dict:
@@ -35,7 +36,13 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
 
 def _smallest_change(config: Config, rows: int, limit: int, bytes_with: Callable) -> str | None:
     for flags in _changes(config, rows):
-        if max(bytes_with(replaced(config, **flags))) <= limit:
+        changed = replaced(config, **flags)
+        try:
+            BACKENDS[config.distribution_strategy].check(changed)
+            fits = max(bytes_with(changed)) <= limit
+        except ConfigError:  # the devices, or the schedule of their pipeline, do not take this change
+            continue
+        if fits:
             return " ".join(f"--{name}={value}" for name, value in flags.items())
     return None
 

@@ -113,10 +113,14 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
     left = plan["device_bytes"] - max(plan["bytes_per_device"])
     if plan["fits"]:
         return [*lines, ("device", f"{size(plan['device_bytes'])}: it fits, {size(left).strip()} are left")]
-    with_what = f"It fits with {plan['fits_with']}" if plan["fits_with"] else "No --recompute makes it fit"
+    with_what = (
+        f"It fits with {plan['fits_with']}"
+        if plan["fits_with"]
+        else "No --recompute or smaller micro batch makes it fit"
+    )
     return [
         *lines,
-        ("device", f"{size(plan['device_bytes'])}"),
+        ("device", size(plan["device_bytes"])),
         ("WARNING", f"it does not fit, {size(-left).strip()} are missing. {with_what}."),
     ]
 

@@ -125,3 +125,28 @@ def test_the_mlperf_recipes_fit_their_devices(name, device, monkeypatch):
         )
         plan = plan_lib.make_plan(less, TASKS[less.task])
         assert not plan["fits"] and plan["fits_with"] == f"--recompute={config.recompute}"
+
+
+def test_ipus_are_told_no_change_that_they_do_not_take(make_config):
+    config = make_config(
+        {"num_hidden_layers": 2},
+        distribution_strategy="ipu",
+        pipeline_stages="emb / hid*2 / mlm+nsp",
+        train_batch_size=36,
+        num_accumulation_steps=6,
+        max_predictions_per_seq=2,
+        loss_scale="1",
+        plan=True,
+        plan_device="1000",
+    )
+    asked = []
+
+    def bytes_with(changed):
+        asked.append((changed.recompute, changed.num_accumulation_steps))
+        if changed.num_accumulation_steps % 6:
+            raise ConfigError("a grouped pipeline takes multiples of 6")
+        return [500 if changed.num_accumulation_steps == 36 else 2000]
+
+    found = capacity.capacity(config, 36, [2000], bytes_with)
+    assert found["fits_with"] == "--recompute=block --num_accumulation_steps=36"
+    assert "attention" not in [recompute for recompute, _ in asked]

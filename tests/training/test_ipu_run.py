@@ -273,7 +273,10 @@ def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp
     values, path = json.loads(config_lib.to_json(config)), tmp_path / "asked.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     planned = tmp_path / "planned.json"
-    assert train.main([f"--config={path}", "--plan", f"--plan_config_file={planned}"]) == 0
+    assert (
+        train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_config_file={planned}"])
+        == 0
+    )
     with ipu_fake.installed(ipus=4):
         assert command.main([str(planned)]) == 0
     assert result(config)["step"] == 2

@@ -93,7 +93,7 @@ class Devices:
         "What the backward pass computes again, so that less memory is kept for it: `attention` is the "
         "softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks "
         "are the same.",
-        choices=("none", "attention", "block"),
+        choices=("none", "attention", "block"),  # each keeps less than those before it
     )
     intra_op_threads: int | None = setting(
         None, "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1
