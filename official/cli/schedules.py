@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 
 from official.cli import outputs
-from official.config.backends import BACKENDS
 from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan
 from official.distribution.pipelining.timeline import BACKWARD, FORWARD, make_timeline
 from official.distribution.pipelining.work import Work
+from official.planning.pipeline_text import device_label
 from official.reporting import plots
 from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
 
@@ -31,7 +31,7 @@ def write_picture(path: str, plan: dict) -> None:
     known = PipelinePlan(stages, tuple(pipeline["devices"]), pipeline["schedule"], shown)
     flops, trains = pipeline["stage_flops"], plan["train_steps"] != 0
     unit = sum(map(sum, flops)) / (3 * len(flops))  # the forward pass of a stage, were all alike
-    label = "IPU" if BACKENDS[plan["strategy"]].graphcore_rules else "device"
+    label = device_label(plan["strategy"])
     panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
         note = (

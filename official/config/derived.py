@@ -118,9 +118,11 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
 
 def encoder_options(config: Config) -> dict[str, Any]:
     """Returns how the encoder is built: `fused`, `shared`, `by_sequence` and `recompute` of
-    `official.modeling`. A step
-    that is compiled as a whole has no functions to share and no sizes that change; plain operations are those
-    of whole rows."""
+    `official.modeling`.
+
+    A step that is compiled as a whole has no functions to share and no sizes that change; plain operations
+    are those of whole rows.
+    """
     backend = BACKENDS[config.distribution_strategy]
     whole_step = config.enable_xla or backend.whole_step
     fused = config.fused_ops and backend.fused_operations

@@ -1,5 +1,5 @@
-"""What every kind of optimizer has, whichever way it computes: its slots' names in checkpoints, and what
-it leaves out. And the kinds in plain TensorFlow operations."""
+"""The kinds of optimizers: their arguments, the names of their slots in checkpoints, and those in plain
+TensorFlow operations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ def build_plain(config: Config, schedule: Callable) -> Optimizer:
 
 def hyper_parameters(config: Config) -> dict[str, Any]:
     """Returns the arguments of an optimizer beside its schedule."""
-    """Returns what an optimizer is made with beside its learning rate."""
     kind = config.optimizer_type
     if kind in ("sgd", "momentum"):
         return {"momentum": config.momentum} if kind == "momentum" else {}

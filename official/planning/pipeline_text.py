@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-_LABELS = {"ipu": "IPU", "pipeline": "device"}
+from official.config.backends import BACKENDS
+
+
+def device_label(strategy: str) -> str:
+    """Returns what one device of a pipeline is called."""
+    return "IPU" if BACKENDS[strategy].graphcore_rules else "device"
 
 
 def pipeline_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
@@ -12,7 +17,7 @@ def pipeline_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
       pipeline: of the plan.
       strategy: the value of --distribution_strategy.
     """
-    label = _LABELS[strategy]
+    label = device_label(strategy)
     others = [
         f"{name} {bubble:.1%}" for name, bubble in pipeline["bubbles"].items() if name != pipeline["schedule"]
     ]
@@ -44,7 +49,7 @@ def _held(held: dict[str, int], offloaded: int) -> str:
 
 def allocation_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
     """Returns (part of the model, device), as Graphcore's logs have it."""
-    return [(part, f"--> {_LABELS[strategy]} {device}") for part, device in pipeline["allocation"]]
+    return [(part, f"--> {device_label(strategy)} {device}") for part, device in pipeline["allocation"]]
 
 
 def size(count: int) -> str:

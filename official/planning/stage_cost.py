@@ -89,31 +89,44 @@ def _cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bool) ->
     between = len(graph.get_operations())
     found = tf.nest.flatten(tape.gradient(results, [sources, list(stage.variables)], upstream))
     wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
+    flat, forward, numbers = _flattened(graph, before, between)
+    inputs = [
+        numbers[tensor.name] for tensor in tf.nest.flatten((taken, features, seed)) if tensor is not None
+    ]
+    ends = [numbers[tensor.name] for tensor in wanted if tensor is not None]
+    kept = sum(map(_size(flat), _kept(flat, inputs, forward, ends)))
+    order = execution_order(flat, [*ends, *(numbers[tensor.name] for tensor in results)])
+    of_loss = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in results) if last else 0
+    cost = StageCost(
+        flops=_flops(flat, forward),
+        backward_flops=_flops(flat, range(forward.stop, len(flat.nodes))),
+        kept_bytes=kept + of_loss,
+        passing_bytes=max(0, peak_bytes(flat, order, ends) - kept),
+        variables=_variables(stage),
+    )
+    return cost, given
+
+
+def _flattened(graph: tf.Graph, before: int, between: int) -> tuple[FlatGraph, range, dict[str, int]]:
+    """Returns (the graph in one level, the nodes of the forward pass, {name of a tensor: its number}).
+
+    Args:
+      graph: as it is after the backward pass, which changes calls of functions.
+      before, between: how many operations it had before the forward pass, and before the backward pass.
+    """
     flat = FlatGraph()
     numbers: dict[str, int] = {}
-    operations = graph.get_operations()  # only now: a gradient changes calls of functions
+    operations = graph.get_operations()
     flat.add(graph, operations[:before], numbers)
     start = len(flat.nodes)
     flat.add(graph, operations[before:between], numbers)
     middle = len(flat.nodes)
     flat.add(graph, operations[between:], numbers)
-    inputs = [
-        numbers[tensor.name] for tensor in tf.nest.flatten((taken, features, seed)) if tensor is not None
-    ]
-    ends = [numbers[tensor.name] for tensor in wanted if tensor is not None]
-    kept = sum(map(_size(flat), _kept(flat, inputs, range(start, middle), ends)))
-    order = execution_order(flat, [*ends, *(numbers[tensor.name] for tensor in results)])
-    return (
-        StageCost(
-            sum(node.flops * node.runs for node in flat.nodes[start:middle]),
-            sum(node.flops * node.runs for node in flat.nodes[middle:]),
-            kept
-            + (sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in results) if last else 0),
-            max(0, peak_bytes(flat, order, ends) - kept),
-            _variables(stage),
-        ),
-        given,
-    )
+    return flat, range(start, middle), numbers
+
+
+def _flops(flat: FlatGraph, nodes: range) -> int:
+    return sum(flat.nodes[index].flops * flat.nodes[index].runs for index in nodes)
 
 
 def _size(flat: FlatGraph):

@@ -13,7 +13,12 @@ import statistics
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import memory_growth
-from official.cli.benchmark.memory_steps import ALLOCATION, plan_and_measure, run_in_process
+from official.cli.benchmark.memory_steps import (
+    ALLOCATION,
+    common_arguments,
+    plan_and_measure,
+    run_in_process,
+)
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -86,11 +91,7 @@ def case_arguments(case: tuple, model: str) -> list[str]:
     """Returns the command line of a case."""
     length, predictions, batch, dtype, optimizer, micro_batches = case
     return [
-        f"--bert_config_file={model}",
-        "--model_dir=unused",
-        "--use_synthetic_data",
-        "--distribution_strategy=one_device",
-        "--num_gpus=0",
+        *common_arguments(model),
         "--fused_ops=false",
         f"--max_seq_length={length}",
         f"--max_predictions_per_seq={predictions}",

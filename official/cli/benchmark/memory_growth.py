@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from official.cli import outputs
-from official.cli.benchmark.memory_steps import plan_and_measure, run_in_process
+from official.cli.benchmark.memory_steps import common_arguments, plan_and_measure, run_in_process
 from official.config import Config
 
 BATCHES = (4, 8)  # sequences of a step
@@ -28,11 +28,7 @@ CASES = tuple(itertools.product(OPERATIONS, RECOMPUTE))
 def case_arguments(operations: str, recompute: str, batch: int, model: str) -> list[str]:
     """Returns the command line of a case: BERT on 512 tokens in fp32."""
     return [
-        f"--bert_config_file={model}",
-        "--model_dir=unused",
-        "--use_synthetic_data",
-        "--distribution_strategy=one_device",
-        "--num_gpus=0",
+        *common_arguments(model),
         *OPERATIONS[operations],
         f"--recompute={recompute}",
         "--max_seq_length=512",

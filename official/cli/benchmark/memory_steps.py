@@ -17,6 +17,17 @@ ALLOCATION = {
 }
 
 
+def common_arguments(model: str) -> list[str]:
+    """Returns the flags that all cases have: synthetic data, on one CPU."""
+    return [
+        f"--bert_config_file={model}",
+        "--model_dir=unused",
+        "--use_synthetic_data",
+        "--distribution_strategy=one_device",
+        "--num_gpus=0",
+    ]
+
+
 def resident_bytes(name: str) -> int:
     """Returns VmRSS (now) or VmHWM (highest since the last reset) of this process."""
     with open("/proc/self/status", encoding="ascii") as file:

@@ -6,11 +6,11 @@ from typing import Any
 
 from official.config.foreign import rows
 from official.config.foreign.rows import Row, Table
+from official.config.table import FIELDS
 from official.io.errors import ConfigError
 
 _IPU = ("ipu",)
 _RECOMPUTATION = Row("@recomputation", rows.truth, backends=_IPU)
-_CONNECTED = ("choose_best", "clustering", "post_order", "look_ahead", "shortest_path")
 
 
 def _shares(value: Any) -> str:
@@ -41,7 +41,7 @@ TF1: Table = {
     "available_memory_proportion": Row("available_memory_proportion", _shares),
     "variable_offloading": Row("optimizer_state_offchip", rows.truth),
     "partials_type": Row("partials_type", rows.of({"half": "half", "float": "float"})),
-    "scheduler": Row("scheduler", rows.of({name: name for name in _CONNECTED})),
+    "scheduler": Row("scheduler", rows.of({name: name for name in FIELDS["scheduler"].choices})),
     "enable_recomputation": _RECOMPUTATION,
 }
 # What the program does where a file says nothing. Source: options.py of Graphcore's TF1 BERT.
