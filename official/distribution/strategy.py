@@ -15,7 +15,6 @@ from absl import logging
 from official.config import Config, ConfigError, replaced
 from official.distribution import backends
 from official.distribution.backends.backend import HostDataset
-from official.distribution.backends.pipeline import PipelineStrategy
 from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
@@ -47,11 +46,6 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
 def device_names(strategy: tf.distribute.Strategy) -> list[str]:
     """Returns the devices that a run computes on, such as GPU:0, of all replicas."""
     return [name.split("device:")[-1] for name in backends.of_strategy(strategy).devices(strategy)]
-
-
-def pipeline_of(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
-    """Returns the strategy where its replicas are pipelines of several devices, else None."""
-    return backends.of_strategy(strategy).pipeline(strategy)
 
 
 def num_replicas(config: Config) -> int:

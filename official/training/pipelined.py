@@ -15,7 +15,6 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config
-from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import PipelineStrategy
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules, timeline
@@ -27,8 +26,8 @@ from official.optimization.replica_step import Accumulate, Batch, Objective, Sha
 from official.optimization.spread import device_of
 from official.optimization.state import TrainState
 from official.planning import graph_cost
-from official.training import pipeline_round
-from official.training.pipeline_round import Part, PipelineRound
+from official.training import flight
+from official.training.flight import Flight, Part
 from official.training.task import Task
 
 
@@ -38,19 +37,18 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
     Raises:
       ConfigError: where the stages that are asked for do not fit the model.
     """
-    pipeline = strategy_lib.pipeline_of(strategy)
-    if pipeline is None:
+    if not isinstance(strategy, PipelineStrategy):
         return state_lib.make_state(config, task.build_model, strategy)
     stages = graph_cost.symbolic_model(task.build_model).stages()
-    pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
-    _tell(plan, pipeline)
+    strategy.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
+    _tell(plan, strategy)
     device_of_name: dict[str, int] = {}
     for stage in stages:
         for variable in stage.variables:  # the first one of two stages that share it has it
             device_of_name.setdefault(variable.name.split(":")[0], plan.device_of(stage.name))
 
     def build_model() -> tf.keras.Model:
-        with pipeline.placing(device_of_name):
+        with strategy.placing(device_of_name):
             return task.build_model()
 
     return state_lib.make_state(config, build_model, strategy)
@@ -71,7 +69,7 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
     """Returns what is called as the model is, of a pipeline with each stage on its device."""
-    if strategy_lib.pipeline_of(strategy) is None:
+    if not isinstance(strategy, PipelineStrategy):
         return model
 
     def call(features: Batch, dropout_seed: tf.Tensor | None = None) -> Any:
@@ -88,20 +86,19 @@ def make_accumulate(
     config: Config, objective: Objective, model: Any, strategy: tf.distribute.Strategy
 ) -> Accumulate | None:
     """Returns what adds up the micro batches of a replica in a pipeline; None without one."""
-    pipeline = strategy_lib.pipeline_of(strategy)
-    if pipeline is None or pipeline.plan is None:
+    if not isinstance(strategy, PipelineStrategy) or strategy.plan is None:
         return None
-    plan, size = pipeline.plan, pipeline.plan.round_size
+    plan, size = strategy.plan, strategy.plan.round_size
     orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
-        parts = pipeline_round.make_parts(model, plan)
-        copied = [pipeline_round.copies(part) for part in parts]
+        parts = flight.make_parts(model, plan)
+        copied = [flight.copies(part) for part in parts]
 
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
-            own = PipelineRound(config, objective, model, parts, copied, batches, shared, number * size)
-            return own.run(orders)
+            first = number * size
+            return Flight(config, objective, model, parts, copied, batches, shared, first).run(orders)
 
         totals, sums = _in_rounds(batch, plan.micro_batches // size, one_round, parts)
         return _in_order(model.trainable_variables, parts, totals), sums
@@ -118,23 +115,19 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
 
     def body(index: tf.Tensor, total: tuple) -> tuple:
         gradients, sums = one_round(index, {name: value[index] for name, value in slices.items()})
-        added = [_added(part, old, new) for part, old, new in zip(parts, total[0], gradients)]
+        added = [
+            _on(part.device, lambda *pair: list(map(gradients_lib.add, *pair)), old, new)
+            for part, old, new in zip(parts, total[0], gradients)
+        ]
         return index + 1, (added, total[1] + sums)
 
-    _, total = tf.while_loop(
-        lambda index, _: index < rounds,
-        body,
-        (tf.constant(1), first),
-        parallel_iterations=1,
-        maximum_iterations=rounds - 1,
-    )
-    return total
+    loop = (lambda index, _: index < rounds), body, (tf.constant(1), first)
+    return tf.while_loop(*loop, parallel_iterations=1, maximum_iterations=rounds - 1)[1]
 
 
-def _added(part: Part, totals: list[tf.Tensor], gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the gradients of a part added to its totals, on its device."""
-    with tf.device(part.device):
-        return [gradients_lib.add(total, gradient) for total, gradient in zip(totals, gradients)]
+def _on(device: str, function: Callable, *arguments: Any) -> Any:
+    with tf.device(device):
+        return function(*arguments)
 
 
 def _in_order(

@@ -135,12 +135,12 @@ def _short(device: str) -> str:
 
 def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]:
     """Returns (part of the model, its device in each replica) of a pipeline; empty without one."""
-    pipeline = strategy_lib.pipeline_of(strategy)
-    if pipeline is None or pipeline.plan is None:
+    plan = getattr(strategy, "plan", None)
+    if plan is None:
         return ()
     return tuple(
-        (part, ", ".join(_short(devices[device]) for devices in pipeline.grid))
-        for part, device in allocation(pipeline.plan)
+        (part, ", ".join(_short(devices[device]) for devices in strategy.grid))
+        for part, device in allocation(plan)
     )
 
 

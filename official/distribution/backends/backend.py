@@ -61,8 +61,6 @@ class Backend:
       is_chief: strategy -> whether this process writes files and talks to people.
       has_peers: whether other processes take part, and may be lost.
       devices: strategy -> the names of the devices that it computes on.
-      pipeline: strategy -> itself, a `backends.pipeline.PipelineStrategy`; None where a replica is one
-        device.
       noticing_lost_peers: strategy -> a context that raises PeerError where one is.
     """
 
@@ -74,7 +72,6 @@ class Backend:
     is_chief: Callable[[tf.distribute.Strategy], bool] = lambda strategy: True
     has_peers: bool = False
     devices: Callable[[Any], Iterable[str]] = lambda strategy: strategy.extended.worker_devices
-    pipeline: Callable[[Any], Any] = lambda strategy: None
     noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = (
         contextlib.nullcontext
     )

@@ -96,5 +96,4 @@ BACKEND = Backend(
     make_strategy=_make_strategy,
     num_replicas=_planned_replicas,
     devices=lambda strategy: strategy.devices(),
-    pipeline=lambda strategy: strategy,
 )
