@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config
-from official.distribution.backends.pipeline import PipelineStrategy
+from official.distribution.backends.pipeline import PipelineStrategy, as_pipeline
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules, timeline
 from official.distribution.pipelining.plan import PipelinePlan
@@ -37,18 +37,19 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
     Raises:
       ConfigError: where the stages that are asked for do not fit the model.
     """
-    if not isinstance(strategy, PipelineStrategy):
+    pipeline = as_pipeline(strategy)
+    if pipeline is None:
         return state_lib.make_state(config, task.build_model, strategy)
     stages = graph_cost.symbolic_model(task.build_model).stages()
-    strategy.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
-    _tell(plan, strategy)
+    pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
+    _tell(plan, pipeline)
     device_of_name: dict[str, int] = {}
     for stage in stages:
         for variable in stage.variables:  # the first one of two stages that share it has it
             device_of_name.setdefault(variable.name.split(":")[0], plan.device_of(stage.name))
 
     def build_model() -> tf.keras.Model:
-        with strategy.placing(device_of_name):
+        with pipeline.placing(device_of_name):
             return task.build_model()
 
     return state_lib.make_state(config, build_model, strategy)
@@ -69,7 +70,7 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
     """Returns what is called as the model is, of a pipeline with each stage on its device."""
-    if not isinstance(strategy, PipelineStrategy):
+    if as_pipeline(strategy) is None:
         return model
 
     def call(features: Batch, dropout_seed: tf.Tensor | None = None) -> Any:
@@ -86,9 +87,10 @@ def make_accumulate(
     config: Config, objective: Objective, model: Any, strategy: tf.distribute.Strategy
 ) -> Accumulate | None:
     """Returns what adds up the micro batches of a replica in a pipeline; None without one."""
-    if not isinstance(strategy, PipelineStrategy) or strategy.plan is None:
+    pipeline = as_pipeline(strategy)
+    if pipeline is None or pipeline.plan is None:
         return None
-    plan, size = strategy.plan, strategy.plan.round_size
+    plan, size = pipeline.plan, pipeline.plan.round_size
     orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -23,7 +23,7 @@ def members(protocol: type) -> dict[str, object]:
 def test_a_task_has_every_member_with_the_same_parameters(name, make_config):
     task = TASKS[name](replaced(make_config(), task=name, glue_task="rte"))
     asked = members(task_lib.ScoredTask if task_lib.is_scored(task) else task_lib.ExampleTask)
-    assert {"loss", "train_dataset", "local_epsilon", "is_scored"} <= set(asked)
+    assert {"terms", "train_dataset", "local_epsilon", "is_scored"} <= set(asked)
     for member, value in asked.items():
         ours = getattr(task, member)
         if inspect.isfunction(value):

@@ -31,7 +31,11 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
     """
 
     def __init__(self, grid: list[list[str]]):
-        super().__init__([devices[0] for devices in grid])
+        leads = [devices[0] for devices in grid]
+        # Both reduce where the values are; TensorFlow's usual way brings all to the first devices.
+        on_gpus = "gpu" in leads[0].lower()
+        reduce = tf.distribute.NcclAllReduce() if on_gpus else tf.distribute.ReductionToOneDevice()
+        super().__init__(leads, cross_device_ops=reduce)
         self.grid = grid
         self.plan: PipelinePlan | None = None
 
@@ -58,6 +62,11 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
 
         with tf.variable_creator_scope(create):
             yield
+
+
+def as_pipeline(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
+    """Returns a strategy of this back end; None for another."""
+    return strategy if isinstance(strategy, PipelineStrategy) else None
 
 
 @dataclasses.dataclass(frozen=True)
