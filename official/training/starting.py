@@ -14,6 +14,7 @@ from official.checkpoint import initialize, registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.distribution import strategy as strategy_lib
+from official.distribution.backends.pipeline import as_pipeline
 from official.distribution.batch_plan import BatchPlan, make_batch_plan
 from official.distribution.pipelining.allocation import allocation
 from official.io.writing import replace_file
@@ -135,12 +136,12 @@ def _short(device: str) -> str:
 
 def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]:
     """Returns (part of the model, its device in each replica) of a pipeline; empty without one."""
-    plan = getattr(strategy, "plan", None)
-    if plan is None:
+    pipeline = as_pipeline(strategy)
+    if pipeline is None or pipeline.plan is None:
         return ()
     return tuple(
-        (part, ", ".join(_short(devices[device]) for devices in strategy.grid))
-        for part, device in allocation(plan)
+        (part, ", ".join(_short(devices[device]) for devices in pipeline.grid))
+        for part, device in allocation(pipeline.plan)
     )
 
 
