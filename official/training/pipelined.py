@@ -26,8 +26,8 @@ from official.optimization.replica_step import Accumulate, Batch, Objective, Sha
 from official.optimization.spread import device_of
 from official.optimization.state import TrainState
 from official.planning import graph_cost
-from official.training import flight
-from official.training.flight import Flight, Part
+from official.training import pipeline_round
+from official.training.pipeline_round import Part, PipelineRound
 from official.training.task import Task
 
 
@@ -94,13 +94,13 @@ def make_accumulate(
     orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
-        parts = flight.make_parts(model, plan)
-        copied = [flight.copies(part) for part in parts]
+        parts = pipeline_round.make_parts(model, plan)
+        copied = [pipeline_round.copies(part) for part in parts]
 
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
-            first = number * size
-            return Flight(config, objective, model, parts, copied, batches, shared, first).run(orders)
+            own = PipelineRound(config, objective, model, parts, copied, batches, shared, number * size)
+            return own.run(orders)
 
         totals, sums = _in_rounds(batch, plan.micro_batches // size, one_round, parts)
         return _in_order(model.trainable_variables, parts, totals), sums
@@ -117,19 +117,23 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
 
     def body(index: tf.Tensor, total: tuple) -> tuple:
         gradients, sums = one_round(index, {name: value[index] for name, value in slices.items()})
-        added = [
-            _on(part.device, lambda *pair: list(map(gradients_lib.add, *pair)), old, new)
-            for part, old, new in zip(parts, total[0], gradients)
-        ]
+        added = [_added(part, old, new) for part, old, new in zip(parts, total[0], gradients)]
         return index + 1, (added, total[1] + sums)
 
-    loop = (lambda index, _: index < rounds), body, (tf.constant(1), first)
-    return tf.while_loop(*loop, parallel_iterations=1, maximum_iterations=rounds - 1)[1]
+    _, total = tf.while_loop(
+        lambda index, _: index < rounds,
+        body,
+        (tf.constant(1), first),
+        parallel_iterations=1,
+        maximum_iterations=rounds - 1,
+    )
+    return total
 
 
-def _on(device: str, function: Callable, *arguments: Any) -> Any:
-    with tf.device(device):
-        return function(*arguments)
+def _added(part: Part, totals: list[tf.Tensor], gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the gradients of a part added to its totals, on its device."""
+    with tf.device(part.device):
+        return [gradients_lib.add(total, gradient) for total, gradient in zip(totals, gradients)]
 
 
 def _in_order(

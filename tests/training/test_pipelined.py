@@ -12,7 +12,7 @@ from official.distribution.batch_plan import make_batch_plan
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules
 from official.tasks import TASKS
-from official.training import flight, pipelined, runner
+from official.training import pipeline_round, pipelined, runner
 from official.training import step as step_lib
 from tests.run_folders import assert_same_run
 
@@ -152,7 +152,7 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
     state, _, strategy = steps_of(config, 1)
 
     def tied():
-        parts = flight.make_parts(state.model, strategy.plan)
+        parts = pipeline_round.make_parts(state.model, strategy.plan)
         return [[variable.name for variable in part.tied] for part in parts]
 
     names = strategy.run(lambda: [",".join(part) for part in tied()])
@@ -162,7 +162,7 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
 def test_works_are_traced_after_what_they_need():
     orders = schedules.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
     done = set()
-    for work in flight.one_after_the_other(orders, 4):
+    for work in pipeline_round.one_after_the_other(orders, 4):
         if work.stage and not work.backward:
             assert work._replace(stage=work.stage - 1) in done
         if work.backward:
@@ -174,7 +174,7 @@ def test_works_are_traced_after_what_they_need():
 
 def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
     most = {}
-    forward, backward = flight.Flight._forward, flight.Flight._backward
+    forward, backward = pipeline_round.PipelineRound._forward, pipeline_round.PipelineRound._backward
 
     def noting(method):
         def note(self, work):
@@ -185,8 +185,8 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
 
         return note
 
-    monkeypatch.setattr(flight.Flight, "_forward", noting(forward))
-    monkeypatch.setattr(flight.Flight, "_backward", noting(backward))
+    monkeypatch.setattr(pipeline_round.PipelineRound, "_forward", noting(forward))
+    monkeypatch.setattr(pipeline_round.PipelineRound, "_backward", noting(backward))
     for schedule, expected in (("1f1b", {0: 2, 1: 1}), ("gpipe", {0: 4, 1: 4})):
         most.clear()
         steps_of(make_config(num_accumulation_steps=4, **pipeline(2, 2, pipeline_schedule=schedule)), 1)
