@@ -77,8 +77,8 @@ def test_every_reader_is_this_one():
         "official/cli/benchmark/peer_programs/worker.py",
         "scripts/fuzzing/observed_runs.py",
         "official/config/by_step.py",  # of a flag, and it tells a step that stands twice
-        "official/config/stage_notation.py",  # of a flag, with either kind of quotes
-        "official/distribution/ipu/environment.py",  # of Poplar's environment variable
+        "official/config/stage_notation.py",  # of a flag
+        "official/distribution/ipu/environment.py",  # of a variable of the environment
         "official/training/ipu/run.py",
         "scripts/fuzzing/server.py",
         "scripts/fuzzing/processes.py",
