@@ -99,8 +99,8 @@ def test_plain_operations_have_the_same_bits(block_type):
     [
         ("bert", False, False, "float32"),
         ("bert", True, True, "float32"),
-        ("bert", True, False, "mixed_bfloat16"),
-        ("groupbert", True, False, "float32"),
+        pytest.param("bert", True, False, "mixed_bfloat16", marks=pytest.mark.slow),
+        pytest.param("groupbert", True, False, "float32", marks=pytest.mark.slow),
         pytest.param("groupbert", True, True, "mixed_bfloat16", marks=pytest.mark.slow),
     ],
 )
@@ -114,7 +114,7 @@ def test_fused_operations_give_the_same_to_rounding(block_type, shared, packed, 
         assert_close(found, expected, 1e-4 if dtype == "float32" else 0.05)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_step_compiled_as_a_whole_gives_the_same(fused):
     made = models(pretrainer(num_hidden_layers=1), fused=fused)
     batch = batch_of(length=16)
@@ -123,7 +123,13 @@ def test_a_step_compiled_as_a_whole_gives_the_same(fused):
         assert_close(outputs_and_gradients(made[again], batch, [3, 4], compiled=True), expected)
 
 
-@pytest.mark.parametrize("make", [SpanModel, lambda *given, **options: SequenceModel(*given, 2, **options)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(SpanModel, marks=pytest.mark.slow),
+        lambda *given, **options: SequenceModel(*given, 2, **options),
+    ],
+)
 def test_models_for_fine_tuning_give_the_same(make):
     config = BertConfig(**SIZES)
     made = models(lambda **options: make(config, **options), shared=True)
@@ -169,7 +175,7 @@ def graph_of(seed, block_type="bert", layers=2, **options):
     "block_type,fused,shared",
     [
         ("bert", False, True),
-        ("bert", True, True),
+        pytest.param("bert", True, True, marks=pytest.mark.slow),
         pytest.param("bert", True, False, marks=pytest.mark.slow),
         pytest.param("groupbert", False, True, marks=pytest.mark.slow),
         pytest.param("groupbert", True, True, marks=pytest.mark.slow),

@@ -87,7 +87,7 @@ def result(config) -> dict:
     [
         ({}, dict(ipu_replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
         (DROPOUT, dict(optimizer_type="adamw", clip_scope="none", pipeline_schedule="sequential")),
-        (
+        pytest.param(
             dict(block_type="groupbert", hidden_act="gelu"),
             dict(
                 loss_scale="128",
@@ -98,6 +98,7 @@ def result(config) -> dict:
                 num_accumulation_steps=6,
                 train_batch_size=12,
             ),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["replicas", "dropout", "groupbert"],
@@ -172,6 +173,7 @@ def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_file
     assert_same_lines(lines(own), lines(uninterrupted))
 
 
+@pytest.mark.slow
 def test_initial_weights_come_from_a_checkpoint_by_names(configured):
     first = configured("first", stop_steps=2)
     assert run_on_fake(first)[0] == 0

@@ -102,9 +102,9 @@ def test_replicas_of_several_devices(make_config):
 @pytest.mark.parametrize(
     "fused,optimizer",
     [
-        (False, "adamw"),
+        pytest.param(False, "adamw", marks=pytest.mark.slow),
         pytest.param(False, "lamb", marks=pytest.mark.slow),
-        pytest.param(True, "adamw", marks=pytest.mark.slow),
+        (True, "adamw"),
         pytest.param(True, "momentum", marks=pytest.mark.slow),
     ],
 )
@@ -119,10 +119,8 @@ def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [dict(dtype="bf16"), pytest.param(dict(dtype="fp16", loss_scale="dynamic"), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [dict(dtype="bf16"), dict(dtype="fp16", loss_scale="dynamic")])
 def test_mixed_precision(make_config, settings):
     settings = dict(num_accumulation_steps=2, **settings)
     (state, totals, _), (_, expected, _) = (
