@@ -26,6 +26,7 @@ _SHOWN_ELSEWHERE = (
     "data",
     "learning_rates",
     "fresh_variables",
+    "pipeline",
 )
 
 
@@ -57,6 +58,7 @@ def write_report(
         charts
         if settings.get("do_train", True)
         else page.section("The training that the weights are from", charts),
+        _pipeline(result),
         page.examples(result.examples),
         *(page.section(name, page.table(rows[0], rows[1:])) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
@@ -160,6 +162,18 @@ def _packing(result: TrainResult) -> list[tuple[str | None, str]]:
         (f"{result.sequences_per_row:.2f}", "sequences a row"),
         (f"{result.packing_efficiency:.1%}", "of the places of a row hold a token"),
     ]
+
+
+def _pipeline(result: TrainResult) -> str:
+    """Returns the table of what is on which device of a replica; nothing without a pipeline."""
+    if not result.pipeline:
+        return ""
+    stages, devices = result.pipeline["stages"].split(" / "), result.pipeline["devices"]
+    rows = [(f"{number}: {stage}", device) for number, (stage, device) in enumerate(zip(stages, devices))]
+    note = (
+        f"Schedule {result.pipeline['schedule']}, {result.pipeline['micro_batches']:,} micro batches a step."
+    )
+    return page.section("Pipeline", page.table(("Stage", "Device of a replica"), rows), note)
 
 
 def _scores(result: TrainResult) -> list[tuple[str | None, str]]:

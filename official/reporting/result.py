@@ -67,6 +67,8 @@ class TrainResult:
       predictions: files that were written.
       sequences_per_row: of packed rows, those that this process has trained on.
       packing_efficiency: the share of their places that hold a token, 0 to 1.
+      pipeline: where the model lies on several devices: `stages` (in Graphcore's notation), `devices` (of
+        each stage, within a replica, from 0), `schedule` and `micro_batches` (of a step of one replica).
       learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
         straight lines.
     """
@@ -100,6 +102,7 @@ class TrainResult:
     predictions: list[str] = dataclasses.field(default_factory=list)
     sequences_per_row: float | None = None
     packing_efficiency: float | None = None
+    pipeline: dict | None = None
     learning_rates: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

@@ -65,7 +65,23 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
             ([devices[number] for devices in strategy.grid] for number in plan.devices),
         )
     )
-    logging.info("Pipeline (%s, bubble %.1f %%): %s", plan.schedule, 100 * bubble, where)
+    equal = "if all stages take the same time"
+    logging.info("Pipeline (%s, bubble %.1f %% %s): %s", plan.schedule, 100 * bubble, equal, where)
+
+
+def description(strategy: tf.distribute.Strategy) -> dict | None:
+    """Returns what result.json says of a pipeline: stages in Graphcore's notation, devices, schedule and
+    micro batches; None without one."""
+    pipeline = as_pipeline(strategy)
+    if pipeline is None or pipeline.plan is None:
+        return None
+    plan = pipeline.plan
+    return {
+        "stages": plan.notation,
+        "devices": list(plan.devices),
+        "schedule": plan.schedule,
+        "micro_batches": plan.micro_batches,
+    }
 
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:

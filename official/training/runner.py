@@ -25,7 +25,7 @@ from official.reporting.result import (
     result_dict,
     write_result,
 )
-from official.training import finish, listeners, own_folder, page_cache, starting
+from official.training import finish, listeners, own_folder, page_cache, pipelined, starting
 from official.training.earlier import Earlier
 from official.training.feeding import reading
 from official.training.interruption import Interruption
@@ -240,6 +240,7 @@ def _make_result(
         predictions=findings.files,
         sequences_per_row=packing.get("sequences_per_row"),
         packing_efficiency=packing.get("packing_efficiency"),
+        pipeline=pipelined.description(loop.strategy),
     )
 
 

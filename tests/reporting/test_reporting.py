@@ -388,6 +388,7 @@ def test_result_file(tmp_path):
         "predictions",
         "sequences_per_row",
         "packing_efficiency",
+        "pipeline",
         "learning_rates",
         "f1",
     ]

@@ -230,11 +230,16 @@ def test_a_resumed_run_is_that_which_was_not_stopped(make_config, record_files, 
 def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
     settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
     piped = make_config(**settings, stop_steps=2, model_dir=str(tmp_path / "piped"), **pipeline(4, 4))
-    runner.run(piped, TASKS["pretrain"])
+    trained = runner.run(piped, TASKS["pretrain"])
+    assert trained.pipeline is not None and trained.pipeline["devices"] == [0, 1, 2, 3]
+    page = (tmp_path / "piped" / "report.html").read_text()
+    assert "Device of a replica" in page and all(
+        f"{number}: {stage}" in page for number, stage in enumerate(trained.pipeline["stages"].split(" / "))
+    )
     one = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "piped"))
     alone = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "alone"))
     resumed, expected = (runner.run(config, TASKS["pretrain"]) for config in (one, alone))
-    assert resumed.step == expected.step == 4
+    assert resumed.step == expected.step == 4 and resumed.pipeline is None
     reader, other = (tf.train.load_checkpoint(result.checkpoint) for result in (resumed, expected))
     for name in other.get_variable_to_shape_map():
         atol = 0.2 if "key/bias" in name else 2e-5

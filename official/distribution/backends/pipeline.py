@@ -81,13 +81,7 @@ def _make_strategy(config: Config) -> PipelineStrategy:
     needed = plan_lib.num_devices(config)
     found = local_devices.replica_devices(config)
     devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
-    if len(devices) % needed:
-        flag = "num_virtual_devices" if config.num_virtual_devices else "num_gpus"
-        raise ConfigError(
-            f"{flag}={len(devices)} is not divisible by the {needed} devices that a replica of"
-            f" pipeline_stages={config.pipeline_stages} takes. Nearest valid:"
-            f" {nearest_multiples(len(devices), needed)}."
-        )
+    _check_divisible(config, len(devices), needed)
     local_devices.warn_of_slow_type(config, found)
     return PipelineStrategy(
         [devices[first : first + needed] for first in range(0, len(devices), needed)],
@@ -95,9 +89,22 @@ def _make_strategy(config: Config) -> PipelineStrategy:
 
 
 def _planned_replicas(config: Config) -> int:
-    """Returns the replicas of a machine like this; GPUs asked for need not be here."""
-    needed = plan_lib.num_devices(config)
-    return max(local_devices.planned_replicas(config) // needed, 1)
+    """Returns the replicas of a machine like this; GPUs asked for need not be here. One device, which is the
+    default, plans one replica."""
+    needed, found = plan_lib.num_devices(config), local_devices.planned_replicas(config)
+    if found > 1:
+        _check_divisible(config, found, needed)
+    return max(found // needed, 1)
+
+
+def _check_divisible(config: Config, found: int, needed: int) -> None:
+    if found % needed:
+        flag = "num_virtual_devices" if config.num_virtual_devices else "num_gpus"
+        raise ConfigError(
+            f"{flag}={found} is not divisible by the {needed} devices that a replica of"
+            f" pipeline_stages={config.pipeline_stages} takes. Nearest valid:"
+            f" {nearest_multiples(found, needed)}."
+        )
 
 
 BACKEND = Backend(

@@ -112,6 +112,7 @@ REFUSED = {
     ("emb / hid*12 / enc_out / mlm+nsp",): "stage 2 computes nothing",
     ("emb / / mlm",): "stage 1 is empty",
     ("emb / hdi*12 / mlm",): "'hdi' is no part of a model (did you mean hid?)",
+    ("four",): "'four' is no part of a model, and no number of stages. Parts: emb",
     ("emb / hid*0 / mlm",): "expected a name, or NAME*TIMES",
     ('[["emb"], "hid"]',): "expected a list of lists of names",
     ('[["emb"',): "expected a list of lists of names",
