@@ -83,7 +83,7 @@ def assert_close(found, expected, rounding=1e-4):
         np.testing.assert_allclose(value, other, atol=rounding * scale, rtol=0)
 
 
-@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+@pytest.mark.parametrize("block_type", ["bert", pytest.param("groupbert", marks=pytest.mark.slow)])
 def test_plain_operations_have_the_same_bits(block_type):
     made = models(pretrainer(block_type), shared=True)
     steps = {again: make_step(model, batch_of()) for again, model in made.items()}

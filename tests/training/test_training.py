@@ -100,8 +100,15 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
     assert_close(ours, expected)
 
 
-@pytest.mark.parametrize("fused_ops", [False, True])
-@pytest.mark.parametrize("recompute", ["attention", "block"])
+@pytest.mark.parametrize(
+    "recompute,fused_ops",
+    [
+        ("block", True),
+        ("attention", True),
+        pytest.param("block", False, marks=pytest.mark.slow),
+        pytest.param("attention", False, marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, fused_ops):
     model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     shared = dict(
