@@ -61,9 +61,15 @@ def run(model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Ten
     """Runs all stages one after the other. Returns all that they gave, {name: tensor}."""
     carried: Tensors = {}
     for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
-        with tf.name_scope(stage.name):
-            carried.update(stage.run(stage.weights(), carried, features, seed))
+        run_one(stage, carried, features, seed)
     return carried
+
+
+def run_one(stage: Stage, carried: Tensors, features: Tensors, seed: Any, weights: Any = None) -> None:
+    """Runs a stage and adds what it gives to `carried`; `weights` are its own where none are given."""
+    with tf.name_scope(stage.name):
+        own = stage.weights() if weights is None else weights
+        carried.update(stage.run(own, carried, features, seed))
 
 
 def crossing(stages: Sequence[Stage], cut: int) -> set[str]:

@@ -7,7 +7,6 @@ where they use all cores. The others, vectors, go through ResourceApplyAdam.
 
 from __future__ import annotations
 
-import contextlib
 import re
 
 import tensorflow as tf
@@ -27,20 +26,21 @@ class CompiledOptimizer(Moments):
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
         replica, all with the same gradients."""
-        layers: dict[tuple, list[tuple]] = {}  # of a device; "" for what is in no layer
+        place = spread.beside(variables)
+        # Of a layer ("" for what is in none) and a device: one of its variables, the weights.
+        layers: dict[tuple, tuple[tf.Variable, list[tuple]]] = {}
         for gradient, variable in zip(gradients, variables):
             match = _LAYER.match(variable.name)
             handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))
             weight = (handles, gradient, self.decays(variable))
-            place = match.group() if match else "", spread.device_of(variable)
-            layers.setdefault(place, []).append(weight)
-        is_spread = len({device for _, device in layers}) > 1
+            layer = match.group() if match else "", spread.device_of(variable)
+            layers.setdefault(layer, (variable, []))[1].append(weight)
         # By this name profiles tell the optimizer's operations from others.
         with tf.name_scope(type(self).__name__):
             step = self._shared_by_updates(factor)
-            for (_, device), layer in layers.items():
-                with tf.device(device) if is_spread else contextlib.nullcontext():
-                    self._update_layer(*zip(*layer), step)
+            for variable, weights in layers.values():
+                with place(variable):
+                    self._update_layer(*zip(*weights), step)
         self.iterations.assign_add(1)
 
     def _shared_by_updates(self, factor) -> dict:

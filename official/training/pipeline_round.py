@@ -155,8 +155,7 @@ class PipelineRound:
                 if copy is not None:
                     value = tf.cast(copy, getattr(weights, field).dtype)
                     weights = weights._replace(**{field: value})
-            with tf.name_scope(stage.name):
-                carried.update(stage.run(weights, carried, features, seeds[number]))
+            stages_lib.run_one(stage, carried, features, seeds[number], weights)
         return carried
 
     def _features(self, micro_batch: int) -> Batch:

@@ -19,6 +19,7 @@ from official.distribution.backends.pipeline import PipelineStrategy, as_pipelin
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules, timeline
 from official.distribution.pipelining.plan import PipelinePlan
+from official.modeling import stages as stages_lib
 from official.modeling.stages import Tensors
 from official.optimization import gradients as gradients_lib
 from official.optimization import state as state_lib
@@ -93,7 +94,7 @@ def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
         carried: Tensors = {}
         for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
             with tf.device(device_of(stage.variables[0])):
-                carried.update(stage.run(stage.weights(), carried, features, seed))
+                stages_lib.run_one(stage, carried, features, seed)
         return model.outputs_of(carried)
 
     return call

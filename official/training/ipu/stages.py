@@ -144,8 +144,7 @@ def _run(chain: Chain, stages: Sequence, batch: dict, carried: dict) -> None:
     """Runs stages of a chain; what they give is added to `carried`."""
     seeds = [*chain.model.seeds(batch[SEED] if chain.drops else None), None]
     for number, stage in stages:
-        with tf.name_scope(stage.name):
-            carried.update(stage.run(stage.weights(), carried, batch, seeds[number]))
+        stages_lib.run_one(stage, carried, batch, seeds[number])
 
 
 class _Recorded(dict):
