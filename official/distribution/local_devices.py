@@ -23,6 +23,11 @@ def replica_devices(config: Config) -> list[str]:
     return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
 
 
+def short_name(device: str) -> str:
+    """Returns a device as people call it, such as GPU:0, of TensorFlow's full name."""
+    return device.split("device:")[-1]
+
+
 def planned_replicas(config: Config) -> int:
     """Returns the replicas that a run would have on a machine like this; GPUs asked for need not be here."""
     if config.num_virtual_devices:

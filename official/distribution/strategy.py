@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, replaced
-from official.distribution import backends
+from official.distribution import backends, local_devices
 from official.distribution.backends.backend import HostDataset
 from official.io import quiet
 
@@ -45,7 +45,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
 
 def device_names(strategy: tf.distribute.Strategy) -> list[str]:
     """Returns the devices that a run computes on, such as GPU:0, of all replicas."""
-    return [name.split("device:")[-1] for name in backends.of_strategy(strategy).devices(strategy)]
+    return [local_devices.short_name(name) for name in backends.of_strategy(strategy).devices(strategy)]
 
 
 def num_replicas(config: Config) -> int:

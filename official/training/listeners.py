@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from official import config as config_lib
 from official.config import Config
+from official.distribution import strategy as strategy_lib
 from official.reporting import graphcore_tags, mllog
 from official.reporting.graphcore_log import GraphcoreLog
 from official.reporting.metrics import MetricsWriter
@@ -57,7 +58,7 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
 def _mlperf_log(config: Config, devices: Devices, beginning: Beginning) -> mllog.MLPerfLog | None:
     """Returns the MLPerf log; None of a run that is over and has none."""
     strategy, plan, state = devices.strategy, devices.plan, beginning.state
-    kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0].lower()
+    kind = strategy_lib.device_names(strategy)[0].split(":")[0].lower()
     platform = f"{kind}-{strategy.num_replicas_in_sync}"
     # Evaluations of another set do not belong into one log, and their cost not into its time.
     log = mllog.MLPerfLog(

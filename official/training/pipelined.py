@@ -60,11 +60,8 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
     """Logs what is where, and how long devices wait for each other if all stages take the same time."""
     bubble = timeline.make_timeline(plan).bubble
     where = ", ".join(
-        f"{stage} on {'+'.join(name.split('device:')[-1] for name in names)}"
-        for stage, names in zip(
-            plan.notation.split(" / "),
-            ([devices[number] for devices in strategy.grid] for number in plan.devices),
-        )
+        f"{stage} on {'+'.join(strategy.names_of(device))}"
+        for stage, device in zip(plan.notation.split(" / "), plan.devices)
     )
     equal = "if all stages take the same time"
     logging.info("Pipeline (%s, bubble %.1f %% %s): %s", plan.schedule, 100 * bubble, equal, where)

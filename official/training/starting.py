@@ -130,17 +130,13 @@ def tell_built(observers: list[Observer], ready: Ready) -> None:
         observer.on_built(built)
 
 
-def _short(device: str) -> str:
-    return device.split("device:")[-1].replace(":", " ")
-
-
 def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]:
     """Returns (part of the model, its device in each replica) of a pipeline; empty without one."""
     pipeline = as_pipeline(strategy)
     if pipeline is None or pipeline.plan is None:
         return ()
     return tuple(
-        (part, ", ".join(_short(devices[device]) for devices in pipeline.grid))
+        (part, ", ".join(name.replace(":", " ") for name in pipeline.names_of(device)))
         for part, device in allocation(pipeline.plan)
     )
 

@@ -43,6 +43,10 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
         """Returns the full names of all devices, those of a replica one after the other."""
         return [name for devices in self.grid for name in devices]
 
+    def names_of(self, device: int) -> list[str]:
+        """Returns a device of the pipeline as people call it, such as GPU:0, in each replica."""
+        return [local_devices.short_name(devices[device]) for devices in self.grid]
+
     @contextlib.contextmanager
     def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
         """Puts variables on devices for the time of a block in the strategy's scope.
