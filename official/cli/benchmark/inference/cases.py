@@ -121,7 +121,7 @@ def start(bench: Bench, system: System, dtype: str) -> Group:
     measuring.say(f"{system.title}, {dtype} ...")
     calibration = bench.calibration(max(flags.max_seq_length)) if dtype == "int8" else None
     model = models.specification(flags, bench.found) if system.is_ours else {"model": bench.huggingface}
-    specification = {**model, "dtype": dtype, "calibration": calibration}
+    specification = {**model, "dtype": dtype, "calibration": calibration, "dynamic": bench.is_real}
     if flags.num_threads is not None:
         specification["threads"] = flags.num_threads
     folder = os.path.join(bench.folder, dtype)

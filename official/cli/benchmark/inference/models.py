@@ -35,14 +35,19 @@ def read_bert(path: str | None, settings: dict[str, Any]) -> BertConfig:
 
 
 def find(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
-    """Returns --checkpoint, or a model that is made up. Raises ConfigError where it cannot answer."""
+    """Returns --checkpoint, or a model that is made up. Raises ConfigError where it cannot answer, or
+    not as many tokens as are asked for."""
     from official.inference import source
 
     if flags.checkpoint:
         found = source.find(flags.checkpoint, flags.vocab_file, flag="checkpoint")
         found.check_can(_HEAD)
-        return found
-    return source.made_up(read_bert(flags.bert_config_file, settings), _HEAD, seed=SEED)
+    else:
+        found = source.made_up(read_bert(flags.bert_config_file, settings), _HEAD, seed=SEED)
+    longest, positions = max(flags.max_seq_length), found.bert.max_position_embeddings
+    if longest > positions:
+        raise ConfigError(f"--max_seq_length={longest}: the model has {positions} positions.")
+    return found
 
 
 def with_vocabulary(found: Source, vocab_file: str | None) -> Source:

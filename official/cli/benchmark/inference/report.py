@@ -15,25 +15,28 @@ _MARKERS = "os^Dvph*X"
 
 
 def verdicts(rows: Sequence[dict]) -> list[str]:
-    """Returns a line for each case: our fastest back end over the fastest of the others, and each one's share
-    of bare products."""
+    """Returns a line for each case: our fastest back end, over the fastest of Hugging Face on PyTorch and of
+    its exports, and its share of bare products."""
     lines = []
     for case in dict.fromkeys(row["case"] for row in rows):
-        of_case = [row for row in rows if row["case"] == case]
+        of_case = sorted((row for row in rows if row["case"] == case), key=_rate, reverse=True)
         ours = [row for row in of_case if row["backend"] not in systems.PEERS]
-        others = [row for row in of_case if row["backend"] in systems.PEERS]
+        peers = [row for row in of_case if row["backend"] in systems.PEERS]
+        of_pytorch = [row for row in peers if systems.PEERS[row["backend"]].is_pytorch]
+        exported = [row for row in peers if row not in of_pytorch]
         if not ours:
             continue
-        best = max(ours, key=lambda row: row["sequences_per_sec"])
-        parts = [f"{case}: {best['label']}, {best['sequences_per_sec']:.2f} seq/s"]
-        if others:
-            other = max(others, key=lambda row: row["sequences_per_sec"])
-            ratio = best["sequences_per_sec"] / other["sequences_per_sec"]
-            parts.append(f"{ratio:.2f} x {other['label']}")
-        if best["share_of_products"]:
-            parts.append(f"{best['share_of_products']:.0%} of bare products")
-        lines.append(", ".join(parts))
+        parts = [f"{case}: {ours[0]['label']}, {_rate(ours[0]):.2f} seq/s"]
+        for others in (of_pytorch, exported):
+            parts += [f"{_rate(ours[0]) / _rate(row):.2f} x {row['label']}" for row in others[:1]]
+        if ours[0]["share_of_products"]:
+            parts.append(f"{ours[0]['share_of_products']:.0%} of bare products")
+        lines.append("; ".join(parts))
     return lines
+
+
+def _rate(row: dict) -> float:
+    return row["sequences_per_sec"]
 
 
 def table(rows: Sequence[dict]) -> str:

@@ -9,6 +9,7 @@ from official.cli.benchmark.environments import Environment
 
 BACKENDS = ("tensorflow", "onnxruntime", "openvino")
 DTYPES = ("fp32", "bf16", "int8")
+_PYTORCH, _PRODUCTS = "huggingface.py", "products"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,11 @@ class System:
 
     @property
     def is_ours(self) -> bool:
-        return self.environment is None
+        return self.name in (*BACKENDS, _PRODUCTS)
+
+    @property
+    def is_pytorch(self) -> bool:
+        return self.program == _PYTORCH
 
 
 _PACKAGES = peers.PEERS["huggingface"].requirements
@@ -47,7 +52,7 @@ _FLOATS = ("fp32", "bf16")
 
 def _huggingface(variant: str, title: str) -> System:
     name = f"huggingface_{variant}"
-    return System(name, f"Hugging Face, {title}", "huggingface.py", variant, _FLOATS, _HUGGINGFACE)
+    return System(name, f"Hugging Face, {title}", _PYTORCH, variant, _FLOATS, _HUGGINGFACE)
 
 
 def _exported(variant: str, title: str, dtypes: tuple[str, ...]) -> System:
@@ -65,7 +70,7 @@ _ROWS = (
     _exported("openvino", "OpenVINO", _FLOATS),
 )
 PEERS = {row.name: row for row in _ROWS}
-PRODUCTS = System("products", "bare products", "products.py", "", _FLOATS)
+PRODUCTS = System(_PRODUCTS, "bare products", "products.py", "", _FLOATS)
 
 
 def backend(name: str, dtypes: tuple[str, ...]) -> System:

@@ -10,7 +10,7 @@ environment of its own.
 
 The specification: model (path of a checkpoint), config (keys of a bert_config.json) and seed of one that is
 made up, dtype, threads, cores (numbers of CPUs, to which the process is tied), calibration (a file of
-batches, or null), and variant, which is the system's own.
+batches, or null), dynamic (whether batches have many shapes), and variant, which is the system's own.
 """
 
 import json

@@ -24,10 +24,11 @@ def make(specification: dict):
         dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[specification["dtype"]],
     ).eval()
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    return make_answer(_varied(torch, model, variant)), versions
+    return make_answer(_varied(torch, model, variant, specification["dynamic"])), versions
 
 
-def _varied(torch, model, variant: str):
+def _varied(torch, model, variant: str, dynamic: bool):
+    """Returns the model as its variant has it; `dynamic`: whether batches have many shapes."""
     if variant == "onednn":
         from torch.utils import mkldnn
 
@@ -39,7 +40,10 @@ def _varied(torch, model, variant: str):
         from torch._inductor import config
 
         config.freezing = True
-    return torch.compile(model)
+    from torch import _dynamo
+
+    _dynamo.config.recompile_limit = 1000  # a program for each shape; beyond the limit none is compiled
+    return torch.compile(model, dynamic=dynamic)
 
 
 def make_answer(model):
