@@ -93,11 +93,14 @@ class Source:
         for variable in model.variables:
             name = variable.name.split(":")[0]
             if name in self.tensors:
-                variable.assign(self._values(name))
+                variable.assign(self.values(name))
             elif not name.startswith(optional):
                 raise ConfigError(f"{self.name} has no {name}.")
 
-    def _values(self, name: str) -> np.ndarray:
+    def values(self, name: str) -> np.ndarray:
+        """Returns a weight in float32. Raises ConfigError where it is missing, not finite, or unreadable."""
+        if name not in self.tensors:
+            raise ConfigError(f"{self.name} has no {name}.")
         try:
             values = self.tensors[name].read().astype(np.float32)
         except DamagedError as error:
