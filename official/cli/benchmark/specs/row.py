@@ -21,6 +21,7 @@ _LATENCIES = {
 }
 _BATCHES = ("micro_batch_size", "batch_size", "train_batch_size", "batch")
 _DTYPES = ("dtype", "dtypes", "precision")
+_BACKENDS = ("backend", "backends")
 
 
 def make(variant: Variant, results: Results) -> dict[str, Any]:
@@ -55,14 +56,19 @@ def _said(words: tuple[str, ...]) -> dict[str, Any]:
                 "backend": "tensorflow",
             }
     given = _given(words)
-    batch = next((given[name] for name in _BATCHES if name in given), "")
-    length = given.get("max_seq_length", "")
+    batch, length = _one_of(given, _BATCHES) or "", given.get("max_seq_length", "")
     return {
-        "dtype": next((given[name] for name in _DTYPES if name in given), None),
+        "dtype": _one_of(given, _DTYPES),
         "max_seq_length": int(length) if length.isdigit() else None,
         "batch": int(batch) if batch.isdigit() else None,
-        "backend": given.get("backend"),
+        "backend": _one_of(given, _BACKENDS),
     }
+
+
+def _one_of(given: dict[str, str], names: tuple[str, ...]) -> str | None:
+    """Returns the value of the first of some flags that is given; None for a list of several."""
+    value = next((given[name] for name in names if name in given), None)
+    return None if value is None or "," in value else value
 
 
 def _given(words: tuple[str, ...]) -> dict[str, str]:
