@@ -100,6 +100,7 @@ def test_a_result_has_the_published_keys_and_ours(benchmark, tmp_path):
     assert result["sequences_per_sec"] == 4.0 and result["latency_ms"] is None
     record = json.loads((tmp_path / "out" / "numbers.json").read_text())
     assert [row["name"] for row in record["results"]] == ["good_gen_batch_2", "good_gen_batch_4"]
+    assert str(tmp_path) not in json.dumps(record["results"])
     assert record["environment"]["machine"] and record["command"].startswith("bert benchmark run")
     assert matplotlib.image.imread(tmp_path / "out" / "numbers.png").std() > 0.01
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from official.cli.benchmark.specs import arithmetic, commands, metrics, parameters, spec
+from official.cli.benchmark.specs import arithmetic, commands, metrics, parameters, row, spec
 from official.io.errors import ConfigError
 
 ENTRY = """
@@ -177,6 +177,30 @@ def test_data_and_variables_that_are_missing_are_named(read):
 
 # ------------------------------------------------------------------------------------------------------------
 # Numbers
+
+
+def test_a_row_says_what_the_command_does(read):
+    train = "a_gen: {cmd: 'python3 train.py --config=benchmark_cpu --train_batch_size=6 --dtype=bf16'}"
+    (variant,) = variants(read(train)["a_gen"])
+    results = {"throughput": {"mean": 2.9}, "step_secs": {"mean": 2.0}, "latency_99p": {"mean": 5.0}}
+    made = row.make(variant, results)
+    latencies = made.pop("latency_ms")
+    assert made == {
+        "name": "a_gen",
+        "dtype": "bf16",
+        "max_seq_length": 128,
+        "batch": 6,
+        "backend": "tensorflow",
+        "sequences_per_sec": 3.0,
+    }
+    assert latencies == {"mean": None, "p50": None, "p99": 5.0, "p999": None, "min": None, "max": None}
+    (packed,) = variants(read(train[:-2] + " --pack_on_the_fly'}")["a_gen"])
+    assert row.make(packed, results)["sequences_per_sec"] == 2.9  # a step has as many as fit
+    (other,) = variants(
+        read("b_gen: {cmd: 'x --backends a --dtypes=fp32,bf16 --micro-batch-size 4'}")["b_gen"]
+    )
+    made = row.make(other, {})
+    assert (made["backend"], made["dtype"], made["batch"]) == ("a", None, 4)
 
 
 def metric(regexp: str, name: str = "throughput", skip: int = 0, reduction: str = "mean") -> spec.Metric:

@@ -1,5 +1,5 @@
-"""The repository's benchmarks.yml: the published runner could drive it, the commands are ours, and its numbers
-are found in what our programs print."""
+"""Our benchmarks.yml: the published runner could drive it, its commands are known, its numbers are found in
+what our programs print."""
 
 import functools
 import json
@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import yaml
+from official.cli.benchmark.inference import log_lines
+from official.cli.benchmark.inference.latency import Block
 
 from official.cli import flags, table
 from official.cli.benchmark import conversion, data, run
-from official.cli.benchmark.inference import log_lines
-from official.cli.benchmark.inference.latency import Block
 from official.cli.benchmark.specs import commands, metrics, spec
 from official.reporting import graphcore_log
 from official.reporting.measurement import Timing
@@ -108,9 +108,15 @@ def printed_by_training(variant: commands.Variant) -> str:
     pretraining = {"mlm_loss": 6.25, "nsp_loss": 0.7, "mlm_accuracy": 0.125, "nsp_accuracy": 0.5}
     arguments = programs(variant)[0][1:]
     assert "--log_style=graphcore" in arguments
-    task = flags.parse([*arguments, "--plan"]).task
-    values = interval(**(pretraining if task == "pretrain" else {}))
-    return "\n".join(graphcore_log.step_line(step, 20, values) for step in (1, 2, 3))
+    config = flags.parse([*arguments, "--plan"])
+    if config.task != "pretrain":
+        return "\n".join(graphcore_log.step_line(step, 20, interval()) for step in (1, 2, 3))
+    lines = []
+    for step, secs in ((1, 9.0), (2, 9.0), (3, 0.25), (12, 0.75)):
+        values = interval(**pretraining)
+        lines += [graphcore_log.step_line(step, 20, values)]
+        lines += [graphcore_log.iteration_line(config, step, values, secs)]
+    return "\n".join(lines)
 
 
 def printed_by_conversion(monkeypatch, capsys) -> str:
@@ -162,6 +168,7 @@ def test_the_numbers_are_found_in_what_is_printed(name, monkeypatch, capsys):
         assert found["throughput"] == 1234.5 and found["total_loss"] == 7.5
         if kind == "pretrain":
             assert (found["mlm_loss"], found["nsp_loss"], found["mlm_acc"]) == (6.25, 0.7, 12.5)
+            assert found["step_secs"] == 0.5  # the first two steps do not count
     elif kind == "conversion":
         found = found_in(variant, printed_by_conversion(monkeypatch, capsys))
         assert found == {"secs": 12.2, "secs_back": 13.2}

@@ -232,7 +232,8 @@ def finish(
     if flags.output:
         from official.reporting import environment
 
-        record = {"command": command_line.as_typed(), "results": results}
+        rows = [tables.portable(each, benchmarks[each["benchmark_name"]].folder) for each in results]
+        record = {"command": command_line.as_typed(), "results": rows}
         outputs.write_json(flags.output + ".json", {**record, "environment": environment.environment()})
         outputs.write_file(flags.output + ".md", tables.to_markdown(table))
         if drawn:

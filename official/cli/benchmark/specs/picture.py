@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from official.cli.benchmark.specs.metrics import number_of
 from official.cli.benchmark.specs.spec import Benchmark
-from official.cli.benchmark.specs.tables import format_number
+from official.cli.benchmark.specs.tables import format_number, shown
 from official.reporting import palette, plots
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def panels(results: list[dict[str, Any]], benchmarks: dict[str, Benchmark]) -> P
     found: Panels = {}
     for each in results:
         for label, name in benchmarks[each["benchmark_name"]].columns[:1]:
-            number = number_of(each["results"], name)
+            number = shown(each, name)
             if number is not None:
                 found.setdefault(label, []).append((each["variant_name"], number))
     return found

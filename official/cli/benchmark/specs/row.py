@@ -26,12 +26,20 @@ _BACKENDS = ("backend", "backends")
 
 def make(variant: Variant, results: Results) -> dict[str, Any]:
     """Returns {name, dtype, max_seq_length, batch, backend, sequences_per_sec, latency_ms}; None where the
-    command does not say it, or nothing was measured."""
+    command does not say it, or nothing was measured.
+
+    Where the seconds of a step are known (`step_secs`), so is the speed with all its digits: the lines of a
+    training round it to tenths.
+    """
     latencies = {key: _first(results, names) for key, names in _LATENCIES.items()}
+    said, speed = _said(variant.words), number_of(results, "throughput")
+    sequences, secs = said.pop("sequences", None), number_of(results, "step_secs")
+    if sequences and secs and speed is not None:
+        speed = sequences / secs * variant.processes
     return {
         "name": variant.name,
-        **_said(variant.words),
-        "sequences_per_sec": number_of(results, "throughput"),
+        **said,
+        "sequences_per_sec": speed,
         "latency_ms": latencies if any(value is not None for value in latencies.values()) else None,
     }
 
@@ -41,7 +49,8 @@ def _first(results: Results, names: tuple[str, ...]) -> float | None:
 
 
 def _said(words: tuple[str, ...]) -> dict[str, Any]:
-    """Returns what a command says of its run: our training's as its configuration has it."""
+    """Returns what a command says of its run: our training's as its configuration has it, with the sequences
+    of a step, where all have as many."""
     trains = [place for place, word in enumerate(words) if os.path.basename(word) == "train.py"]
     if trains:
         try:
@@ -54,6 +63,7 @@ def _said(words: tuple[str, ...]) -> dict[str, Any]:
                 "max_seq_length": config.max_seq_length,
                 "batch": config.train_batch_size,
                 "backend": "tensorflow",
+                "sequences": 0 if config.pack_on_the_fly or config.pack else config.train_batch_size,
             }
     given = _given(words)
     batch, length = _one_of(given, _BATCHES) or "", given.get("max_seq_length", "")

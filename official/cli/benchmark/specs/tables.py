@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,7 @@ Result = dict[str, Any]  # of a variant
 ADDITIONAL = ("test_duration", "loss", "result", "cmd", "env", "git_commit_hash")
 _CSV_METRICS = ("throughput", "latency", COMPILING)
 _LOSSES = ("loss", "total_loss", "mlm_loss")
+_OF_THE_MACHINE = ("benchmark_path", "log_paths", "latest_checkpoint_path", "sdk_path")
 _DASH = "\u2013"
 
 
@@ -48,6 +50,12 @@ def summary(results: list[Result]) -> str:
 def to_json(results: list[Result]) -> str:
     """Returns {benchmark: [result of a variant, ...]}."""
     return json.dumps(by_benchmark(results), sort_keys=True, indent=2) + "\n"
+
+
+def portable(result: Result, folder: str) -> Result:
+    """Returns a result without the paths of this machine; the command is as it is typed in its folder."""
+    kept = {key: value for key, value in result.items() if key not in _OF_THE_MACHINE}
+    return {**kept, "command": result["command"].replace(os.path.join(folder, ""), "")}
 
 
 def to_csv(results: list[Result], more: Iterable[str], additional: dict[str, dict[str, Any]]) -> str:
@@ -117,13 +125,14 @@ def columns(results: list[Result], benchmarks: dict[str, Benchmark]) -> list[tup
     return list(found.items())
 
 
+def shown(result: Result, name: str) -> float | None:
+    """Returns the number of a metric as tables and charts show it: the speed with all its digits."""
+    return result["sequences_per_sec"] if name == "throughput" else number_of(result["results"], name)
+
+
 def _cell(result: Result, name: str) -> str:
-    number = number_of(result["results"], name)
-    return (
-        _DASH
-        if number is None and name not in result["params"]
-        else (result["params"][name] if number is None else format_number(number))
-    )
+    number = shown(result, name)
+    return result["params"].get(name, _DASH) if number is None else format_number(number)
 
 
 def format_number(value: float) -> str:
