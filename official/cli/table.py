@@ -64,6 +64,9 @@ _ROWS = (
     Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
     Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
     Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
+    Command(
+        "benchmark inference", "official.cli.benchmark.inference.command", "inference, beside Hugging Face"
+    ),
     Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
     Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),

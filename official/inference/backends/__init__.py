@@ -68,13 +68,18 @@ def dtypes_of(name: str) -> tuple[str, ...]:
     return _find(name).DTYPES
 
 
-def build(source, head: str, settings: Settings) -> Network:
-    """Builds a network; arguments as of the files. Raises ConfigError."""
+def check(settings: Settings) -> None:
+    """Raises ConfigError for a back end that there is not, or a type that it does not compute in."""
     dtypes = dtypes_of(settings.backend)
     if settings.dtype not in dtypes:
         raise ConfigError(
             f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(dtypes)}."
         )
+
+
+def build(source, head: str, settings: Settings) -> Network:
+    """Builds a network; arguments as of the files. Raises ConfigError."""
+    check(settings)
     return _find(settings.backend).build(source, head, settings)
 
 
