@@ -58,6 +58,9 @@ _ROWS = (
     Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
     Command("benchmark packing", "official.cli.benchmark.packing", "packed rows beside one sequence a row"),
     Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
+    Command(
+        "benchmark machine", "official.cli.benchmark.machine", "what this machine reaches, for predictions"
+    ),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
     Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),

@@ -128,6 +128,10 @@ def _lamb_direction(handles, grad, factor, corrections, constants):
     )
 
 
+# The compiled functions by name, for who measures what one of them takes.
+COMPILED = {"update adamw": _update_adamw, "lamb direction": _lamb_direction}
+
+
 def read(handles, shape):
     """Returns the values, float32, of variables of a shape, by their handles."""
     return [

@@ -128,9 +128,10 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
     unit = "batch" if plan["train_steps"] == 0 else "step"
     lines = [(f"of a {unit}", f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
+    lines += _predicted_lines(plan, unit)
     expected_ = plan["expected"]
     if not expected_:
-        return lines + [("time", "not expected without --plan_tflops")]
+        return lines
     speed = f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica"
     if not plan["train_steps"]:
         return lines + [(unit, f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
@@ -150,6 +151,21 @@ def _work_lines(plan: dict) -> list[tuple[str, str]]:
             ),
         ),
     ]
+
+
+def _predicted_lines(plan: dict, unit: str) -> list[tuple[str, str]]:
+    """Returns what a measured machine is predicted to take, or how to get that."""
+    predicted = plan["predicted"]
+    if not predicted:
+        how = "measure this machine once, bert benchmark machine, or give --plan_tflops"
+        return [] if plan["expected"] else [("time", f"not predicted: {how}")]
+    parts = ", ".join(f"{name} {secs:.3g} s" for name, secs in predicted["parts"].items() if secs >= 5e-4)
+    speed = f"{predicted['sequences_per_sec']:,.4g} sequences/s on {predicted['machine']}"
+    lines = [(f"predicted {unit}", f"{predicted['step_secs']:.4g} s: {parts}"), ("predicted speed", speed)]
+    if plan["train_steps"]:
+        training = plan["train_steps"] * predicted["step_secs"]
+        lines.append(("predicted run", f"{_duration(training)} of training"))
+    return lines
 
 
 def _duration(secs: float) -> str:

@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
-import math
 
 import tensorflow as tf
+
+from official.planning import kernels
+from official.planning.kernels import Work
 
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
@@ -24,7 +26,7 @@ class Node:
       type: TensorFlow's name of the operation.
       inputs, outputs: numbers of tensors.
       after: numbers of nodes that come first for another reason than their outputs.
-      flops: of one run.
+      work: what one run asks of the machine.
       runs: times it runs in a step.
     """
 
@@ -32,8 +34,13 @@ class Node:
     inputs: list[int]
     outputs: list[int]
     after: list[int] = dataclasses.field(default_factory=list)
-    flops: int = 0
+    work: Work = kernels.NOTHING
     runs: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Returns the multiplications and additions of one run, where it is a matrix product."""
+        return self.work.product.flops if self.work.product else 0
 
 
 class FlatGraph:
@@ -94,7 +101,7 @@ class FlatGraph:
             return self._add_body(body, inputs, runs * int(trips), after)
         outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
         self.nodes.append(
-            Node(_kind(graph, operation), inputs, outputs, after, matmul_flops(operation), runs)
+            Node(_kind(graph, operation), inputs, outputs, after, _work(graph, operation), runs)
         )
         return outputs
 
@@ -190,23 +197,8 @@ def _kind(graph, operation) -> str:
     return operation.type
 
 
-def matmul_flops(operation) -> int:
-    """Returns 2 x M x N x K of a matrix product, summed over its batch; 0 for any other operation."""
-    if operation.type == "Einsum":
-        terms = operation.get_attr("equation").decode().split("->")[0].split(",")
-        sizes = {
-            letter: size
-            for term, tensor in zip(terms, operation.inputs)
-            for letter, size in zip(term, tensor.shape)
-        }
-        return 2 * math.prod(sizes.values()) if len(terms) == 2 else 0
-    transposed = {
-        "MatMul": "transpose_a",
-        "BatchMatMul": "adj_x",
-        "BatchMatMulV2": "adj_x",
-        "BatchMatMulV3": "adj_x",
-    }.get(operation.type)
-    if transposed is None:
-        return 0
-    summed = operation.inputs[0].shape[-2 if operation.get_attr(transposed) else -1]
-    return 2 * summed * operation.outputs[0].shape.num_elements()
+def _work(graph, operation) -> Work:
+    """Returns what an operation asks of the machine."""
+    if is_compiled(operation):
+        return kernels.compiled_work(operation, _function(graph, operation, "f").graph)
+    return kernels.work_of(operation)

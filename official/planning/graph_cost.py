@@ -20,6 +20,7 @@ from official.optimization import kinds, replica_step
 from official.optimization.state import TrainState, make_state
 from official.planning.flat_graph import FlatGraph
 from official.planning.memory import execution_order, peak_bytes
+from official.planning.timeline import Timed, timeline
 
 
 class PlannedTask(replica_step.Objective, Protocol):
@@ -49,6 +50,7 @@ class Cost:
       slot_bytes: bytes of the optimizer's slots.
       flops: multiplications and additions of all matrix products, forward and backward, all micro batches.
       peak_bytes: most bytes that live at once beside variables: gradients and activations.
+      timeline: the operations, for `speed.predict_step`.
     """
 
     tensors: int
@@ -57,6 +59,7 @@ class Cost:
     slot_bytes: int
     flops: int
     peak_bytes: int
+    timeline: tuple[Timed, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -78,14 +81,16 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         batch = symbolic_batch(spec, plan.replica_batch_size)
         state = make_state(config, lambda: model_of_whole_rows(task), tf.distribute.get_strategy())
         step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
-        gradients, factor, sums, norm = step(batch)
+        # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
+        gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
         numbers: dict[str, int] = {}  # of tensors, by name
         flat.add(graph, graph.get_operations(), numbers)
+        update = len(flat.nodes)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
     slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
-    return _cost(variables, slots, flat, kept=[numbers[sums.name], numbers[norm.name]])
+    return _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]], update)
 
 
 def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
@@ -96,9 +101,22 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
       rows: of a batch of one replica.
     """
     spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
+    return forward_cost(
+        lambda: model_of_whole_rows(task), lambda model: task.evaluate(model, symbolic_batch(spec, rows))
+    )
+
+
+def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> Cost:
+    """Builds a forward pass and reads its cost.
+
+    Args:
+      build_model: makes the model.
+      run: (model) -> nested tensors, all that is wanted.
+    """
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
-        model = model_of_whole_rows(task)
-        results = tf.nest.flatten(task.evaluate(model, symbolic_batch(spec, rows)))
+        model = build_model()
+        given = tf.nest.flatten(tf.autograph.experimental.do_not_convert(run)(model))
+        results = [each for each in given if each is not None]
         flat = FlatGraph()
         numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
@@ -119,15 +137,20 @@ def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
         return build_model()
 
 
-def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
-    """Returns the cost of a graph whose tensors `kept` live to its end."""
+def _cost(
+    variables: list, slots: Iterable, flat: FlatGraph, kept: list[int], update: int | None = None
+) -> Cost:
+    """Returns the cost of a graph whose tensors `kept` live to its end; `update` is the optimizer's first
+    node."""
+    order = execution_order(flat, kept)
     return Cost(
         len(variables),
         sum(variable.shape.num_elements() for variable in variables),
         _bytes(variables),
         _bytes(slots),
         flat.flops(),
-        peak_bytes(flat, execution_order(flat, kept), kept),
+        peak_bytes(flat, order, kept),
+        timeline(flat, order, update),
     )
 
 

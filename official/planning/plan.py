@@ -14,7 +14,7 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost
+from official.planning import capacity, graph_cost, prediction
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
@@ -57,7 +57,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
       Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops. `train_steps` is None where only the training data, which are not read, say how many. A
+      --plan_tflops, `predicted` (see `prediction.of_run`) without the file of a machine. `train_steps` is
+      None where only the training data, which are not read, say how many. A
       run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
       stands for a step.
 
@@ -91,9 +92,37 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
+    plan["predicted"] = prediction.of_run(config, batches, cost)
     tflops, gbps = config.plan_tflops, config.plan_gbps
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     return plan
+
+
+def predict(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan) -> dict | None:
+    """Returns the `predicted` of a run's plan, see `prediction.of_run`; None without the file of a machine.
+
+    Args:
+      config: the complete configuration.
+      make_task: config -> task.
+      batches: the batches of the run.
+
+    Raises:
+      ConfigError: where that file cannot be read.
+    """
+    if not prediction.is_possible(config):
+        return None
+    config = config_lib.replaced(config, length_buckets="never")
+    task = make_task(_with_packed_rows(_in_calls(config)))
+    return prediction.of_run(config, batches, _cost(config, task, batches))
+
+
+def predict_update(config: Config, make_task: MakeTask) -> float | None:
+    """Returns the predicted seconds of the optimizer's update alone; None without the file of a machine.
+    Raises ConfigError as `predict` does."""
+    if not prediction.is_possible(config):
+        return None
+    batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
+    return prediction.of_update(config, _cost(config, make_task(_in_calls(config)), batches))
 
 
 def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan) -> graph_cost.Cost:

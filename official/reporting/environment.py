@@ -9,8 +9,9 @@ import subprocess
 
 import tensorflow as tf
 
+from official.io.processor import processor
+
 _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-keras", "numpy")
-_CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
 def environment() -> dict:
@@ -51,16 +52,11 @@ def commit() -> str | None:
 
 def machine() -> dict:
     """Returns what the speed of a run depends on."""
-    cpu: dict[str, str] = {}
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                cpu.setdefault(key.strip(), value.strip())
+    own = processor()
     return {
-        "cpu": cpu.get("model name") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "instructions": [name for name in _CPU_FEATURES if name in cpu.get("flags", "").split()],
+        "cpu": own.name,
+        "cores": own.cores,
+        "instructions": list(own.instructions),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "system": platform.platform(),
     }

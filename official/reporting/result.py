@@ -44,6 +44,7 @@ class TrainResult:
         set; `majority_accuracy` in the file.
       baseline_prediction: what that is: a token, a label; `majority_prediction` in the file.
       sequences_per_sec: training throughput without evaluations and compilation.
+      predicted_sequences_per_sec: what the plan expected of it; None where the machine was not measured.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process until it trains at its speed: until its first step
         is done, less one step. That is imports, model, checkpoint, data and compilation; without training,
@@ -84,6 +85,7 @@ class TrainResult:
     baseline_score: float | None = None
     baseline_prediction: str | None = None
     sequences_per_sec: float | None = None
+    predicted_sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
     first_step_secs: float | None = None

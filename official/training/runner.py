@@ -25,7 +25,7 @@ from official.reporting.result import (
     result_dict,
     write_result,
 )
-from official.training import finish, listeners, own_folder, page_cache, pipelined, starting
+from official.training import finish, listeners, own_folder, page_cache, pipelined, prediction, starting
 from official.training.earlier import Earlier
 from official.training.feeding import reading
 from official.training.interruption import Interruption
@@ -66,11 +66,13 @@ def run(
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
         observers += listeners.of_state(own, devices, beginning)
         starting.tell_built(observers, ready)
+        predicted = prediction.tell(own, make_task, devices)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
         result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         result.environment, result.data = surroundings, task.data_digest()
+        result.predicted_sequences_per_sec = predicted
         if devices.is_chief:
             _write_result(own, result, beginning.parameters)
         for observer in observers:

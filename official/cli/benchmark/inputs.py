@@ -35,6 +35,31 @@ def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_machine_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --machine_file."""
+    text = "What this machine reaches (bert benchmark machine); unset: the file in the user's cache."
+    parser.add_argument("--machine_file", default=None, help=text)
+
+
+def predicted(prediction: dict | None) -> dict:
+    """Returns what a benchmark says of a plan's `predicted`: seconds and sequences a second, None without the
+    file of a machine."""
+    found = prediction or {}
+    return {
+        "predicted_step_secs": found.get("step_secs"),
+        "predicted_sequences_per_sec": found.get("sequences_per_sec"),
+    }
+
+
+def over_measured(row: dict) -> str:
+    """Returns a row's predicted sequences a second, and by how much they are above the measured ones; 8 and 8
+    columns."""
+    predicted = row["predicted_sequences_per_sec"]
+    if predicted is None:
+        return f"{'-':>10}{'':>8}"
+    return f"{predicted:>10.3f}{predicted / row['sequences_per_sec'] - 1:>+8.0%}"
+
+
 def read_model(path: str) -> dict:
     """Returns the keys of --bert_config_file. Raises ConfigError."""
     return read_json(configs.find(path), "bert_config_file")

@@ -25,6 +25,7 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     inputs.add_model_flag(parser, text="Model whose weights are updated.")
     inputs.add_gpus_flag(parser)
+    inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=9)
     outputs.add_flags(parser)
     return parser
@@ -109,9 +110,26 @@ def update(config: Config, strategy, kind: str, fused_ops: bool, compiled: bool,
     return lambda: apply().numpy()
 
 
-def rows(timings: dict, parameters: int) -> list[dict]:
-    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the
-    bound."""
+def predicted(flags: argparse.Namespace) -> dict[str, float]:
+    """Returns {case: seconds} that the machine's file predicts of our own updates; none without the file."""
+    from official.planning import plan
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    found: dict[str, float] = {}
+    for kind in ("adamw", "lamb"):
+        settings = {"optimizer_type": kind, "num_gpus": flags.num_gpus, "machine_file": flags.machine_file}
+        config = step_benchmark.step_config(
+            inputs.read_model(flags.bert_config_file), 16, 1, "fp32", settings
+        )
+        secs = plan.predict_update(config, TASKS["pretrain"])
+        found |= {} if secs is None else {kind: secs}
+    return found
+
+
+def rows(timings: dict, parameters: int, expected: dict[str, float] | None = None) -> list[dict]:
+    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, the time over the bound, and
+    the predicted seconds, of those that are `expected`."""
     bandwidth = timings["memory"].rate(BYTES["memory"] * parameters)
     found = []
     for name, timing in timings.items():
@@ -124,6 +142,7 @@ def rows(timings: dict, parameters: int) -> list[dict]:
                 "spread": timing.spread,
                 "gb_per_sec": timing.rate(moved) / 1e9,
                 "over_bound": timing.median * bandwidth / moved,
+                "predicted_secs": (expected or {}).get(name),
                 "secs": timing.secs,
             }
         )
@@ -132,11 +151,12 @@ def rows(timings: dict, parameters: int) -> list[dict]:
 
 def describe(table: list[dict]) -> str:
     """Returns a line a case."""
-    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}"]
+    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}{'predicted ms':>14}"]
     for row in table:
         lines.append(
             f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
             f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
+            + (f"{'-':>14}" if row["predicted_secs"] is None else f"{row['predicted_secs'] * 1e3:>14.1f}")
         )
     return "\n".join(lines)
 
@@ -164,7 +184,7 @@ def main() -> None:
         timings = measurement.measure_in_turns(
             cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
         )
-    table = rows(timings, parameters)
+    table = rows(timings, parameters, predicted(flags))
     print(describe(table))
     record = {"rounds": flags.rounds, "parameters": parameters, "cases": table}
     outputs.write_results(flags.output, record, lambda: draw(table, parameters))

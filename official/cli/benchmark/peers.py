@@ -74,6 +74,7 @@ def make_parser() -> command_line.Parser:
         "--rounds", type=int, default=5, help="How many times every system is timed in every case."
     )
     parser.add_argument("--steps", type=int, default=2, help="Steps of one timing.")
+    inputs.add_machine_flag(parser)
     outputs.add_flags(parser)
     return parser
 
@@ -203,9 +204,30 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             "start_secs": started[name],
             "secs": timing.secs,
             "losses": losses[name],
+            **_predicted(flags, model, dtype, length, batch, name),
         }
         for name, timing in spent.items()
     ]
+
+
+def _predicted(
+    flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int, name: str
+) -> dict:
+    """Returns what the machine's file predicts of our own step; None of the others'."""
+    from official.planning import plan
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    if not name.startswith("ours"):
+        return inputs.predicted(None)
+    settings = {
+        "optimizer_type": "adamw",
+        "num_gpus": 0,
+        "fused_ops": PEERS[name].variant == "fused",
+        "machine_file": flags.machine_file,
+    }
+    config = step_benchmark.step_config(model, length, batch, dtype, settings)
+    return inputs.predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
 
 
 def compare(rows: list[dict]) -> list[str]:
@@ -222,12 +244,15 @@ def compare(rows: list[dict]) -> list[str]:
 
 def table(rows: list[dict]) -> str:
     """Returns a line a row."""
-    lines = [f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}"]
+    lines = [
+        f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}"
+        f"{'predicted':>10}{'off':>8}"
+    ]
     for row in rows:
         lines.append(
             f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
             f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
-            f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}"
+            f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}{inputs.over_measured(row)}"
         )
     return "\n".join(lines)
 

@@ -37,6 +37,7 @@ def make_parser() -> command_line.Parser:
         "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
     )
     inputs.add_gpus_flag(parser)
+    inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
@@ -57,7 +58,7 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     from official.training import step_benchmark
 
     paths = flags.bert_config_file.split(",")
-    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
+    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus", "machine_file")
     settings = {name: getattr(flags, name) for name in names}
 
     def name(path: str, case: str, blocks: str) -> str:
@@ -85,7 +86,7 @@ def measure(flags: argparse.Namespace) -> dict:
     from official.training import step_benchmark
 
     make_task, configs = TASKS["pretrain"], make_configs(flags)
-    flops = {name: plan.make_plan(config, make_task)["flops_per_step"] for name, config in configs.items()}
+    plans = {name: plan.make_plan(config, make_task) for name, config in configs.items()}
     works: dict[str, Callable[[], Any]] = {
         name: step_benchmark.make_step(config, make_task, flags.steps) for name, config in configs.items()
     }
@@ -97,7 +98,17 @@ def measure(flags: argparse.Namespace) -> dict:
         )
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
     cases = [
-        case(name, configs[name], timings[name], flops[name] * flags.steps, flags.steps, peaks)
+        {
+            **case(
+                name,
+                configs[name],
+                timings[name],
+                plans[name]["flops_per_step"] * flags.steps,
+                flags.steps,
+                peaks,
+            ),
+            **inputs.predicted(plans[name]["predicted"]),
+        }
         for name in configs
     ]
     spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
@@ -123,11 +134,14 @@ def case(name: str, config: Config, timing, flops: float, steps: int, peaks: dic
 
 def table(measured: dict) -> str:
     width = max(32, *(len(row["name"]) + 2 for row in measured["cases"]))
-    lines = [f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
+    lines = [
+        f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"
+        f"{'predicted':>10}{'off':>8}"
+    ]
     for row in measured["cases"]:
         lines.append(
             f"{row['name']:<{width}}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
-            f"{row['share_of_products']:>13.1%}"
+            f"{row['share_of_products']:>13.1%}{inputs.over_measured(row)}"
         )
     for dtype, product in measured["products"].items():
         lines.append(

@@ -38,6 +38,11 @@ class Plan:
         "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.",
         minimum=0,
     )
+    machine_file: str | None = setting(
+        None,
+        "What this machine reaches, measured with bert benchmark machine, for predicted times. Unset: the "
+        "file in the user's cache, where there is one.",
+    )
     plan_device: str | None = setting(
         None,
         f"With --plan: what a device can hold, to say whether the run fits: {', '.join(DEVICE_BYTES)}, or "

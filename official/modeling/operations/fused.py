@@ -310,3 +310,16 @@ def _sum_of_rows(x):
     # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes 1.5 times as
     # long.
     return tf.linalg.matvec(tf.cast(x, tf.float32), tf.ones(tf.shape(x)[:1]), transpose_a=True)
+
+
+# The compiled functions by name, for who measures what one of them takes.
+COMPILED = {
+    "activate": _activate,
+    "activation gradient": _activation_gradient,
+    "normalize": _normalize,
+    "norm gradient": _norm_gradient,
+    "drop": _drop,
+    "attention gradient": _attention_gradient,
+    "cross entropy gradient": _cross_entropy_gradient,
+    "sum of rows": _sum_of_rows,
+}
