@@ -62,6 +62,7 @@ _ROWS = (
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
     Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
     Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
+    Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
     Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
     Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),

@@ -60,17 +60,22 @@ def names() -> list[str]:
     return sorted(name[:-3] for name in files if name.endswith(".py") and not name.startswith("_"))
 
 
+def dtypes_of(name: str) -> tuple[str, ...]:
+    """Returns the types that a back end computes in. Raises ConfigError for an unknown one."""
+    if name not in names():
+        hint = suggest(name, names())
+        raise ConfigError(f"backend={name[:100]}{hint}: expected one of {', '.join(names())}.")
+    return _find(name).DTYPES
+
+
 def build(source, head: str, settings: Settings) -> Network:
     """Builds a network; arguments as of the files. Raises ConfigError."""
-    if settings.backend not in names():
-        hint = suggest(settings.backend, names())
-        raise ConfigError(f"backend={settings.backend[:100]}{hint}: expected one of {', '.join(names())}.")
-    module = _find(settings.backend)
-    if settings.dtype not in module.DTYPES:
+    dtypes = dtypes_of(settings.backend)
+    if settings.dtype not in dtypes:
         raise ConfigError(
-            f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(module.DTYPES)}."
+            f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(dtypes)}."
         )
-    return module.build(source, head, settings)
+    return _find(settings.backend).build(source, head, settings)
 
 
 def _find(name: str) -> ModuleType:
