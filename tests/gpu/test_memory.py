@@ -19,9 +19,9 @@ MINI = dict(
     num_hidden_layers=4,
     num_attention_heads=4,
     intermediate_size=1024,
-    max_position_embeddings=128,
+    max_position_embeddings=512,
 )
-SIZES = dict(model=MINI, max_seq_length=128, max_predictions_per_seq=20, train_batch_size=32)
+SIZES = dict(model=MINI, max_seq_length=512, max_predictions_per_seq=76, train_batch_size=8)
 SPARE = 256 * 2**20  # bytes of libraries' work space, whatever the model
 
 

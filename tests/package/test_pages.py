@@ -233,7 +233,7 @@ def test_links_lead_somewhere():
 
 
 def test_files_that_are_named_are_there():
-    folders = "official|tests|configs|scripts|checkpoints_tools|constraints|results|tf2_bert"
+    folders = "official|tests|configs|scripts|checkpoints_tools|constraints|results|tf2_bert|deploy"
     named = re.compile(rf"(?<![\w/.])(?:{folders})/[\w./*-]*")
     paths = {path for page in PAGES for code in inline_code(page) for path in named.findall(code)}
     real = {path for path in paths if not re.search("[A-Z]{2}|X", path)}  # not configs/X.flags
