@@ -11,6 +11,9 @@ from official.modeling.encoder import BertEncoder
 from official.modeling.fine_tuning import SequenceModel, SpanModel
 from official.modeling.pretrainer import BertPretrainer
 
+# {method: the stages that its outputs need nothing of}
+UNUSED = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
+
 
 def make(bert: BertConfig, head: str, classes: int) -> Any:
     """Makes a model.
@@ -59,6 +62,8 @@ def padded(rows: Rows) -> dict[str, np.ndarray]:
     return batch
 
 
-def sequences_of(rows: Rows, tokens_M: np.ndarray) -> np.ndarray:
-    """Returns which sequence each of some tokens belongs to, int64 [M]."""
+def sequences_of(rows: Rows, tokens_M: np.ndarray | None) -> np.ndarray:
+    """Returns which sequence each of some tokens belongs to, or each of all, int64 [M]."""
+    if tokens_M is None:
+        tokens_M = np.arange(len(rows.ids_T))
     return np.searchsorted(np.cumsum(rows.lengths_N), tokens_M, side="right")

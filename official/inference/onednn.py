@@ -8,7 +8,6 @@ size K.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -107,7 +106,7 @@ def has_integers() -> bool:
         return False
 
 
-def _call(name: str, label: Any, inputs: dict[str, Any], **settings: bool | float | Sequence[str]) -> Any:
+def _call(name: str, label: Any, inputs: dict[str, Any], **settings: Any) -> Any:
     result = op_def_library.apply_op(name, name="fused", **inputs, **settings)
     if isinstance(result, (list, tuple)):
         result = result[0]

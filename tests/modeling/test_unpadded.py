@@ -100,7 +100,7 @@ def test_shapes_may_be_unknown_and_dropout_is_drawn():
     names = ("input_ids", "input_mask", "segment_ids")
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in names}
 
-    @tf.function(input_signature=[signature, tf.TensorSpec([2], tf.int32)])
+    @tf.function(autograph=False, input_signature=[signature, tf.TensorSpec([2], tf.int32)])
     def compute(features, seed):
         return unpadded.run(model, features, CONFIG, seed)["start_logits"]
 

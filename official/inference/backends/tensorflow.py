@@ -105,19 +105,13 @@ def _quantised(weights: fused_bert.Weights, bert: BertConfig, calibration: Seque
     found = []
     measure = _compiled(_ranges(weights, bert), bert)
     for rows in calibration:
-        found.append(measure(**_constants(rows, bert))["ranges"].numpy())
-    ranges = iter(int8.widest(found))
-    # In the order of the products: that of the fields.
-    return [
-        block._replace(
-            **{
-                name: int8.quantise(part, next(ranges))
-                for name, part in block._asdict().items()
-                if isinstance(part, Affine)
-            }
-        )
-        for block in weights.blocks
-    ]
+        found.append([values.numpy() for values in measure(**_constants(rows, bert))])
+    ranges = iter([int8.widest(of_product) for of_product in zip(*found)])
+    blocks = []
+    for block in weights.blocks:
+        parts = [int8.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block]
+        blocks.append(fused_bert.Block._make(parts))
+    return blocks
 
 
 def _ranges(weights: fused_bert.Weights, bert: BertConfig) -> Callable:
@@ -131,14 +125,16 @@ def _ranges(weights: fused_bert.Weights, bert: BertConfig) -> Callable:
             return onednn.dense(x, *arguments)
 
         _forward(weights, bert, "embed", "float32", dense)(**batch)
-        return {"ranges": tf.stack(ranges)}
+        return ranges
 
     return forward
 
 
 def _compiled(forward: Callable, bert: BertConfig) -> Callable:
     """Returns a function traced once, for batches of all sizes."""
-    example = batch_of(Rows(*np.zeros((2, 1), np.int32), np.ones(1, np.int32)), bert.num_attention_heads)
+    example = batch_of(
+        Rows(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.int32)), bert.num_attention_heads
+    )
     signature = {
         name: tf.TensorSpec([None] * values.ndim, tf.int32, name=name) for name, values in example.items()
     }
