@@ -25,7 +25,7 @@ def build(source: Source, head: str, settings: Settings) -> Network:
         return _fused(source, head, settings)
     if settings.dtype == "int8":
         raise ConfigError(
-            f"dtype=int8: TensorFlow {tf.__version__} has it for BERT's blocks on CPUs with oneDNN only. Take"
+            "dtype=int8: TensorFlow has it for BERT's blocks on CPUs with oneDNN only. Take"
             " another --backend or --dtype."
         )
     return _staged(source, head, settings)
@@ -99,7 +99,7 @@ def _quantised(weights: fused_bert.Weights, bert: BertConfig, calibration: Seque
         raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
     if not onednn.has_integers():
         raise ConfigError(
-            f"dtype=int8: this CPU's TensorFlow {tf.__version__} has no products of integers. Take another"
+            "dtype=int8: TensorFlow has no products of integers on this CPU. Take another"
             " --backend or --dtype."
         )
     found = []
