@@ -34,6 +34,18 @@ def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:
         os.environ[_ONEDNN] = "0"
 
 
+def tell_allocations() -> None:
+    """Makes TensorFlow tell its profiler of all memory that it takes on CPUs. To be called before it is
+    imported.
+
+    Its usual pools tell of large tensors only, or of none. This one is as large as the machine's memory, at
+    most.
+    """
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+    megabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(megabytes))
+
+
 def _has_bf16(cpu_info: str) -> bool:
     """Returns whether the CPU multiplies bfloat16 numbers; where that is not known, that it does."""
     try:

@@ -15,7 +15,7 @@ for argument in "$@"; do
 done
 ./scripts/setup_env.sh ${setup[@]+"${setup[@]}"}
 run() {
-  "$venv/bin/python" -m pytest -m "not slow" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
+  "$venv/bin/python" -m pytest -m "not slow and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
 }
 ((${#tests[@]} == 0)) || { run "${tests[@]}"; exit; }
 # In two parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.

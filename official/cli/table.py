@@ -53,6 +53,7 @@ _ROWS = (
     Command("fill-mask", "official.cli.fill_mask", "predict the words that are [MASK] in typed text"),
     Command("compare", "official.cli.compare", "compare runs: settings, results, curves, MLPerf score"),
     Command("record", "official.cli.record", "keep the numbers and the picture of a finished run"),
+    Command("benchmark run", "official.cli.benchmark.run", "the benchmarks of a YAML file"),
     Command("benchmark step", "official.cli.benchmark.step", "the training step, beside bare products"),
     Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
     Command("benchmark packing", "official.cli.benchmark.packing", "packed rows beside one sequence a row"),
@@ -66,6 +67,10 @@ _ROWS = (
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
     Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
     Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
+    Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
+    Command(
+        "benchmark inference", "official.cli.benchmark.inference.command", "inference, beside Hugging Face"
+    ),
     Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
     Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),
@@ -76,7 +81,7 @@ GROUPS = {
     "evaluate": "score predictions",
     "benchmark": "measure",
 }
-DEFAULTS = {"data": "create"}  # what a group without a second word is
+DEFAULTS = {"data": "create", "benchmark": "run"}  # what a group without a second word is
 
 
 def find(arguments: list[str]) -> tuple[Command, list[str]]:

@@ -78,6 +78,8 @@ def _run(arguments: list[str]) -> int:
         with signals.raising():  # while starting; later, the run saves first
             return importlib.import_module(program).run(config, command_line.words(arguments))
     official.choose_kernels(config.dtype)
+    if config.profile_memory:
+        official.tell_allocations()
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
     from official.cli import outputs, schedules
     from official.planning import plan

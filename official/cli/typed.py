@@ -23,13 +23,37 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
     )
     command_line.add_lower_case_flag(parser)
+    add_inference_flags(parser)
+
+
+def add_inference_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that say what computes a model, and in which type."""
+    parser.add_argument(
+        "--backend", default="tensorflow", help="What computes: tensorflow, onnxruntime or openvino."
+    )
+    parser.add_argument("--dtype", default="fp32", help="Type of matrix products: fp32, bf16 or int8.")
+    parser.add_argument(
+        "--calibration_file",
+        help="What the ranges of int8's activations are taken from: SQuAD's JSON for questions, else a text a"
+        " line, pairs with a tab between them. Unset: the training data of the run, if they are still there.",
+    )
 
 
 def load(flags: argparse.Namespace) -> "Model":
     """Loads the model that the flags name. Raises ConfigError."""
     from official import inference
 
-    return inference.load(flags.checkpoint, flags.vocab_file, flags.do_lower_case, flag="checkpoint")
+    if flags.calibration_file and flags.dtype != "int8":
+        raise ConfigError(f"--calibration_file is for --dtype=int8, not for --dtype={flags.dtype}.")
+    return inference.load(
+        flags.checkpoint,
+        flags.vocab_file,
+        flags.do_lower_case,
+        flag="checkpoint",
+        backend=flags.backend,
+        dtype=flags.dtype,
+        calibration_file=flags.calibration_file,
+    )
 
 
 def lines(prompt: str) -> Iterator[str]:

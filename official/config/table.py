@@ -20,6 +20,7 @@ from official.config.settings import (
     packing,
     pipeline,
     plan,
+    profiling,
 )
 
 # In the order of --help and config.json.
@@ -36,6 +37,7 @@ _FILES = (
     ipu,
     mlperf,
     plan,
+    profiling,
     messages,
 )
 SECTIONS = tuple(file.SECTION for file in _FILES)
@@ -56,6 +58,7 @@ class Config(
     ipu.Ipu,
     mlperf.MLPerf,
     plan.Plan,
+    profiling.Profiling,
     messages.Messages,
 ):
     """The settings of a run. Made by `official.config.build_config`, which checks them; then nothing changes.

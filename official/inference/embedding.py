@@ -8,15 +8,13 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.word_pieces.tokenization import Tokenizer
+from official.inference import backends, batching, calibration, rows
 from official.inference.source import Source
 from official.io import json_files
-from official.modeling.encoder import BertEncoder
 
-_BATCH = 32  # texts that are read at once
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 _SMALLEST_NORM = 1e-12
 
@@ -38,57 +36,40 @@ class Pooling(NamedTuple):
 class Embedder:
     """Makes vectors of texts."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         self._bert = source.bert
         self._pooling = pooling_beside(source.location)
         self._cls, self._sep, self._unk = map(source.vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
         self._tokenizer = Tokenizer(source.vocabulary)
-        self._encoder = BertEncoder(source.bert)
-        source.fill(self._encoder)
+        read = calibration.texts(calibration_file)
+        settings = calibration.calibrated(settings, lambda: rows.join(self._ids_of(read(), self._pooling)))
+        self._network = backends.build(source, "embed", settings)
 
     def __call__(self, texts: list[str], pooling: Pooling | None) -> np.ndarray:
         """Returns float32 [N, D]. Raises ConfigError for a mode that there is not."""
         pooling = pooling or self._pooling
         if pooling.mode not in _MODES.values():
             raise ConfigError(f"pooling mode {pooling.mode!r}, expected one of {', '.join(_MODES.values())}.")
-        vectors_ND = np.zeros((len(texts), self._bert.hidden_size), np.float32)
         if not texts:
-            return vectors_ND
-        most = min(
-            pooling.most_tokens or self._bert.max_position_embeddings, self._bert.max_position_embeddings
-        )
-        rows = [self._ids_of(row, most) for row in self._pieces(texts)]
-        order = sorted(
-            range(len(rows)), key=lambda row: len(rows[row])
-        )  # texts of one length waste no padding
-        for first in range(0, len(order), _BATCH):
-            some = order[first : first + _BATCH]
-            vectors_ND[some] = self._vectors([rows[row] for row in some], pooling)
-        return vectors_ND
-
-    def _pieces(self, texts: list[str]) -> list[np.ndarray]:
-        pieces, counts = self._tokenizer.tokenize(texts)
-        return np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
-
-    def _ids_of(self, pieces: np.ndarray, most: int) -> np.ndarray:
-        known = np.where(pieces < self._bert.vocab_size, pieces, self._unk)
-        return np.concatenate([[self._cls], known[: most - 2], [self._sep]]).astype(np.int32)
-
-    def _vectors(self, rows: list[np.ndarray], pooling: Pooling) -> np.ndarray:
-        lengths_B = np.array([len(row) for row in rows])
-        mask_BL = (np.arange(lengths_B.max()) < lengths_B[:, None]).astype(np.int32)
-        ids_BL = np.zeros_like(mask_BL)
-        ids_BL[mask_BL > 0] = np.concatenate(rows)
-        mask = tf.constant(mask_BL)
-        sequence_BLD, _ = self._encoder(tf.constant(ids_BL), mask, tf.zeros_like(mask))
+            return np.zeros((0, self._bert.hidden_size), np.float32)
+        made = rows.join(self._ids_of(texts, pooling))
+        sequence_TD = batching.run(self._network, "embed", made)["sequence"]
         if pooling.mode == "cls":
-            vectors_BD = sequence_BLD[:, 0]
+            vectors_ND = sequence_TD[made.firsts_N]
         else:
-            weights_BL1 = tf.cast(mask, sequence_BLD.dtype)[:, :, None]
-            vectors_BD = tf.reduce_sum(sequence_BLD * weights_BL1, 1) / tf.reduce_sum(weights_BL1, 1)
+            vectors_ND = np.add.reduceat(sequence_TD, made.firsts_N) / made.lengths_N[:, None]
         if pooling.normalized:
-            vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), _SMALLEST_NORM)
-        return vectors_BD.numpy()
+            vectors_ND /= np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), _SMALLEST_NORM)
+        return vectors_ND.astype(np.float32)
+
+    def _ids_of(self, texts: list[str], pooling: Pooling) -> list[np.ndarray]:
+        """Returns the ids of each text with [CLS] and [SEP]; what is too long is cut."""
+        positions = self._bert.max_position_embeddings
+        most = min(pooling.most_tokens or positions, positions)
+        pieces, counts = self._tokenizer.tokenize(texts)
+        pieces = np.where(pieces < self._bert.vocab_size, pieces, self._unk).astype(np.int32)
+        parts = np.split(pieces, np.cumsum(counts)[:-1])
+        return [np.array([self._cls, *part[: most - 2], self._sep], np.int32) for part in parts]
 
 
 def pooling_beside(location: str) -> Pooling:

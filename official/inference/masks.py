@@ -1,14 +1,15 @@
 """The words that stand as [MASK] in a text."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.word_pieces.tokenization import Tokenizer
+from official.inference import backends, batching, calibration, rows
+from official.inference.rows import Rows
 from official.inference.source import Source
-from official.modeling.pretrainer import BertPretrainer
 
 MASK = "[MASK]"
 _SPECIAL = ("[CLS]", "[SEP]", "[UNK]", MASK)
@@ -24,24 +25,40 @@ class Word(NamedTuple):
 class Filler:
     """Predicts masked words."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("fill_mask")
         self._bert, self._vocabulary = source.bert, source.vocabulary
         self._tokenizer = Tokenizer(source.vocabulary)
         self._special = {name: np.array([source.vocabulary.id_of(name)], np.int32) for name in _SPECIAL}
-        self._model = BertPretrainer(source.bert)
-        source.fill(self._model)
+        read = calibration.texts(calibration_file)
+        settings = calibration.calibrated(settings, lambda: self._masked_rows(read()))
+        self._network = backends.build(source, "fill_mask", settings)
 
-    def __call__(self, text: str, top_k: int) -> list[list[Word]]:
-        """See `Model.fill_mask`."""
-        ids_L = self._ids_of(text)
-        positions_P = np.flatnonzero(ids_L == self._vocabulary.id_of(MASK))
-        if not len(positions_P):
+    def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[Word]]]:
+        """See `Model.fill_mask`; of several texts."""
+        if not texts:
+            return []
+        made = self.rows_of(texts)
+        logits_MV = batching.run(self._network, "fill_mask", made)["logits"][:, : self._vocabulary.size]
+        words = [self._likeliest(logits_V, top_k) for logits_V in logits_MV]
+        ends = np.searchsorted(made.masked_M, np.cumsum(made.lengths_N)).tolist()
+        return [words[first:last] for first, last in zip([0, *ends], ends)]
+
+    def rows_of(self, texts: Sequence[str]) -> Rows:
+        """Returns texts end to end. Raises ConfigError where one has no mask, or is too long."""
+        ids = [self._ids_of(text) for text in texts]
+        mask = self._vocabulary.id_of(MASK)
+        if not all((ids_L == mask).any() for ids_L in ids):
             raise ConfigError(
                 f"no {MASK} in the text. Write {MASK}, with its brackets and in capitals, in place of each"
                 " word to predict."
             )
-        return [self._likeliest(row, top_k) for row in self._probabilities(ids_L, positions_P)]
+        joined = rows.join(ids)
+        return joined._replace(masked_M=np.flatnonzero(joined.ids_T == mask).astype(np.int32))
+
+    def _masked_rows(self, texts: Sequence[str]) -> Rows:
+        """Returns texts as what ranges are taken from: one without a mask gets one."""
+        return self.rows_of([text if MASK in text else f"{text} {MASK}" for text in texts])
 
     def _ids_of(self, text: str) -> np.ndarray:
         """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
@@ -57,19 +74,8 @@ class Filler:
             )
         return np.where(ids_L < self._bert.vocab_size, ids_L, self._special["[UNK]"])
 
-    def _probabilities(self, ids_L: np.ndarray, positions_P: np.ndarray) -> np.ndarray:
-        """Returns float32 [P, V]: of each word at each position."""
-        row_BL = tf.constant(ids_L[None], tf.int32)
-        logits_BPV, _ = self._model(
-            {
-                "input_ids": row_BL,
-                "input_mask": tf.ones_like(row_BL),
-                "segment_ids": tf.zeros_like(row_BL),
-                "masked_lm_positions": tf.constant(positions_P[None], tf.int32),
-            }
-        )
-        return tf.nn.softmax(logits_BPV[0, :, : self._vocabulary.size]).numpy()
-
-    def _likeliest(self, probabilities_V: np.ndarray, top_k: int) -> list[Word]:
+    def _likeliest(self, logits_V: np.ndarray, top_k: int) -> list[Word]:
+        powers_V = np.exp(logits_V - logits_V.max())
+        probabilities_V = powers_V / powers_V.sum()
         best = np.argsort(-probabilities_V, kind="stable")[:top_k]
         return [Word(self._vocabulary.words[word], float(probabilities_V[word])) for word in best]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official.inference import embedding, masks, questions, sentences, source
+from official.inference import backends, embedding, masks, questions, sentences, source
 from official.inference.embedding import Pooling
 from official.inference.masks import Word
 from official.inference.questions import Answer
@@ -13,10 +13,29 @@ from official.inference.sentences import Label
 
 
 def load(
-    path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, flag: str = ""
+    path: str,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    flag: str = "",
+    backend: str = "tensorflow",
+    dtype: str = "fp32",
+    calibration_file: str | None = None,
 ) -> "Model":
-    """Loads a model; arguments and errors as of `source.find`."""
-    return Model(source.find(path, vocab_file, do_lower_case, flag))
+    """Loads a model.
+
+    Args:
+      path, vocab_file, do_lower_case, flag: as of `source.find`.
+      backend: what computes it, one of `backends.names()`.
+      dtype: of products: fp32, bf16 or int8.
+      calibration_file: what the ranges of int8's activations are taken from, see `calibration`. Unset: the
+        training data of the run.
+
+    Raises:
+      ConfigError: also for a back end or dtype that there is not.
+    """
+    settings = backends.Settings(backend, dtype)
+    backends.check(settings)
+    return Model(source.find(path, vocab_file, do_lower_case, flag), settings, calibration_file)
 
 
 class Model:
@@ -25,8 +44,14 @@ class Model:
     Every method raises ConfigError where the model has no head for it, or its weights cannot be read.
     """
 
-    def __init__(self, found: source.Source):
+    def __init__(
+        self,
+        found: source.Source,
+        settings: backends.Settings = backends.Settings(),  # noqa: B008  # frozen
+        calibration_file: str | None = None,
+    ):
         self.source = found
+        self._how = found, settings, calibration_file
 
     def prepare(self, method: str) -> None:
         """Builds what a method needs, so that the first question does not wait for it.
@@ -43,11 +68,19 @@ class Model:
 
     def answers(self, question: str, context: str) -> list[Answer]:
         """Returns the answers of the n-best list, the one that is predicted first."""
-        return self._reader(question, context)
+        return self._reader([(question, context)])[0]
+
+    def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer]:
+        """Returns the answer to each (question, context); windows of all of them are batched by length."""
+        return [found[0] for found in self._reader(asked)]
 
     def classify(self, a: str, b: str | None = None) -> Label:
         """Returns the label of a sentence, or of a pair of them, or its score."""
-        return self._classifier([a] if b is None else [a, b])
+        return self._classifier([[a] if b is None else [a, b]])[0]
+
+    def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
+        """Returns the label of each row of one or two texts; rows are batched by length."""
+        return self._classifier(rows)
 
     @property
     def texts_of_a_row(self) -> int | None:
@@ -82,20 +115,24 @@ class Model:
         Raises:
           ConfigError: also where the text has no mask, or more word pieces than the model has positions.
         """
-        return self._filler(text, top_k)
+        return self._filler([text], top_k)[0]
+
+    def fill_masks(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[Word]]]:
+        """Returns what `fill_mask` does of each text; texts are batched by length."""
+        return self._filler(texts, top_k)
 
     @functools.cached_property
     def _reader(self) -> questions.Reader:
-        return questions.Reader(self.source)
+        return questions.Reader(*self._how)
 
     @functools.cached_property
     def _classifier(self) -> sentences.Classifier:
-        return sentences.Classifier(self.source)
+        return sentences.Classifier(*self._how)
 
     @functools.cached_property
     def _embedder(self) -> embedding.Embedder:
-        return embedding.Embedder(self.source)
+        return embedding.Embedder(*self._how)
 
     @functools.cached_property
     def _filler(self) -> masks.Filler:
-        return masks.Filler(self.source)
+        return masks.Filler(*self._how)

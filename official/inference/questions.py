@@ -1,28 +1,37 @@
 """Questions about a context: windows, their logits, and the answers that they give."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from official.data.squad import answers, features, squad_files
+from official.inference import backends, batching, calibration
+from official.inference.rows import Rows
 from official.inference.source import Source
-from official.modeling.fine_tuning import SpanModel
 
-_BATCH = 16  # windows that are read at once
 _USUAL_LENGTH = 384  # tokens of a window, of a model without a run
 
 
 class Answer(NamedTuple):
-    """A stretch of the context, '' for no answer, and its probability among the n-best answers."""
+    """A stretch of the context, '' for no answer, and its probability among the n-best answers.
+
+    Attributes:
+      text: of the answer.
+      probability: in [0, 1].
+      start, end: its first character in the context, and the one behind its last; 0 and 0 for no answer.
+    """
 
     text: str
     probability: float
+    start: int = 0
+    end: int = 0
 
 
 class Reader:
     """Answers questions as the predictions of --task=squad do."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("answer")
         length = source.setting("max_seq_length", min(_USUAL_LENGTH, source.bert.max_position_embeddings))
         self._windows = features.WindowRules(
@@ -35,25 +44,62 @@ class Reader:
             source.setting("null_score_diff_threshold", 0.0),
         )
         self._vocabulary = source.vocabulary
-        self._model = SpanModel(source.bert)
-        source.fill(self._model)
+        read = calibration.questions(source, calibration_file)
+        settings = calibration.calibrated(settings, lambda: self.rows_of(self._make(read())[1]))
+        self._network = backends.build(source, "answer", settings)
 
-    def __call__(self, question: str, context: str) -> list[Answer]:
-        """Returns answers, the prediction first, then the others of the n-best list, best first."""
-        data = _data_of(question, context, self._rules.version_2_with_negative)
-        rows = features.make_features(data, self._vocabulary, self._windows)
-        if not len(rows):
-            return [Answer("", 1.0)]
-        longest = int(rows.lengths.max())
-        starts = range(0, len(rows), _BATCH)
-        logits = [self._model(rows.batch(slice(first, first + _BATCH), longest)) for first in starts]
-        start, end = (np.concatenate([batch[part].numpy() for batch in logits]) for part in (0, 1))
-        found = answers.answer_questions(start, end, rows, data, self._rules)
-        # Stable: the prediction, then the others.
-        best = sorted(found.nbest["0"], key=lambda entry: entry.text != found.predictions["0"])
-        return [Answer(entry.text, entry.probability) for entry in best]
+    def __call__(self, asked: Sequence[tuple[str, str]]) -> list[list[Answer]]:
+        """Answers questions.
+
+        Args:
+          asked: (question, context) each; windows of one context are made once.
+
+        Returns:
+          For each question its answers, the prediction first, then the others of the n-best list, best first.
+        """
+        data, windows = self._make(asked)
+        start, end = self._logits(windows)
+        found = answers.answer_questions(start, end, windows, data, self._rules)
+        return [_answers(found, str(number)) for number in range(len(asked))]
+
+    def _make(self, asked: Sequence[tuple[str, str]]) -> tuple[squad_files.SquadData, features.Features]:
+        data = _data_of(asked, self._rules.version_2_with_negative)
+        return data, features.make_features(data, self._vocabulary, self._windows)
+
+    def rows_of(self, windows: features.Features) -> Rows:
+        """Returns windows end to end."""
+        places_L = np.arange(windows.input_ids.shape[1])
+        is_token_NL = places_L < windows.lengths[:, None]
+        is_context_NL = places_L >= windows.first_lengths[:, None]
+        ids_T = windows.input_ids[is_token_NL].astype(np.int32)
+        return Rows(ids_T, is_context_NL[is_token_NL].astype(np.int32), windows.lengths)
+
+    def _logits(self, windows: features.Features) -> tuple[np.ndarray, np.ndarray]:
+        """Returns start and end logits, float32 [N, longest window], 0 behind the end of a window."""
+        is_token_NL = np.arange(windows.lengths.max(initial=0)) < windows.lengths[:, None]
+        start_NL, end_NL = (np.zeros(is_token_NL.shape, np.float32) for _ in range(2))
+        if len(windows):
+            outputs = batching.run(self._network, "answer", self.rows_of(windows))
+            start_NL[is_token_NL], end_NL[is_token_NL] = outputs["start_logits"], outputs["end_logits"]
+        return start_NL, end_NL
 
 
-def _data_of(question: str, context: str, with_negative: bool) -> squad_files.SquadData:
-    asked = squad_files.Question("0", question, 0, (), (), False)
-    return squad_files.SquadData("", "", "", False, with_negative, [""], [context], [asked], {}, [])
+def _answers(found: answers.Answers, identity: str) -> list[Answer]:
+    # Stable: the prediction, then the others.
+    best = sorted(found.nbest[identity], key=lambda entry: entry.text != found.predictions[identity])
+    places = found.places[identity]
+    return [Answer(entry.text, entry.probability, *places.get(entry.text, (0, 0))) for entry in best]
+
+
+def _data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_files.SquadData:
+    """Returns questions as a file of them: those of a context one after the other. Their numbers are their
+    names."""
+    contexts = list(dict.fromkeys(context for _, context in asked))
+    numbers = {context: number for number, context in enumerate(contexts)}
+    questions = [
+        squad_files.Question(str(number), question, numbers[context], (), (), False)
+        for number, (question, context) in enumerate(asked)
+    ]
+    questions.sort(key=lambda question: question.context)
+    titles = [""] * len(contexts)
+    return squad_files.SquadData("", "", "", False, with_negative, titles, contexts, questions, {}, [])

@@ -1,15 +1,16 @@
 """The label, or the score, of a sentence or of a pair of them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
+import numpy as np
 
 from official.config import ConfigError
 from official.data.glue import features, tasks, tsv_files
-from official.data.rows import token_rows
 from official.data.word_pieces.tokenization import Tokenizer
+from official.inference import backends, batching, calibration
+from official.inference.rows import Rows
 from official.inference.source import Source
-from official.modeling.fine_tuning import SequenceModel
 
 _USUAL_LENGTH = 128  # tokens of a row, of a model without a run
 
@@ -28,7 +29,7 @@ class Classifier:
       texts: of a row: 1 or 2; None where nothing says it.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("classify")
         outputs = source.tensors["output_weights"].shape[0]
         task = tasks.find_task(source.run.glue_task) if source.run else None
@@ -40,22 +41,39 @@ class Classifier:
             "max_seq_length", min(_USUAL_LENGTH, source.bert.max_position_embeddings)
         )
         self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
-        self._model = SequenceModel(source.bert, outputs)
-        source.fill(self._model)
+        read = calibration.sentences(source, calibration_file)
+        settings = calibration.calibrated(settings, lambda: self.rows_of(read()))
+        self._network = backends.build(source, "classify", settings)
 
-    def __call__(self, texts: list[str]) -> Label:
-        """Returns the label of a row. Raises ConfigError for another number of texts than the task's."""
-        if self.texts not in (None, len(texts)):
-            received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
-            raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
-        rows = tsv_files.GlueRows("", tuple([text] for text in texts), None, [])
-        made = features.make_features(rows, self._tokenizer, self._vocabulary, self._length)
-        tokens = token_rows.TokenRows(made.ids, made.lengths, made.first_lengths, {})
-        shape = token_rows.BatchShape(1, 1, self._length, bucketed=True)
-        batch = next(iter(token_rows.evaluation_dataset(tokens, shape)))
-        logits_C = self._model(batch)[0]
+    def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
+        """Returns the label of each row of 1 or 2 texts. Raises ConfigError for another number of texts than
+        the task's."""
+        for texts in rows:
+            if self.texts not in (None, len(texts)):
+                received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
+                raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
+        if not rows:
+            return []
+        labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
+        for count in {len(texts) for texts in rows}:
+            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
+            made = self.rows_of([rows[number] for number in chosen])
+            logits_NC = batching.run(self._network, "classify", made)["logits"]
+            for number, logits_C in zip(chosen, logits_NC):
+                labels[number] = self._label_of(logits_C)
+        return labels
+
+    def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
+        """Returns rows of as many texts each, end to end."""
+        table = tsv_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
+        made = features.make_features(table, self._tokenizer, self._vocabulary, self._length)
+        firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
+        segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
+        return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+
+    def _label_of(self, logits_C: np.ndarray) -> Label:
         if self._is_score:
             return Label(None, float(logits_C[0]))
-        probabilities_C = tf.nn.softmax(logits_C).numpy()
-        best = int(probabilities_C.argmax())
-        return Label(self._labels[best], float(probabilities_C[best]))
+        powers_C = np.exp(logits_C - logits_C.max())
+        best = int(powers_C.argmax())
+        return Label(self._labels[best], float(powers_C[best] / powers_C.sum()))

@@ -1,6 +1,7 @@
 """What a path holds of a model: tensors, sizes, vocabulary, and the settings that it was trained with."""
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -11,10 +12,11 @@ from official import config as config_lib
 from official.checkpoint import companions, manager, registry
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
-from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
+from official.inference import networks
 from official.io import json_files
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
@@ -91,11 +93,14 @@ class Source:
         for variable in model.variables:
             name = variable.name.split(":")[0]
             if name in self.tensors:
-                variable.assign(self._values(name))
+                variable.assign(self.values(name))
             elif not name.startswith(optional):
                 raise ConfigError(f"{self.name} has no {name}.")
 
-    def _values(self, name: str) -> np.ndarray:
+    def values(self, name: str) -> np.ndarray:
+        """Returns a weight in float32. Raises ConfigError where it is missing, not finite, or unreadable."""
+        if name not in self.tensors:
+            raise ConfigError(f"{self.name} has no {name}.")
         try:
             values = self.tensors[name].read().astype(np.float32)
         except DamagedError as error:
@@ -148,6 +153,33 @@ def find(
         labels=options.labels,
         is_score=options.problem_type == "regression",
     )
+
+
+def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
+    """Returns a model of random weights, to measure with.
+
+    Args:
+      bert: its sizes.
+      head: one of HEADS.
+      classes: of `classify`.
+      seed: of the weights.
+    """
+    tensors = {}
+    for number, (name, shape) in enumerate(networks.shapes(bert, head, classes).items()):
+        read = functools.partial(_random, name, shape, bert.initializer_range, (seed, number))
+        tensors[name] = Tensor(shape, np.dtype(np.float32), read)
+    words = *SPECIAL_TOKENS, *(f"word{number}" for number in range(len(SPECIAL_TOKENS), bert.vocab_size))
+    vocabulary = Vocabulary(words[: bert.vocab_size], "")
+    return Source("made-up", "made-up", tensors, bert, vocabulary, None, None, False)
+
+
+def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, int]) -> np.ndarray:
+    """Returns what a model starts its training with: ones, zeros or random numbers."""
+    if name.endswith("gamma"):
+        return np.ones(shape, np.float32)
+    if len(shape) < 2:
+        return np.zeros(shape, np.float32)
+    return np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(stddev)
 
 
 def _settings_of_run(path: str) -> dict:

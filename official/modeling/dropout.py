@@ -33,9 +33,9 @@ def split_seed(seed: tf.Tensor | None, count: int) -> list:
         return [None] * count
     # Two numbers that differ: each half is a hash of its own.
     state = tf.constant([[0x9E3779B9, 0x85EBCA6B]], tf.uint32)
-    for word in (*tf.unstack(tf.bitcast(seed, tf.uint32)), tf.cast(tf.range(count), tf.uint32)[:, None]):
+    for word in (*_words(seed), tf.cast(tf.range(count), tf.uint32)[:, None]):
         state = _mixed(tf.bitwise.bitwise_xor(state, word))
-    return tf.unstack(tf.bitcast(state, tf.int32), num=count)
+    return [tf.bitcast(state[index], tf.int32) for index in range(count)]
 
 
 def keep_mask(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
@@ -58,11 +58,21 @@ def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tenso
     One half of the seed is where the hash's counter begins, the other its stride, so that none is another one
     shifted.
     """
-    first, stride = tf.unstack(tf.bitcast(seed, tf.uint32))
+    first, stride = _words(seed)
     stride = tf.bitwise.bitwise_or(stride, tf.constant(1, tf.uint32))
     # Two short ranges: one of all elements would be made on the host.
     row = tf.cast(tf.range(rows), tf.uint32)[:, None] * (tf.cast(columns, tf.uint32) * stride) + first
     return _mixed(row + tf.cast(tf.range(columns), tf.uint32) * stride)
+
+
+def _words(seed: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the words of a seed, int32 [N], as N scalars of uint32.
+
+    Slices: a GPU has no Unpack of uint32, and one of int32 only in the host's memory, so that either would
+    make it wait for the host.
+    """
+    words = tf.bitcast(seed, tf.uint32)
+    return [words[index] for index in range(words.shape[0])]
 
 
 def _mixed(word: tf.Tensor) -> tf.Tensor:

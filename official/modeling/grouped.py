@@ -80,7 +80,8 @@ def _in_blocks(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
     """Returns x as [groups, B, blocks, tokens of a block, channels of a group], with zeros at the end."""
     batch, length, hidden = sizes(x)
     block = _block_of(taps)
-    x = tf.pad(x, [[0, 0], [0, -length % block], [0, 0]])
+    # Not -length % block: ONNX, as tf2onnx writes it, has another remainder of negative numbers.
+    x = tf.pad(x, [[0, 0], [0, block - 1 - (length - 1) % block], [0, 0]])
     return tf.transpose(tf.reshape(x, [batch, -1, block, hidden // size, size]), [3, 0, 1, 2, 4])
 
 

@@ -99,6 +99,9 @@ class Observer:
         """An interval of training begins after `step` updates and `samples` sequences; `planned` sequences
         are to come before the next evaluation or the end."""
 
+    def on_call(self, step: int) -> None:
+        """The devices are about to be called, for some steps after `step` updates."""
+
     def on_first_step(self, step: int, secs: float) -> None:
         """This process has done its first step, which has compiled the others, `secs` after it was
         started."""

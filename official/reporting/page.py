@@ -60,6 +60,11 @@ h2 + .note { margin: -6px 0 12px; }
 .plot .y { right: 100%; margin-right: 7px; transform: translateY(-50%); }
 .plot .x { top: 100%; margin-top: 7px; transform: translateX(-50%); }
 .plot .x-name { top: 100%; margin-top: 24px; left: 0; right: 0; text-align: center; }
+.bars { background: #fff; border: 1px solid var(--border); border-radius: 8px; padding: 12px 14px; }
+.bar { display: grid; grid-template-columns: 1fr auto; gap: 0 14px; margin-bottom: 7px; font-size: 14px; }
+.bar b { font-weight: 400; color: var(--muted); font-variant-numeric: tabular-nums; }
+.track { grid-column: 1 / -1; display: flex; height: 10px; background: #f0f1f3; border-radius: 3px;
+  overflow: hidden; }
 .items { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 12px;
   align-items: start; }
 .item { padding: 12px 14px; font-size: 15px; min-width: 0; }

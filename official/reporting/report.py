@@ -13,6 +13,7 @@ from official.io.writing import replace_file
 from official.reporting import page, run_charts, verdict
 from official.reporting.metrics import plain_value, read_metrics
 from official.reporting.names import format_number, is_known, metric_name
+from official.reporting.profiles import section
 from official.reporting.progress import format_secs
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -59,6 +60,7 @@ def write_report(
         if settings.get("do_train", True)
         else page.section("The training that the weights are from", charts),
         _pipeline(result),
+        section.sections(model_dir),
         page.examples(result.examples),
         *(page.section(name, page.table(rows[0], rows[1:])) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),

@@ -3,6 +3,7 @@ how long a call may be."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -136,16 +137,19 @@ class Pace:
     what follows is not too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Sequence[int] = ()) -> None:
+        """Args: stops: steps at which a call ends, whatever the pace."""
         self._secs_per_step: float | None = None
+        self._stops = stops
 
     @property
     def is_unknown(self) -> bool:
         """Whether no step was done yet."""
         return self._secs_per_step is None
 
-    def steps(self, left: int) -> int:
-        """Returns the steps of the next call, of `left` ones."""
+    def steps(self, left: int, step: int = 0) -> int:
+        """Returns the steps of the next call, of `left` ones, after `step` updates."""
+        left = min([left, *(stop - step for stop in self._stops if stop > step)])
         if self._secs_per_step is None:
             return min(1, left)
         return max(1, min(left, int(CALL_SECS / max(self._secs_per_step, 1e-9))))

@@ -3,9 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 
+from absl import logging
+
 from official import config as config_lib
-from official.config import Config
+from official.config import Config, profile_window
 from official.distribution import strategy as strategy_lib
+from official.optimization.state import TrainState
 from official.reporting import graphcore_tags, mllog
 from official.reporting.graphcore_log import GraphcoreLog
 from official.reporting.metrics import MetricsWriter
@@ -13,6 +16,7 @@ from official.reporting.observer import Observer
 from official.reporting.progress import Progress
 from official.reporting.tensorboard import TensorBoard
 from official.reporting.wandb_run import WandbRun
+from official.training.profiling import Profile
 from official.training.starting import Beginning, Devices
 
 
@@ -48,11 +52,19 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
         return []
     step = beginning.state.step
     log = _mlperf_log(config, devices, beginning) if config.task == "pretrain" else None
-    files = [
+    files: list[Observer] = [
         MetricsWriter(config.model_dir, resume_step=step),
         TensorBoard(config.model_dir, step, graphcore_tags.of_run(config)),
     ]
-    return [log, *files] if log else files
+    return [*([log] if log else []), *files, *_profile(config, devices, beginning.state)]
+
+
+def _profile(config: Config, devices: Devices, state: TrainState) -> list[Observer]:
+    """Returns what profiles steps that are still to come; nothing where none are asked for."""
+    window = profile_window.window(config, state.step, config_lib.train_steps(config))
+    if window is None and config.profile_steps:
+        logging.warning("No profile: steps %s are not ahead of step %d.", config.profile_steps, state.step)
+    return [Profile(config, state, window, strategy_lib.device_names(devices.strategy))] if window else []
 
 
 def _mlperf_log(config: Config, devices: Devices, beginning: Beginning) -> mllog.MLPerfLog | None:

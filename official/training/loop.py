@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import Config
+from official.config import Config, profile_window
 from official.data.pipeline import TrainingOrder
 from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
@@ -56,7 +56,6 @@ class Loop:
     process_started: float = dataclasses.field(default_factory=time.time)
     check_folder: Callable[[], None] = lambda: None
     outcome: Outcome = dataclasses.field(default_factory=Outcome)
-    pace: interval_lib.Pace = dataclasses.field(default_factory=interval_lib.Pace)
 
     def __post_init__(self) -> None:
         state, strategy = self.state, self.strategy
@@ -71,8 +70,8 @@ class Loop:
         saved = self.manager.companion(state.step)
         self.nothing = step_lib.no_totals(self.task, self.plan)
         self.interval = interval_lib.from_saved(saved, state.step, self.nothing)
-        rows = state.step * self.plan.train_batch_size
-        self.place = place_lib.from_saved(saved, state.samples_done, rows)
+        self.place = place_lib.from_saved(saved, state.samples_done, state.step * self.plan.train_batch_size)
+        self.pace = interval_lib.Pace(profile_window.window(self.config, state.step, self.last_step) or ())
 
     def run(self) -> None:
         """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
@@ -200,8 +199,10 @@ class Loop:
         """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises
         NonFiniteError."""
         self.check_folder()
-        first, steps, started = self.pace.is_unknown, self.pace.steps(left), time.monotonic()
-        samples = self.state.samples_done
+        for observer in self.observers:
+            observer.on_call(self.state.step)
+        first, steps = self.pace.is_unknown, self.pace.steps(left, self.state.step)
+        started, samples = time.monotonic(), self.state.samples_done
         # The first one compiles, for minutes perhaps, and nothing is trained yet.
         with signals.expendable() if first else contextlib.nullcontext():
             totals = reading(
@@ -297,9 +298,8 @@ class Loop:
             for observer in self.observers:
                 observer.on_evaluation_stop(step, samples)
         values = self._evaluation_values(samples, np.asarray(sums))
-        target_metric, target = self.task.target_metric, self.config.stop_threshold
-        secs = time.monotonic() - started
-        outcome = Evaluation(step, samples, round(sequences), values, target_metric, target, secs)
+        name, target, secs = self.task.target_metric, self.config.stop_threshold, time.monotonic() - started
+        outcome = Evaluation(step, samples, round(sequences), values, name, target, secs)
         for observer in self.observers:
             observer.on_evaluation(outcome)
         bad = [name for name, value in values.items() if not math.isfinite(value)]

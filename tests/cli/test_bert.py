@@ -50,7 +50,7 @@ def test_a_command_is_found(arguments, name, rest):
         ([], "bert: a command is missing. It is one of train, plan, "),
         (
             ["benchmark", "stepp"],
-            "bert: benchmark: 'stepp' is unknown (did you mean step?): give one of step, ",
+            "bert: benchmark: 'stepp' is unknown (did you mean step?): give one of run, step, ",
         ),
         (["evaluate"], "bert: evaluate: give one of squad-v1, squad-v2, glue-submission."),
         (["vocab", "--sise=3"], "bert vocab: unknown flag --sise"),

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -19,6 +20,11 @@ from tests.test_architecture import ALLOWED
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# Programs of others: only the shell's syntax is looked at.
+_OTHERS = set("source pip export pre-commit cd gcloud nvidia-smi docker git python3.11 poprun sudo".split())
+_FLAGS_OF_OTHERS = {"accelerator", "gce_nvme_raid", "gpus", "ipus", "vipu"}  # up to a hyphen
+# docker run OPTION... IMAGE COMMAND, of our image.
+_IN_CONTAINER = re.compile(r"docker run .*?\bbert-gpu (.*)")
 all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -79,11 +85,17 @@ def check_program(program: str, arguments: list[str]) -> None:
     text = (ROOT / program).read_text(encoding="utf-8")
     if program == "./scripts/test.sh":
         return  # they are pytest's
-    for name in re.findall(r"--\w+", " ".join(arguments)):
+    for name in re.findall(r"--[\w-]+", " ".join(arguments)):
         assert name in text, f"{program} has no {name}"
 
 
 def check_line(monkeypatch, line: str) -> None:
+    for part in line.split(" && "):
+        inside = _IN_CONTAINER.fullmatch(part)
+        check_one(monkeypatch, inside[1] if inside else part)
+
+
+def check_one(monkeypatch, line: str) -> None:
     words = shlex.split(line.split("|")[-1])
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
@@ -94,6 +106,10 @@ def check_line(monkeypatch, line: str) -> None:
         check_bert(monkeypatch, arguments)
     elif program.startswith("./scripts/"):
         check_program(program, arguments)
+    elif program == "sudo" and arguments[0].startswith("deploy/"):
+        check_program(arguments[0], [word for word in arguments if word.startswith("--")])
+    elif program == "python" and arguments[0] == "-c":
+        compile(arguments[1], line, "exec")
     elif program == "python" and arguments[0] == "-m":
         assert importlib.util.find_spec(arguments[1]), line
     elif program == "python":
@@ -104,7 +120,7 @@ def check_line(monkeypatch, line: str) -> None:
         text = (ROOT / "tf2_bert" / f"{module}.py").read_text(encoding="utf-8")
         assert f"class {name}(" in text and f"def {method}(" in text
     else:
-        assert program in ("source", "pip", "export", "pre-commit"), f"what is {line}?"
+        assert program in _OTHERS, f"what is {line}?"
 
 
 @all_pages
@@ -112,6 +128,13 @@ def test_commands_are_known_with_their_flags(page, elsewhere, monkeypatch):
     for block in blocks(page, "bash"):
         for line in command_lines(block):
             check_line(monkeypatch, line)
+
+
+@all_pages
+def test_shells_can_read_the_commands(page):
+    for block in blocks(page, "bash"):
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert not done.stderr, f"{done.stderr}\n{block}"
 
 
 def parser_flags(command) -> set[str]:
@@ -138,7 +161,7 @@ def test_commands_in_a_sentence_are_known(page):
 
 
 def test_flags_in_a_sentence_are_known():
-    known = set().union(*map(parser_flags, table.COMMANDS.values()))
+    known = _FLAGS_OF_OTHERS.union(*map(parser_flags, table.COMMANDS.values()))
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
     for page in PAGES:
         named = {name for code in inline_code(page) for name in re.findall(r"(?<!\S)--(\w+)", code)}
@@ -210,7 +233,7 @@ def test_links_lead_somewhere():
 
 
 def test_files_that_are_named_are_there():
-    folders = "official|tests|configs|scripts|checkpoints_tools|constraints|results|tf2_bert"
+    folders = "official|tests|configs|scripts|checkpoints_tools|constraints|results|tf2_bert|deploy"
     named = re.compile(rf"(?<![\w/.])(?:{folders})/[\w./*-]*")
     paths = {path for page in PAGES for code in inline_code(page) for path in named.findall(code)}
     real = {path for path in paths if not re.search("[A-Z]{2}|X", path)}  # not configs/X.flags

@@ -39,7 +39,7 @@ def run(config):
 
 def call_lengths(monkeypatch, steps: int) -> None:
     """Stands in for the clock: every call of the devices is of so many steps."""
-    monkeypatch.setattr(interval.Pace, "steps", lambda self, left: min(left, steps))
+    monkeypatch.setattr(interval.Pace, "steps", lambda self, left, step: min(left, steps))
 
 
 def interrupt_at(monkeypatch, step: int) -> None:
@@ -66,6 +66,13 @@ def test_a_call_is_as_long_as_the_last_one_says():
     assert pace.steps(200) == 5
     pace.note(5, 0.0)
     assert pace.steps(200) == 200
+
+
+def test_a_call_ends_where_a_profile_begins_and_ends():
+    pace = interval.Pace((10, 12))
+    pace.note(1, 0.0)
+    assert [pace.steps(200, step) for step in (0, 9, 10, 11, 12)] == [10, 1, 2, 1, 200]
+    assert pace.steps(1, 0) == 1
 
 
 def disturb(monkeypatch, config, step: int) -> str:

@@ -22,8 +22,8 @@ import sys
 import tempfile
 from typing import NoReturn
 
-import official
 from official.cli import command_line, outputs
+from official.cli.benchmark import environments as environments_lib
 from official.cli.benchmark import inputs
 from official.config import ConfigError
 
@@ -69,14 +69,7 @@ def make_parser() -> command_line.Parser:
     inputs.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
-    parser.add_argument(
-        "--environments", default=".peers", help="Folder of the peers' virtual environments, about 2 GB each."
-    )
-    parser.add_argument(
-        "--make_environments",
-        action="store_true",
-        help="Make those that are missing, from the package index.",
-    )
+    environments_lib.add_flags(parser)
     parser.add_argument(
         "--rounds", type=int, default=5, help="How many times every system is timed in every case."
     )
@@ -96,50 +89,14 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def python_of(peer: Peer, environments: str) -> str:
-    """Returns the interpreter of a system."""
-    return (
-        os.path.join(os.path.abspath(environments), peer.environment, "bin", "python")
+def environments_of(names: list[str]) -> list[tuple[str, environments_lib.Environment]]:
+    """Returns (peer, its environment) of those that have one of their own."""
+    peers = [(name, PEERS[name]) for name in names]
+    return [
+        (name, environments_lib.Environment(peer.environment, peer.requirements))
+        for name, peer in peers
         if peer.environment
-        else sys.executable
-    )
-
-
-def prepare_environments(flags: argparse.Namespace) -> None:
-    """Makes the environments that are missing, or raises ConfigError where that was not asked for or
-    fails."""
-    for name in flags.peers:
-        peer = PEERS[name]
-        python = python_of(peer, flags.environments)
-        folder = os.path.dirname(os.path.dirname(python))
-        if not peer.environment or os.path.exists(os.path.join(folder, "made")):
-            continue
-        if not flags.make_environments:
-            raise ConfigError(
-                f"--peers: {name} has no environment in {flags.environments}. Make it with"
-                " --make_environments."
-            )
-        print(f"Making {folder} ({', '.join(peer.requirements)}) ...", file=sys.stderr)
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", folder],
-            [python, "-m", "pip", "install", "-q", *peer.requirements],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
-        with open(os.path.join(folder, "made"), "w", encoding="utf-8") as file:
-            file.write("\n".join(peer.requirements) + "\n")
-
-
-def _environment_of(peer: Peer) -> dict[str, str]:
-    """Returns the environment variables of a system: those of this process without this project's settings.
-
-    Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
-    """
-    foreign = ("PYTHON", "TF_", "KERAS")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    ours = {} if peer.environment else {"PYTHONPATH": os.path.dirname(os.path.dirname(official.__file__))}
-    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+    ]
 
 
 class Worker:
@@ -150,12 +107,12 @@ class Worker:
         self.name, peer = name, PEERS[name]
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            [python_of(peer, environments), os.path.join(FOLDER, peer.program)],
+            [environments_lib.python_of(peer.environment, environments), os.path.join(FOLDER, peer.program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=_environment_of(peer),
+            env=environments_lib.variables(peer.environment),
         )
         assert self._process.stdin and self._process.stdout
         self._input, self._output = self._process.stdin, self._process.stdout
@@ -302,7 +259,7 @@ def draw(rows: list[dict], model: str) -> bytes:
 def main() -> None:
     flags = parse_flags()
     model = inputs.read_model(flags.bert_config_file)
-    prepare_environments(flags)
+    environments_lib.prepare(environments_of(flags.peers), flags.environments, flags.make_environments)
     rows = [
         row
         for dtype in flags.dtypes

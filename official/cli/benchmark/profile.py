@@ -9,7 +9,6 @@ operations, a step. An operation that waits for a core counts as running, so pro
 """
 
 import argparse
-import collections
 import glob
 import tempfile
 import time
@@ -17,18 +16,8 @@ import time
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
+from official.reporting.profiles import places, times, trace
 
-PRODUCTS, ATTENTION, BLOCKS, OPTIMIZER, NORM, REST = (
-    "matrix products",
-    "attention's products",
-    "compiled blocks",
-    "optimizer",
-    "gradient norm",
-    "everything else",
-)
-# How the profiler names operations that may finish later; calls of compiled functions are among them, and run
-# there.
-_ASYNCHRONOUS, _CALL = "ExecutorState::ProcessAsync::Start", "PartitionedCall"
 _MOST_KINDS = 12
 
 
@@ -54,66 +43,22 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def group_of(node: str, kind: str) -> str:
-    """Returns the group of an operation.
-
-    Args:
-      node: its name in the graph, with the scopes of who made it.
-      kind: its type, such as _MklMatMul.
-    """
-    if "AdamW/" in node or "Lamb/" in node or kind.startswith("ResourceApply"):
-        return OPTIMIZER
-    if kind.endswith(_CALL):
-        return BLOCKS
-    if "BatchMatMul" in kind:
-        return ATTENTION
-    if "MatMul" in kind:
-        return PRODUCTS
-    return NORM if kind == "L2Loss" else REST
-
-
-def operations(space):
-    """Yields (node, kind, seconds) of each operation that ran; `space` is an XSpace, the profiler's file."""
-    for plane in space.planes:
-        for line in plane.lines:
-            if not line.name.startswith("tf_Compute"):
-                continue
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                if name == _ASYNCHRONOUS:
-                    stats = {
-                        plane.stat_metadata[stat.metadata_id].name: plane.stat_metadata[stat.ref_value].name
-                        for stat in event.stats
-                    }
-                    if stats.get("kernel_type", "").endswith(_CALL):
-                        yield stats.get("name", ""), stats["kernel_type"], event.duration_ps / 1e12
-                elif ":" in name and "::" not in name:
-                    yield *name.rsplit(":", 1), event.duration_ps / 1e12
-
-
 def summarize(space, steps: int) -> dict:
-    """Returns {groups: {group: ms}, kinds: {kind: {ms, count}}}, a step, the largest first."""
-    groups: collections.Counter[str] = collections.Counter()
-    kinds: collections.Counter[str] = collections.Counter()
-    counts: collections.Counter[str] = collections.Counter()
-    for node, kind, secs in operations(space):
-        group = group_of(node, kind)
-        groups[group] += 1e3 * secs / steps
-        if group == REST:
-            kinds[kind] += 1e3 * secs / steps
-            counts[kind] += 1
+    """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
+    first; `space` is an XSpace, the profiler's file."""
+    found = trace.read_trace(space)
+    table = times.add_up(found, places.Places(found, (), {}), steps)
+    rest = {key: values for key, values in table.items() if key.kind == times.REST}
+    types = list(times.by(rest, lambda key: key.type).items())[:_MOST_KINDS]
     return {
-        "groups": dict(groups.most_common()),
-        "kinds": {
-            kind: {"ms": ms, "count": counts[kind] / steps} for kind, ms in kinds.most_common(_MOST_KINDS)
-        },
+        "groups": {kind: ms for kind, (ms, _) in times.by(table, lambda key: key.kind).items()},
+        "kinds": {kind: {"ms": ms, "count": count} for kind, (ms, count) in types},
     }
 
 
 def profile(flags, length: int, batch: int) -> dict:
     """Returns the summary of a case, with the step's seconds by the clock."""
     import tensorflow as tf
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from official.tasks import TASKS
     from official.training import step_benchmark
@@ -137,7 +82,7 @@ def profile(flags, length: int, batch: int) -> dict:
         tf.profiler.experimental.stop()
         (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         with open(path, "rb") as file:
-            space = xplane_pb2.XSpace.FromString(file.read())
+            space = trace.read_space(file.read())
     return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
 
 
@@ -165,7 +110,7 @@ def main() -> None:
             100 * ms / sum(row["groups"].values()),
             0.0,
             f"{ms:,.0f} ms",
-            "products" if name in (PRODUCTS, ATTENTION) else "rest",
+            "products" if name in (times.PRODUCTS, times.ATTENTION) else "rest",
         )
         for row in rows
         for name, ms in row["groups"].items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from official.config.checks import devices, inputs, notes, optimization, packing, pipeline, steps
+from official.config.checks import devices, inputs, notes, optimization, packing, pipeline, profiling, steps
 from official.config.table import Config
 
 # In the order in which a person would want to know.
@@ -14,6 +14,7 @@ _CHECKS = (
     inputs.check_lengths,
     inputs.check_vocabulary,
     packing.check_packing,
+    profiling.check_profile,
     steps.check_steps,
     optimization.check_optimization,
     devices.check_backend,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from official.config.checks.profiling import check_window
 from official.config.derived import schedule_steps, train_steps
 from official.config.table import FIELDS, Config
 from official.io.errors import ConfigError, nearest_multiples
 
 
 def check_schedule(config: Config) -> None:
-    """Raises ConfigError where --stop_steps is beyond the schedule."""
+    """Raises ConfigError where --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
     if train_steps(config) > schedule_steps(config):
         raise ConfigError(
             f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs ="
             f" {config.num_steps_per_epoch} x {config.num_train_epochs} = {schedule_steps(config)}. Lower"
             " --stop_steps or raise --num_steps_per_epoch."
         )
+    check_window(config)
 
 
 def check_steps(config: Config) -> None:

@@ -62,6 +62,8 @@ class Answers:
     nbest: dict[str, list[Entry]]  # never empty, best first
     best_texts: dict[str, str]  # the best answer that is one; '' for a question without a window
     null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
+    # {text: (its first character in the context, the one behind its last)} of all candidates
+    places: dict[str, dict[str, tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
 def answer_questions(
@@ -88,7 +90,7 @@ def answer_questions(
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     columns = candidates.lists()
     for number, question in enumerate(data.questions):
-        found = _distinct(
+        found, answers.places[question.id] = _distinct(
             columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
         )
         _add(answers, question.id, found, nulls[number], rules)
@@ -241,18 +243,18 @@ def _sort(
 
 def _distinct(
     columns: tuple[list, ...], first: int, last: int, context: str, count: int
-) -> dict[str, tuple[float, float]]:
+) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[int, int]]]:
     """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different
-    texts, at most `count`."""
+    texts, at most `count`, and {text: (first character, the one behind the last)}."""
     begins, ends, starts, stops = columns
-    found = {}
+    found, places = {}, {}
     for number in range(first, last):
         text = context[begins[number] : ends[number]]
         if text not in found:
-            found[text] = (starts[number], stops[number])
+            found[text], places[text] = (starts[number], stops[number]), (begins[number], ends[number])
             if len(found) == count:
                 break
-    return found
+    return found, places
 
 
 def _add(

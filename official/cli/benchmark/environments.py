@@ -1,0 +1,82 @@
+"""Virtual environments of other systems: made from the package index, then left alone."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import official
+from official.io.errors import ConfigError
+
+_MADE = "made"  # the file that a whole environment has
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """What a system runs in: its name, which is that of its folder, and what pip installs there."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+
+def add_flags(parser) -> None:
+    """Adds --environments and --make_environments."""
+    parser.add_argument(
+        "--environments", default=".peers", help="Folder of the peers' virtual environments, about 2 GB each."
+    )
+    parser.add_argument(
+        "--make_environments",
+        action="store_true",
+        help="Make those that are missing, from the package index.",
+    )
+
+
+def python_of(environment: str | None, folder: str) -> str:
+    """Returns the interpreter of an environment; without one, that of this process."""
+    if environment is None:
+        return sys.executable
+    return os.path.join(os.path.abspath(folder), environment, "bin", "python")
+
+
+def prepare(wanted: Iterable[tuple[str, Environment]], folder: str, make: bool) -> None:
+    """Makes the environments that are missing.
+
+    Args:
+      wanted: (name of a peer, its environment).
+      folder: of all environments.
+      make: whether to make them; else what is missing is an error.
+
+    Raises:
+      ConfigError: where one is missing, or cannot be made.
+    """
+    for name, environment in wanted:
+        python = python_of(environment.name, folder)
+        place = os.path.dirname(os.path.dirname(python))
+        if os.path.exists(os.path.join(place, _MADE)):
+            continue
+        if not make:
+            raise ConfigError(
+                f"--peers: {name} has no environment in {folder}. Make it with --make_environments."
+            )
+        print(f"Making {place} ({', '.join(environment.requirements)}) ...", file=sys.stderr)
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", place],
+            [python, "-m", "pip", "install", "-q", *environment.requirements],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
+        with open(os.path.join(place, _MADE), "w", encoding="utf-8") as file:
+            file.write("\n".join(environment.requirements) + "\n")
+
+
+def variables(environment: str | None) -> dict[str, str]:
+    """Returns the environment variables of a system: those of this process without this project's settings.
+
+    Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
+    """
+    foreign = ("PYTHON", "TF_", "KERAS")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    ours = {} if environment else {"PYTHONPATH": os.path.dirname(os.path.dirname(official.__file__))}
+    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}

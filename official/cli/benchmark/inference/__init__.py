@@ -1,0 +1,1 @@
+"""The benchmark of inference: see `command`."""

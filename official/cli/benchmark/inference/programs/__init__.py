@@ -1,0 +1,1 @@
+"""Programs that answer in processes and environments of their own: see `asking`."""

@@ -1,0 +1,261 @@
+"""Reads files of benchmarks, in the format of Graphcore's `examples_utils benchmark`: every name, kind of
+value and regular expression is checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from official.cli.benchmark.specs import arithmetic, parameters
+from official.io.errors import ConfigError, suggest
+from official.io.json_files import is_of_kind, kind_of
+from official.io.yaml_files import read_yaml
+
+LONGEST_SECS = 10**8  # of a timeout: three years
+REDUCTIONS = ("mean", "final", "min", "value")
+# Key of an entry -> the kinds of its value. Those of `_NOT_READ` are accepted, as published files have them.
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "description": str,
+    "cmd": str,
+    "parameters": (dict, list),
+    "env": dict,
+    "location": str,
+    "reference_directory": str,
+    "data": dict,
+    "derived": dict,
+    "output": list,
+    "timeout": float,
+    "allow_wandb": bool,
+    "requirements_file": str,
+    "generated": bool,
+    "synthetic": bool,
+}
+# Read by the published runner on Slurm, by another of its commands, or by nothing.
+_NOT_READ = (
+    "pre_run_commands",
+    "requirements_path",
+    "required_apt_packages_path",
+    "required_apt_packages",
+    "repository",
+)
+_WORDS = {
+    str: "a text",
+    dict: "names with values",
+    list: "a list",
+    float: "a number",
+    bool: "true or false",
+    (dict, list): "names with values, or a list of rows",
+}
+_DATA_KEYS = ("regexp", "skip", "reduction_type")
+_DERIVED_KEYS = ("expr", "reduction_type")
+_NEEDS_NO_DATA = ("gen", "synth")  # in the name
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number to take from what a benchmark prints.
+
+    Attributes:
+      name: of the metric.
+      regexp: its group, or all of what it matches, is the number.
+      skip: with "mean": so many of the sorted numbers are left out.
+      reduction: what becomes of several numbers, one of `REDUCTIONS`.
+    """
+
+    name: str
+    regexp: re.Pattern[str]
+    skip: int
+    reduction: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """A number to compute of others: an expression with {names} of metrics and parameters."""
+
+    name: str
+    expression: str
+    reduction: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """An entry of a file.
+
+    Attributes:
+      name: of the entry.
+      path: of its file.
+      command: what is run, with {parameters}.
+      variants: {parameter: value} of each run; [{}] without parameters.
+      folder: where it runs.
+      env: variables of its environment.
+      metrics: numbers that it prints.
+      derived: numbers to compute of those.
+      columns: (label, name of a metric or a parameter) of its row in the tables.
+      timeout: seconds, or None.
+      allows_wandb: whether its arguments for W&B stay.
+      requirements: file for pip, or None.
+      needs_data: whether it reads DATASETS_DIR.
+    """
+
+    name: str
+    path: str
+    command: str
+    variants: list[dict[str, str]]
+    folder: str
+    env: dict[str, str]
+    metrics: tuple[Metric, ...]
+    derived: tuple[Derived, ...]
+    columns: tuple[tuple[str, str], ...]
+    timeout: float | None
+    allows_wandb: bool
+    requirements: str | None
+    needs_data: bool
+
+
+def read(paths: Iterable[str]) -> dict[str, Benchmark]:
+    """Returns {name: benchmark} of all files; of two with one name the later one counts.
+
+    Entries with `options` in their name hold what others share, and are left out. Raises ConfigError.
+    """
+    found: dict[str, Benchmark] = {}
+    for path in paths:
+        for name, entry in read_yaml(path, "spec").items():
+            source = f"--spec={path}: {name}"
+            if not isinstance(entry, dict):
+                raise ConfigError(f"{source} is {_kind(entry)}, expected keys such as cmd.")
+            if "options" not in str(name):
+                found[str(name)] = _read_entry(str(name), entry, path, source)
+    return found
+
+
+def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
+    _check_keys(entry, source)
+    variants = parameters.expand(entry.get("parameters"), source)
+    metrics = tuple(_read_metric(key, value, source) for key, value in entry.get("data", {}).items())
+    named = {*variants[0], *(metric.name for metric in metrics)}
+    derived = []
+    for key, value in entry.get("derived", {}).items():
+        derived.append(_read_derived(str(key), value, named, source))
+        named.add(str(key))
+    parameters.check_placeholders(entry["cmd"], variants[0], f"{source}: cmd")
+    timeout = entry.get("timeout")
+    if timeout is not None and not 0 < timeout < LONGEST_SECS:
+        raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {LONGEST_SECS:,}.")
+    return Benchmark(
+        name=name,
+        path=os.path.abspath(path),
+        command=entry["cmd"],
+        variants=variants,
+        folder=_folder(entry, path),
+        env={str(key): str(value) for key, value in entry.get("env", {}).items()},
+        metrics=metrics,
+        derived=tuple(derived),
+        columns=tuple(_columns(entry.get("output", []), source)),
+        timeout=timeout,
+        allows_wandb=entry.get("allow_wandb", False),
+        requirements=entry.get("requirements_file"),
+        needs_data=not (
+            any(word in name for word in _NEEDS_NO_DATA) or entry.get("generated") or entry.get("synthetic")
+        ),
+    )
+
+
+def _check_keys(entry: dict[str, Any], source: str) -> None:
+    """Checks the names of an entry's keys and the kinds of their values. Raises ConfigError."""
+    if "notebook" in entry:
+        raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
+    _check_names(entry, (*_KEYS, *_NOT_READ), source)
+    for key, kind in _KEYS.items():
+        if entry.get(key, ...) is None:
+            raise ConfigError(f"{source}: {key} is empty. Give a value, or leave the key out.")
+        if key in entry and not is_of_kind(entry[key], kind):
+            raise ConfigError(f"{source}: {key} is {_kind(entry[key])}, expected {_WORDS[kind]}.")
+    if "cmd" not in entry or not entry["cmd"].strip():
+        raise ConfigError(f"{source} has no cmd: the command to run.")
+
+
+def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigError(
+                f"{source}: unknown key {str(key)[:60]!r}{suggest(str(key), known)}. Allowed:"
+                f" {', '.join(known)}."
+            )
+
+
+def _read_metric(name: Any, value: Any, source: str) -> Metric:
+    source = f"{source}: data: {name}"
+    _check_object(value, "regexp", _DATA_KEYS, source)
+    skip = value.get("skip", 0)
+    if type(skip) is not int or skip < 0:
+        raise ConfigError(f"{source}: skip={skip!r}, expected a whole number of 0 or more.")
+    try:
+        pattern = re.compile(value["regexp"])
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{source}: regexp {value['regexp']!r} is none: {error}.") from None
+    if pattern.groups > 1:
+        raise ConfigError(
+            f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups, expected one at most: (?:...)"
+            " is none."
+        )
+    return Metric(str(name), pattern, skip, _reduction(value, source))
+
+
+def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derived:
+    source = f"{source}: derived: {name}"
+    _check_object(value, "expr", _DERIVED_KEYS, source)
+    expression = str(value["expr"])
+    fields = parameters.check_placeholders(expression, named, f"{source}: expr")
+    try:
+        arithmetic.evaluate(parameters.fill(expression, dict.fromkeys(fields, "1")))
+    except ValueError as error:
+        raise ConfigError(f"{source}: expr {expression!r}: {error}.") from None
+    except ArithmeticError:
+        pass  # of ones alone
+    return Derived(name, expression, _reduction(value, source))
+
+
+def _check_object(value: Any, required: str, known: tuple[str, ...], source: str) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{source} is {_kind(value)}, expected the keys {', '.join(known)}.")
+    _check_names(value, known, source)
+    if not isinstance(value.get(required), (str, int, float) if required == "expr" else str):
+        raise ConfigError(f"{source} has no {required}, a text.")
+
+
+def _reduction(value: dict[str, Any], source: str) -> str:
+    reduction = value.get("reduction_type", REDUCTIONS[0])
+    if reduction not in REDUCTIONS:
+        raise ConfigError(
+            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
+            f" {', '.join(REDUCTIONS)}."
+        )
+    return reduction
+
+
+def _folder(entry: dict[str, Any], path: str) -> str:
+    """Returns the folder to run in: `location` below that of the file, or below `reference_directory`."""
+    base = os.path.expanduser(os.path.expandvars(entry.get("reference_directory", os.path.dirname(path))))
+    return os.path.abspath(os.path.join(base, entry.get("location", "")))
+
+
+def _columns(rows: list[Any], source: str) -> Iterable[tuple[str, str]]:
+    """Yields (label, name) of `output`; a name may stand in braces."""
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2:
+            raise ConfigError(f"{source}: output: expected [label, metric], got {str(row)[:60]}.")
+        yield str(row[0]), str(row[1]).strip("{}")
+
+
+def _is_json(value: Any) -> bool:
+    return (
+        isinstance(value, (dict, list, str, int, bool)) or isinstance(value, float) and math.isfinite(value)
+    )
+
+
+def _kind(value: Any) -> str:
+    return kind_of(value) if _is_json(value) or value is None else f"{value!s:.40}"

@@ -1,0 +1,87 @@
+"""What computes the outputs of a model: one file each, found by its name, which is `--backend`.
+
+A file has
+  DTYPES
+      the types that it computes in, of fp32, bf16 and int8
+  build(source, head, settings) -> Network
+      the network of a model with one of the heads of `source.HEADS`; raises ConfigError where a package is
+      missing, or the machine cannot do what the settings ask for
+Nothing else names the back ends: a new file is a new one.
+"""
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+
+from official.config import ConfigError
+from official.inference.rows import Rows
+from official.io.errors import suggest
+
+Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to compute.
+
+    Attributes:
+      backend: one of `names()`.
+      dtype: of products: fp32, bf16, or int8, whose products have weights and activations of 8 bits.
+      threads: of this process; None for as many as it has cores.
+      calibration: batches from which the ranges of activations are taken; int8 only.
+    """
+
+    backend: str = "tensorflow"
+    dtype: str = "fp32"
+    threads: int | None = None
+    calibration: Sequence[Rows] = ()
+
+
+class Network(Protocol):
+    """A model that is ready to run."""
+
+    def __call__(self, rows: Rows) -> Outputs:
+        """Computes one batch.
+
+        Returns:
+          float32, by head: answer: `start_logits` and `end_logits` [T]; classify: `logits` [N, C]; embed:
+          `sequence` [T, D]; fill_mask: `logits` [M, V].
+        """
+
+
+def names() -> list[str]:
+    """Returns the names of all back ends."""
+    files = os.listdir(os.path.dirname(__file__))
+    return sorted(name[:-3] for name in files if name.endswith(".py") and not name.startswith("_"))
+
+
+def dtypes_of(name: str) -> tuple[str, ...]:
+    """Returns the types that a back end computes in. Raises ConfigError for an unknown one."""
+    if name not in names():
+        hint = suggest(name, names())
+        raise ConfigError(f"backend={name[:100]}{hint}: expected one of {', '.join(names())}.")
+    return _find(name).DTYPES
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError for a back end that there is not, or a type that it does not compute in."""
+    dtypes = dtypes_of(settings.backend)
+    if settings.dtype not in dtypes:
+        raise ConfigError(
+            f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(dtypes)}."
+        )
+
+
+def build(source, head: str, settings: Settings) -> Network:
+    """Builds a network; arguments as of the files. Raises ConfigError."""
+    check(settings)
+    return _find(settings.backend).build(source, head, settings)
+
+
+def _find(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")

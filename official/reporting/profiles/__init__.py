@@ -1,0 +1,1 @@
+"""What a profile of a run says: where its time went, and its memory."""

@@ -1,0 +1,188 @@
+"""The tables of a profile: times of operations within operations, and memory by who took it."""
+
+import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from official.reporting import bars
+from official.reporting.profiles import memory, places, section, tables, times
+from official.reporting.profiles.trace import read_trace
+
+RUN, CALL, ROOT = 1, 2, 3
+PYTHON, COMPUTE = "python", "tf_Compute/1"
+
+
+def space_of(*threads):
+    """Returns the profiler's file of threads: (name, events), an event (name, start, duration, notes)."""
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add(name="/host:CPU")
+    numbers: dict[str, int] = {}
+
+    def number_of(text, table):
+        number = numbers.setdefault(text, len(numbers) + 1)
+        table[number].name = text
+        return number
+
+    for name, events in threads:
+        line = plane.lines.add(name=name)
+        for title, start, duration, notes in events:
+            event = line.events.add(offset_ps=start, duration_ps=duration)
+            event.metadata_id = number_of(title, plane.event_metadata)
+            for key, value in notes.items():
+                stat = event.stats.add(metadata_id=number_of(key, plane.stat_metadata))
+                if isinstance(value, int):
+                    stat.int64_value = value
+                else:
+                    stat.ref_value = number_of(value, plane.stat_metadata)
+    return space
+
+
+def taken(start, address, size, in_use, freed=False):
+    name = "MemoryDeallocation" if freed else "MemoryAllocation"
+    notes = dict(allocator_name="cpu", addr=address, allocation_bytes=size, bytes_allocated=in_use)
+    return name, start, 0, notes
+
+
+def started(node, start, duration):
+    notes = dict(name=node, kernel_type="PartitionedCall", step_id=ROOT)
+    return "ExecutorState::ProcessAsync::Start", start, duration, notes
+
+
+FROM_PYTHON = (
+    PYTHON,
+    [("EagerExecute", 0, 9, dict(eager_op="train_loop_1")), ("FunctionRun", 1, 1, dict(id=ROOT))],
+)
+
+
+@pytest.fixture
+def step():
+    """A layer forward, whose function runs elsewhere, and backward, compiled; 100 bytes were there before."""
+    forward = [
+        started("while/body/_1/while/bert/layer_1_1/PartitionedCall", 10, 5),
+        ("FunctionRun", 11, 2, dict(id=CALL)),
+        ("ExecutorState::Process", 20, 30, dict(id=CALL)),
+        ("MatMul:_MklMatMul", 21, 20, {}),
+        taken(22, 7, 50, 150),
+        taken(23, 8, 30, 180),
+    ]
+    backward = [
+        started("while/body/_1/while/PartitionedCall_1", 60, 20),
+        taken(61, 9, 40, 220),
+        taken(62, 8, 30, 190, freed=True),
+    ]
+    update = [
+        ("ExecutorState::Process", 90, 9, dict(id=ROOT)),
+        ("while/body/_1/while/AdamW/Sub:Sub", 91, 4, {}),
+        taken(92, 7, 50, 140, freed=True),
+        taken(96, 3, 20, 120, freed=True),  # of before
+    ]
+    return read_trace(space_of(FROM_PYTHON, (COMPUTE, [*forward, *backward, *update])))
+
+
+def places_of(trace):
+    return places.Places(trace, ["layer_1"], {"while/PartitionedCall_1": "layer_1"})
+
+
+def test_times_by_kind_and_part(step):
+    table = times.add_up(step, places_of(step), steps=2)
+    found = {(key.part, key.passes, key.name, key.kind): time * 1e9 for key, (time, _) in table.items()}
+    assert found == {
+        ("layer_{}", "forward", "MatMul", times.PRODUCTS): 10,
+        ("layer_{}", "forward", "PartitionedCall", times.BLOCKS): 2.5,
+        ("layer_{}", "backward", "while/PartitionedCall_1", times.BLOCKS): 10,
+        ("optimizer", "", "while/AdamW/Sub", times.UPDATE): 2,
+    }
+
+
+def test_an_evaluation_is_not_counted_and_data_are():
+    evaluation = (
+        PYTHON,
+        [("EagerExecute", 0, 9, dict(eager_op="eval_step_2")), ("FunctionRun", 1, 1, dict(id=RUN))],
+    )
+    work = [("ExecutorState::Process", 0, 9, dict(id=RUN)), ("x/MatMul:MatMul", 1, 5, {})]
+    mapped = [("ExecutorState::Process", 20, 9, dict(id=77)), ("Cast:Cast", 21, 5, {})]
+    pipeline = [("Iterator::Root::Prefetch", 0, 90, {}), ("Iterator::Root::BatchV2", 100, 6, {})]
+    trace = read_trace(
+        space_of(FROM_PYTHON, evaluation, (COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
+    )
+    table = times.add_up(trace, places_of(trace), steps=1)
+    milliseconds = times.by(table, lambda key: key.kind)
+    assert set(milliseconds) == {times.INPUT}
+    assert milliseconds[times.INPUT][0] * 1e9 == pytest.approx(5 + 6)
+
+
+def test_what_ran_within_an_operation_is_not_counted_twice():
+    events = [started("while/PartitionedCall_1", 0, 100), ("MatMul:MatMul", 10, 60, {})]
+    trace = read_trace(space_of(FROM_PYTHON, (COMPUTE, events)))
+    table = times.by(times.add_up(trace, places_of(trace), 1), lambda key: key.kind)
+    found = {kind: round(time * 1e9) for kind, (time, _) in table.items()}
+    assert found == {times.PRODUCTS: 60, times.BLOCKS: 40}
+
+
+@pytest.mark.parametrize(
+    "node,kind,expected",
+    [
+        ("while/layer_0/MatMul", "_MklMatMul", times.PRODUCTS),
+        ("while/MatMul_3", "_MklNativeFusedMatMul", times.PRODUCTS),
+        ("while/MatMul", "_MklBatchMatMulV2", times.ATTENTION),
+        ("while/StatefulPartitionedCall", "StatefulPartitionedCall", times.BLOCKS),
+        ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", times.UPDATE),
+        ("x", "ResourceApplyAdam", times.UPDATE),
+        ("Lamb/L2Loss", "L2Loss", times.UPDATE),
+        ("global_norm/L2Loss_3", "L2Loss", times.NORM),
+        ("while/Softmax", "_MklSoftmax", times.REST),
+        ("while/Cast_1", "Cast", times.CASTS),
+        ("while/IteratorGetNext", "IteratorGetNext", times.INPUT),
+        ("while/CollectiveReduceV2", "CollectiveReduceV2", times.EXCHANGE),
+    ],
+)
+def test_kinds(node, kind, expected):
+    trace = read_trace(space_of(FROM_PYTHON))
+    assert times.kind_of(places_of(trace).of(node, ROOT), kind) == expected
+
+
+def test_a_gpu_is_told_by_its_kernels():
+    space = space_of(FROM_PYTHON, (COMPUTE, [("layer_1/MatMul:MatMul", 0, 9, {})]))
+    gpu = space.planes.add(name="/device:GPU:0")
+    gpu.event_metadata[1].name, gpu.event_metadata[2].name = "ampere_sgemm_128x64", "MemcpyD2D"
+    gpu.stat_metadata[1].name, gpu.stat_metadata[2].name = "tf_op", "while/layer_1/MatMul:MatMul"
+    stream = gpu.lines.add(name="Stream #13")
+    kernel = stream.events.add(metadata_id=1, duration_ps=5_000_000_000)
+    kernel.stats.add(metadata_id=1, ref_value=2)
+    stream.events.add(metadata_id=2, duration_ps=1_000_000_000)
+    trace = read_trace(space)
+    table = times.add_up(trace, places_of(trace), steps=1)
+    assert {(key.kind, key.part): time for key, (time, _) in table.items()} == {
+        (times.PRODUCTS, "layer_{}"): 5.0,
+        (times.EXCHANGE, places.OTHER): 1.0,
+    }
+
+
+def test_memory_by_who_took_it(step):
+    (found,) = memory.memories(step, places_of(step))
+    assert (found.peak, found.resident, found.running) == (220, 100, places.Place("layer_1", "backward"))
+    held = {place.passes: (part.held, part.most_held, part.peak) for place, part in found.parts.items()}
+    assert held == {"forward": (80, 80, 180), "backward": (40, 40, 220)}
+
+
+def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
+    own = places_of(step)
+    head = {"steps": [1, 3], "devices": ["CPU:0"]}
+    told = {"secs_per_step": 0.5, "trace": "x"}
+    tables.write_times(str(tmp_path), head | told, times.add_up(step, own, 2))
+    tables.write_memory(str(tmp_path), head, memory.memories(step, own), {"layer_1": (40, 60)})
+    page = section.sections(str(tmp_path))
+    assert "matrix products" in page and "layer_1, backward" in page and page.count('class="bar"') == 4
+    assert (tmp_path / "profile_operations.csv").read_text().startswith("kind,part,pass,name,type,")
+    (tmp_path / "profile.json").write_text("{")
+    (tmp_path / "profile_memory.json").write_text('{"allocators": []}')
+    assert section.sections(str(tmp_path)) == ""
+
+
+def test_bars_are_as_long_as_their_numbers():
+    rows = [
+        bars.Bar("a", [bars.Part("x", 3, "red"), bars.Part("y", 1, "blue")], "4"),
+        bars.Bar("<b>", [], "0"),
+    ]
+    page = bars.bars(rows, ["x"], {"x": "red"})
+    assert "width:75.00%" in page and "width:25.00%" in page and "&lt;b&gt;" in page
+    assert bars.bars([bars.Bar("a", [], "0")]) == ""

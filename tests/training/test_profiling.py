@@ -1,0 +1,201 @@
+"""A profile of some steps: what it writes, that it changes no number, and what becomes of one that is cut."""
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError, profile_window
+from official.reporting.metrics import read_metrics
+from official.reporting.profiles import times
+from official.tasks import TASKS
+from official.training import profiling, runner
+from tests.conftest import ROOT, TINY
+from tests.training.test_loop import interrupt_at
+
+STEPS = dict(model=dict(num_hidden_layers=2), num_steps_per_epoch=8, steps_per_loop=4)
+
+
+def run(config):
+    return runner.run(config, TASKS["pretrain"])
+
+
+def files_of(config) -> set[str]:
+    """Returns the names of the files of a profile in the folder of a run."""
+    folder = pathlib.Path(config.model_dir)
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.name for path in found if "profile" in path.name or path.suffix == ".pb"}
+
+
+def losses(config) -> list:
+    return [(line["step"], line.get("loss")) for line in read_metrics(config.model_dir)]
+
+
+def read(config, name: str) -> dict:
+    return json.loads((pathlib.Path(config.model_dir) / name).read_text())
+
+
+def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, shared_steps):
+    """The steps of the window end within intervals and beyond one."""
+    plain = make_config(**STEPS, model_dir=str(tmp_path / "plain"), do_eval=True)
+    profiled = make_config(**STEPS, do_eval=True, profile_steps="3,6", profile_memory=True)
+    run(plain)
+    run(profiled)
+    assert losses(plain) == losses(profiled) and len(losses(plain)) > 2
+    assert files_of(plain) == set()
+    found = read(profiled, "profile.json")
+    assert found["steps"] == [3, 6] and found["secs_per_step"] > 0
+    assert (pathlib.Path(profiled.model_dir) / found["trace"]).stat().st_size > 10_000
+    assert found["trace"].startswith("tensorboard/plugins/profile/")
+    by_kind = {row["kind"]: row for row in found["kinds"]}
+    assert {times.PRODUCTS, times.BLOCKS, times.UPDATE, times.NORM, times.ATTENTION} <= set(by_kind)
+    assert sum(row["share"] for row in found["kinds"]) == pytest.approx(1)
+    # Two layers of four products, twice as many backward; the evaluation's are none of them.
+    in_layers = [row for row in found["operations"] if row["part"] == "layer_{}"]
+    products = [row["count_per_step"] for row in in_layers if row["kind"] == times.PRODUCTS]
+    assert sum(products) == 2 * 4 * 3
+    parts = {(row["part"], row["pass"]) for row in found["parts"]}
+    assert {("layer_{}", "forward"), ("layer_{}", "backward"), ("optimizer", "")} <= parts
+    with open(pathlib.Path(profiled.model_dir) / "profile_operations.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= len(found["operations"]) and rows[0]["type"] == found["operations"][0]["type"]
+    report = (pathlib.Path(profiled.model_dir) / "report.html").read_text()
+    assert "Where the time goes" in report and "matrix products" in report
+
+
+def test_memory_by_layer(make_config, shared_steps):
+    """Large enough for the pool that tells of tensors of 256 KiB and more."""
+    config = make_config(
+        dict(vocab_size=2000, num_hidden_layers=2, hidden_size=64, intermediate_size=256),
+        num_steps_per_epoch=3,
+        steps_per_loop=3,
+        train_batch_size=128,
+        profile_memory=True,
+    )
+    run(config)
+    assert files_of(config) == {"profile_memory.json"}  # no trace: nobody asked for steps
+    found = read(config, "profile_memory.json")
+    assert found["steps"] == [1, 2]
+    (weights,) = [row for row in found["variables"] if row["part"] == "layer_0"]
+    norms, matrices = 4 * 64, 4 * 64 * 64 + 2 * 64 * 256
+    assert weights["weights_bytes"] == 4 * (matrices + norms + 4 * 64 + 256 + 64)
+    assert weights["slots_bytes"] == 2 * weights["weights_bytes"]
+    memory = found["allocators"][0]
+    parts = {(row["part"], row["pass"]): row for row in memory["parts"]}
+    held = sum(row["held_at_peak_bytes"] for row in memory["parts"])
+    assert 0 < held <= memory["peak_bytes"] == held + memory["resident_bytes"]
+    kept = 4 * 128 * 16 * 256  # bytes of what a feed-forward layer makes, at least twice
+    assert parts["layer_0", "forward"]["most_held_bytes"] >= 2 * kept
+    assert ("layer_0", "backward") in parts and ("layer_1", "backward") in parts
+    peaks = [row["peak_while_running_bytes"] for row in memory["parts"]]
+    assert max(peaks) <= memory["peak_bytes"]
+    report = (pathlib.Path(config.model_dir) / "report.html").read_text()
+    assert "Memory at the peak" in report and "layer_1" in report
+
+
+def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
+    make_config, monkeypatch, caplog, shared_steps
+):
+    config = make_config(**STEPS, profile_steps="2,7", profile_memory=True)
+    with monkeypatch.context() as patches:
+        interrupt_at(patches, 3)
+        patches.setattr("official.training.interval.Pace.steps", lambda self, left, step: 1)
+        run(config)
+    assert files_of(config) == set()
+    lines = [record.getMessage() for record in caplog.records if "profile" in record.getMessage()]
+    assert len(lines) == 1 and "No profile: the run ended at step" in lines[0]
+    run(make_config(**STEPS, profile_steps="5,6"))  # the profiler is free again, and steps are the run's
+    assert read(config, "profile.json")["steps"] == [5, 6]
+
+
+def test_steps_that_are_over_are_told(make_config, caplog, shared_steps):
+    run(make_config(**STEPS, stop_steps=4))
+    config = make_config(**STEPS, profile_steps="2,6")
+    run(config)
+    assert "steps 2,6 are not ahead of step 4" in caplog.text and files_of(config) == set()
+
+
+def test_a_profiler_that_is_in_use_costs_a_line(make_config, tmp_path, caplog, shared_steps):
+    config = make_config(**STEPS, profile_steps="2,6")
+    tf.profiler.experimental.start(str(tmp_path / "other"))
+    try:
+        assert run(config).status == "finished"
+    finally:
+        tf.profiler.experimental.stop(save=False)
+    assert "No profile:" in caplog.text and files_of(config) == set()
+
+
+@pytest.mark.parametrize("step,last_step,expected", [(0, 9, (1, 2)), (8, 9, (8, 9)), (9, 9, None)])
+def test_memory_is_that_of_a_step_after_the_first(make_config, step, last_step, expected):
+    config = make_config(profile_memory=True)
+    assert profile_window.window(config, step, last_step) == expected
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (dict(profile_steps="20,10"), "the second one after the first"),
+        (dict(profile_steps="10"), "expected two steps"),
+        (dict(profile_steps="-1,4"), "expected two steps"),
+        (dict(profile_steps="10,21"), "is beyond the last step of the run, 20"),
+        (dict(profile_steps="1,2", do_train=False, do_eval=True), "do_train=false has none"),
+        (dict(profile_memory=True, do_train=False, do_eval=True), "do_train=false has none"),
+        (dict(profile_steps="1,2", distribution_strategy="ipu"), "needs --distribution_strategy=one_device"),
+        (dict(profile_memory=True, distribution_strategy="tpu"), "needs --distribution_strategy=one_device"),
+    ],
+)
+def test_wrong_steps_are_one_line(make_config, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(**settings)
+
+
+@pytest.mark.slow
+def test_layers_of_a_pipeline_are_told_apart(make_config):
+    """Micro batches after the first have other names, and devices functions of their own."""
+    config = make_config(
+        dict(num_hidden_layers=2),
+        num_steps_per_epoch=2,
+        steps_per_loop=2,
+        distribution_strategy="pipeline",
+        num_virtual_devices=2,
+        pipeline_stages="2",
+        num_accumulation_steps=2,
+        profile_steps="1,2",
+    )
+    run(config)
+    found = read(config, "profile.json")
+    in_layers = [row for row in found["operations"] if row["part"] == "layer_{}"]
+    assert sum(row["count_per_step"] for row in in_layers if row["kind"] == times.PRODUCTS) == 2 * 2 * 4 * 3
+
+
+@pytest.mark.slow
+def test_the_pool_that_tells_of_all_memory_changes_no_bit(tmp_path):
+    """In processes of their own: a pool is chosen once."""
+    (tmp_path / "bert.json").write_text(json.dumps(TINY))
+    arguments = [
+        f"--bert_config_file={tmp_path}/bert.json",
+        *"--use_synthetic_data --max_seq_length=16 --max_predictions_per_seq=3 --warmup_steps=0".split(),
+        *"--num_steps_per_epoch=4 --num_train_epochs=1 --steps_per_loop=1 --train_batch_size=8".split(),
+    ]
+    lines = {}
+    for name, more in (("plain", []), ("profiled", ["--profile_memory"])):
+        command = [sys.executable, "train.py", *arguments, f"--model_dir={tmp_path}/{name}", *more]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        metrics = read_metrics(str(tmp_path / name))
+        lines[name] = [(line["step"], line["loss"], line["gradient_norm"]) for line in metrics]
+    assert lines["plain"] == lines["profiled"] and len(lines["plain"]) == 4
+    found = json.loads((tmp_path / "profiled" / "profile_memory.json").read_text())
+    parts = {(row["part"], row["pass"]) for row in found["allocators"][0]["parts"]}
+    assert {("layer_0", "forward"), ("layer_1", "backward"), ("masked_lm", "backward")} <= parts
+
+
+def test_an_old_tensorflow_writes_the_trace_alone(make_config, monkeypatch, caplog, shared_steps):
+    monkeypatch.setattr(profiling, "read_space", lambda content: None)
+    config = make_config(**STEPS, profile_steps="2,3")
+    run(config)
+    (trace,) = files_of(config)
+    assert trace.endswith(".xplane.pb") and "No tables of the profile" in caplog.text
