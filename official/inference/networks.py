@@ -1,7 +1,5 @@
 """The model of modeling that has the head of a method, and what a batch of it looks like."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,6 @@ from official.inference.rows import Rows
 from official.modeling.encoder import BertEncoder
 from official.modeling.fine_tuning import SequenceModel, SpanModel
 from official.modeling.pretrainer import BertPretrainer
-
-# {method: the stages that its outputs need nothing of}
-UNUSED = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
 
 
 def make(bert: BertConfig, head: str, classes: int) -> Any:
@@ -67,20 +62,3 @@ def padded(rows: Rows) -> dict[str, np.ndarray]:
 def sequences_of(rows: Rows, tokens_M: np.ndarray) -> np.ndarray:
     """Returns which sequence each of some tokens belongs to, int64 [M]."""
     return np.searchsorted(np.cumsum(rows.lengths_N), tokens_M, side="right")
-
-
-@contextlib.contextmanager
-def holding(values) -> Iterator[None]:
-    """Within it variables are made with given values instead of their first ones, which nothing draws.
-
-    Args:
-      values: name of a variable -> its values.
-    """
-
-    def create(next_creator, **arguments):
-        scope = tf.get_current_name_scope() if hasattr(tf, "get_current_name_scope") else ""
-        name = f"{scope}/{arguments['name']}" if scope else arguments["name"]
-        return next_creator(**{**arguments, "initial_value": values(name)})
-
-    with tf.variable_creator_scope(create):
-        yield

@@ -191,6 +191,8 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
                 flags.rounds,
                 after_round=lambda _: progress.update(),
             )
+    settings = {"optimizer_type": "adamw", "num_gpus": 0, "machine_file": flags.machine_file}
+    predicted = inputs.predicted_step(step_benchmark.step_config(model, length, batch, dtype, settings))
     return [
         {
             "case": case,
@@ -204,30 +206,10 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             "start_secs": started[name],
             "secs": timing.secs,
             "losses": losses[name],
-            **_predicted(flags, model, dtype, length, batch, name),
+            **(predicted if name == "ours" else inputs.predicted(None)),
         }
         for name, timing in spent.items()
     ]
-
-
-def _predicted(
-    flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int, name: str
-) -> dict:
-    """Returns what the machine's file predicts of our own step; None of the others'."""
-    from official.planning import plan
-    from official.tasks import TASKS
-    from official.training import step_benchmark
-
-    if not name.startswith("ours"):
-        return inputs.predicted(None)
-    settings = {
-        "optimizer_type": "adamw",
-        "num_gpus": 0,
-        "fused_ops": PEERS[name].variant == "fused",
-        "machine_file": flags.machine_file,
-    }
-    config = step_benchmark.step_config(model, length, batch, dtype, settings)
-    return inputs.predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
 
 
 def compare(rows: list[dict]) -> list[str]:
