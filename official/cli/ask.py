@@ -50,5 +50,6 @@ def main() -> None:
     model = typed.load(flags)
     model.prepare("answer")
     for question in typed.lines("question> "):
-        for text, probability in model.answers(question, context)[: flags.answers]:
-            print(f"{' '.join(text.split()) or '(no answer)'}  {probability:.2f}", flush=True)
+        for answer in model.answers(question, context)[: flags.answers]:
+            text = " ".join(answer.text.split()) or "(no answer)"
+            print(f"{text}  {answer.probability:.2f}", flush=True)

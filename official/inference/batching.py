@@ -47,6 +47,5 @@ def _counts(head: str, rows: Rows) -> np.ndarray:
     if head == "classify":
         return np.ones(len(rows.lengths_N), np.int64)
     if head == "fill_mask":
-        ends_N = np.searchsorted(rows.masked_M, np.cumsum(rows.lengths_N))
-        return np.diff(ends_N, prepend=0)
+        return np.diff(rows.masked_ends_N, prepend=0)
     return rows.lengths_N.astype(np.int64)

@@ -28,6 +28,13 @@ class Rows(NamedTuple):
         """Where each sequence begins, int64."""
         return np.cumsum(self.lengths_N) - self.lengths_N
 
+    @property
+    def masked_ends_N(self) -> np.ndarray:
+        """How many masked tokens there are up to the end of each sequence, int64; 0 where none are asked."""
+        if self.masked_M is None:
+            return np.zeros(len(self.lengths_N), np.int64)
+        return np.searchsorted(self.masked_M, np.cumsum(self.lengths_N))
+
     def pick(self, sequences: Sequence[int] | np.ndarray) -> "Rows":
         """Returns some of the sequences, in the order given."""
         firsts_N = self.firsts_N

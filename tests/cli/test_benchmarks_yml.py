@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import yaml
-from official.cli.benchmark.inference import log_lines
-from official.cli.benchmark.inference.latency import Block
 
 from official.cli import flags, table
 from official.cli.benchmark import conversion, data, run
+from official.cli.benchmark.inference import log_lines
+from official.cli.benchmark.inference.latency import Block
 from official.cli.benchmark.specs import commands, metrics, spec
 from official.reporting import graphcore_log
 from official.reporting.measurement import Timing

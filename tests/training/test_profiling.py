@@ -39,6 +39,17 @@ def read(config, name: str) -> dict:
     return json.loads((pathlib.Path(config.model_dir) / name).read_text())
 
 
+def operations(config) -> list[dict]:
+    with open(pathlib.Path(config.model_dir) / "profile_operations.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def products_in_layers(config) -> float:
+    """Returns how many matrix products the layers make in a step, forward and backward."""
+    rows = [row for row in operations(config) if row["part"] == "layer_{}"]
+    return sum(float(row["count_per_step"]) for row in rows if row["kind"] == times.PRODUCTS)
+
+
 def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, shared_steps):
     """The steps of the window end within intervals and beyond one."""
     plain = make_config(**STEPS, model_dir=str(tmp_path / "plain"), do_eval=True)
@@ -55,13 +66,10 @@ def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, share
     assert {times.PRODUCTS, times.BLOCKS, times.UPDATE, times.NORM, times.ATTENTION} <= set(by_kind)
     assert sum(row["share"] for row in found["kinds"]) == pytest.approx(1)
     # Two layers of four products, twice as many backward; the evaluation's are none of them.
-    in_layers = [row for row in found["operations"] if row["part"] == "layer_{}"]
-    products = [row["count_per_step"] for row in in_layers if row["kind"] == times.PRODUCTS]
-    assert sum(products) == 2 * 4 * 3
+    assert products_in_layers(profiled) == 2 * 4 * 3
     parts = {(row["part"], row["pass"]) for row in found["parts"]}
     assert {("layer_{}", "forward"), ("layer_{}", "backward"), ("optimizer", "")} <= parts
-    with open(pathlib.Path(profiled.model_dir) / "profile_operations.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = operations(profiled)
     assert len(rows) >= len(found["operations"]) and rows[0]["type"] == found["operations"][0]["type"]
     report = (pathlib.Path(profiled.model_dir) / "report.html").read_text()
     assert "Where the time goes" in report and "matrix products" in report
@@ -167,9 +175,7 @@ def test_layers_of_a_pipeline_are_told_apart(make_config):
         profile_steps="1,2",
     )
     run(config)
-    found = read(config, "profile.json")
-    in_layers = [row for row in found["operations"] if row["part"] == "layer_{}"]
-    assert sum(row["count_per_step"] for row in in_layers if row["kind"] == times.PRODUCTS) == 2 * 2 * 4 * 3
+    assert products_in_layers(config) == 2 * 2 * 4 * 3
 
 
 @pytest.mark.slow
@@ -184,7 +190,8 @@ def test_the_pool_that_tells_of_all_memory_changes_no_bit(tmp_path):
     lines = {}
     for name, more in (("plain", []), ("profiled", ["--profile_memory"])):
         command = [sys.executable, "train.py", *arguments, f"--model_dir={tmp_path}/{name}", *more]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         metrics = read_metrics(str(tmp_path / name))
         lines[name] = [(line["step"], line["loss"], line["gradient_norm"]) for line in metrics]
     assert lines["plain"] == lines["profiled"] and len(lines["plain"]) == 4

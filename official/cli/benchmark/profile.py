@@ -16,6 +16,7 @@ import time
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
+from official.config import ConfigError
 from official.reporting.profiles import places, times, trace
 
 _MOST_KINDS = 12
@@ -83,6 +84,8 @@ def profile(flags, length: int, batch: int) -> dict:
         (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         with open(path, "rb") as file:
             space = trace.read_space(file.read())
+    if space is None:
+        raise ConfigError("The profile cannot be read: this TensorFlow does not bring its format.")
     return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
 
 

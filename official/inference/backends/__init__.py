@@ -45,7 +45,7 @@ class Settings:
 class Network(Protocol):
     """A model that is ready to run."""
 
-    def __call__(self, rows: Rows) -> Outputs:
+    def __call__(self, rows: Rows, /) -> Outputs:
         """Computes one batch.
 
         Returns:

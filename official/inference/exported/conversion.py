@@ -59,11 +59,12 @@ def libraries() -> tuple[Any, Any]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Within it no package logs what it does, or calls outdated of what another one does."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
