@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import tensorflow as tf
 
 from official.config import ConfigError
 from official.inference.exported import cache, conversion, padding
@@ -75,7 +74,7 @@ def file_of(source: Source, head: str, start: Callable[[str], Run], contrib: boo
 def versions() -> dict[str, str]:
     """Returns the versions of the packages that an export depends on."""
     onnx, tf2onnx = conversion.libraries()
-    return {"onnx": onnx.__version__, "tf2onnx": tf2onnx.__version__, "tensorflow": tf.__version__}
+    return {"onnx": onnx.__version__, "tf2onnx": tf2onnx.__version__}
 
 
 def _translated(traced: conversion.Traced, weights: dict[str, np.ndarray], contrib: bool) -> Any:
