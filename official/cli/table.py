@@ -61,6 +61,7 @@ _ROWS = (
     Command(
         "benchmark machine", "official.cli.benchmark.machine", "what this machine reaches, for predictions"
     ),
+    Command("benchmark predictions", "official.cli.benchmark.predictions", "steps, beside what is predicted"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
     Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),

@@ -15,20 +15,22 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.inference import onednn
+from official.inference.int8 import Quantised
 from official.modeling.attention import MASKED_SCORE
 from official.modeling.layers import Affine, Norm, layer_norm
 
-Dense = Callable[[tf.Tensor, Affine, "str | None", "tf.Tensor | None"], tf.Tensor]
+Dense = Callable[..., tf.Tensor]  # of the arguments of `onednn.dense`, with weights as the blocks have them
 
 
 class Block(NamedTuple):
-    """The weights of a block, in the compute dtype. Query's are divided by sqrt(K) already."""
+    """The weights of a block, in the compute dtype, products in order. Query's are divided by sqrt(K)
+    already."""
 
-    qkv: Affine
-    attention_output: Affine
+    qkv: Affine | Quantised
+    attention_output: Affine | Quantised
     attention_norm: Norm
-    intermediate: Affine
-    output: Affine
+    intermediate: Affine | Quantised
+    output: Affine | Quantised
     output_norm: Norm
 
 
@@ -118,10 +120,8 @@ def read_weights(
             )
         )
     tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    embeddings = Embeddings(
-        *(_tensor(read(f"bert/embeddings/{name}"), "float32") for name in tables),
-        norm("bert/embeddings", "float32"),
-    )
+    words, types, positions = (_tensor(read(f"bert/embeddings/{name}"), "float32") for name in tables)
+    embeddings = Embeddings(words, types, positions, norm("bert/embeddings", "float32"))
     return Weights(embeddings, blocks, _read_head(read, head, has, affine, norm, dtype))
 
 

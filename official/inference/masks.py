@@ -41,7 +41,7 @@ class Filler:
         made = self.rows_of(texts)
         logits_MV = batching.run(self._network, "fill_mask", made)["logits"][:, : self._vocabulary.size]
         words = [self._likeliest(logits_V, top_k) for logits_V in logits_MV]
-        ends = made.masked_ends_N.tolist()
+        ends: list[int] = made.masked_ends_N.tolist()
         return [words[first:last] for first, last in zip([0, *ends], ends)]
 
     def rows_of(self, texts: Sequence[str]) -> Rows:

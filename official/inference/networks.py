@@ -1,7 +1,5 @@
 """The model of modeling that has the head of a method, and what a batch of it looks like."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -64,23 +62,8 @@ def padded(rows: Rows) -> dict[str, np.ndarray]:
     return batch
 
 
-def sequences_of(rows: Rows, tokens_M: np.ndarray) -> np.ndarray:
-    """Returns which sequence each of some tokens belongs to, int64 [M]."""
+def sequences_of(rows: Rows, tokens_M: np.ndarray | None) -> np.ndarray:
+    """Returns which sequence each of some tokens belongs to, or each of all, int64 [M]."""
+    if tokens_M is None:
+        tokens_M = np.arange(len(rows.ids_T))
     return np.searchsorted(np.cumsum(rows.lengths_N), tokens_M, side="right")
-
-
-@contextlib.contextmanager
-def holding(values) -> Iterator[None]:
-    """Within it variables are made with given values instead of their first ones, which nothing draws.
-
-    Args:
-      values: name of a variable -> its values.
-    """
-
-    def create(next_creator, **arguments):
-        scope = tf.get_current_name_scope() if hasattr(tf, "get_current_name_scope") else ""
-        name = f"{scope}/{arguments['name']}" if scope else arguments["name"]
-        return next_creator(**{**arguments, "initial_value": values(name)})
-
-    with tf.variable_creator_scope(create):
-        yield

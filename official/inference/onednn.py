@@ -8,7 +8,6 @@ size K.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +19,8 @@ from official.modeling.layers import Affine, Norm
 _PRODUCT, _BATCH_PRODUCT, _NORM = "_MklNativeFusedMatMul", "_MklFusedBatchMatMulV2", "_MklLayerNorm"
 # The kernels of some operations are registered under this label, the others' under none.
 _LABEL = attr_value_pb2.AttrValue(s=b"MklNameChangeOp")
+_INTEGER_PRODUCT = "_MklQuantizedMatMulWithBiasAndDequantize"
+_INTEGER_LABEL = attr_value_pb2.AttrValue(s=b"QuantizedMklOp")
 _ACTIVATIONS = {"gelu_tanh": "GeluApproximate", "gelu_erf": "GeluExact", "relu": "Relu"}
 _REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # what the fused operations ask for beside
 
@@ -77,8 +78,38 @@ def norm(x: tf.Tensor, weights: Norm, epsilon: float) -> tf.Tensor:
     return _call(_NORM, None, {"x": x, "scale": weights.gamma, "offset": weights.beta}, epsilon=epsilon)
 
 
-def _call(name: str, label: Any, inputs: dict[str, Any], **settings: bool | float | Sequence[str]) -> Any:
+def integer_product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel + bias, float32 [T, out], of integers: quint8 [T, in], qint8 [in, out] and qint32
+    [out]. As in `dense` the kernel's and the bias's values are those of the first call."""
+    # Ranges by which one is worth one.
+    ranges = {"min_a": 0.0, "max_a": 255.0, "min_b": -127.0, "max_b": 127.0}
+    inputs = {"a": x, "b": kernel, "bias": bias, "min_freezed_output": 0.0, "max_freezed_output": 1.0}
+    settings = {"Toutput": tf.float32, "transpose_a": False, "transpose_b": False}
+    constant = {"is_weight_const": True, "is_bias_const": True, "input_quant_mode": "SCALED"}
+    return _call(_INTEGER_PRODUCT, _INTEGER_LABEL, {**inputs, **ranges}, **settings, **constant)
+
+
+def has_integers() -> bool:
+    """Tells whether this TensorFlow has products of integers on this CPU."""
+    if op_def_registry.get(_INTEGER_PRODUCT) is None:
+        return False
+
+    @tf.function(autograph=False)
+    def try_it(x):
+        x_8 = tf.bitcast(tf.cast(x, tf.uint8), tf.quint8)
+        kernel, bias = tf.bitcast(tf.cast(x, tf.int8), tf.qint8), tf.bitcast(x[0], tf.qint32)
+        return integer_product(x_8, kernel, bias)
+
+    try:
+        return bool(tf.reduce_all(try_it(tf.ones([4, 4], tf.int32)) == 5.0))
+    except tf.errors.OpError:
+        return False
+
+
+def _call(name: str, label: Any, inputs: dict[str, Any], **settings: Any) -> Any:
     result = op_def_library.apply_op(name, name="fused", **inputs, **settings)
+    if isinstance(result, (list, tuple)):
+        result = result[0]
     if label is not None:
         result.op._set_attr("_kernel", label)
     return result

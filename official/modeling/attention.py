@@ -17,7 +17,7 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
     """Returns which tokens of a batch see each other, as `self_attention` reads it.
 
     Args:
-      features: of a batch, as for `scores`.
+      features: of a batch, as for `scores`. With `places`, these are the result.
       heads: number of heads.
       by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
         `sequence_ids` of rows of `sequence_rows.SHORTEST_ROW` tokens or more. The number of sequences of a
@@ -26,6 +26,8 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
     Returns:
       Their places, or `scores`.
     """
+    if "places" in features:
+        return features["places"]
     ids_BL = features.get("sequence_ids")
     if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= sequence_rows.SHORTEST_ROW:
         return sequence_rows.find_places(ids_BL, heads)
@@ -117,7 +119,7 @@ def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Ten
     parts = sequence_rows.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
     outputs = []
     for part, is_token_NW, part_seed in zip(parts, places.is_token_NW, split_seed(seed, len(parts))):
-        width = is_token_NW.shape[1]
+        width = sizes(is_token_NW)[1]
         query, key, value = tf.unstack(tf.reshape(part, [3, -1, heads, width, size]), num=3)
         output_NHWK = ops.attend(query, key, value, padding_scores(is_token_NW), rate, part_seed)
         outputs.append(tf.reshape(output_NHWK, [-1, size]))

@@ -16,6 +16,7 @@ from official.modeling.shapes import sizes
 SHORTEST_ROW = 128  # tokens; of shorter rows nothing was measured
 _WIDTHS = 16  # at most: more of them waste less, and are more operations and more to compile
 _WIDTH_STEP = 8
+_GROUPS = 4  # of sequences end to end
 _LOG_2 = 0.6931471805599453
 
 
@@ -60,11 +61,45 @@ def find_places(sequence_ids_BL: tf.Tensor, heads: int) -> Places:
         padding. L is known.
       heads: H.
     """
-    batch, length = sizes(sequence_ids_BL)
-    tokens = batch * length
+    length = sequence_ids_BL.shape[1]
     order_T, sequences = _find_sequences(sequence_ids_BL)
+    return _places_of(order_T, list(zip(widths(length), sequences)), heads)
+
+
+def find_ragged_places(lengths_N: tf.Tensor, heads: int) -> Places:
+    """Returns the places of sequences that lie end to end in one row, without padding.
+
+    They are taken in a few groups of nearly one length, each as wide as its longest sequence, so that widths
+    follow the sequences and not the row. A group has the same number of sequences in every batch of as many.
+
+    Args:
+      lengths_N: int32, tokens of each sequence, 1 or more.
+      heads: H.
+    """
+    order_N = tf.argsort(-lengths_N, stable=True)
+    lengths, firsts = (tf.gather(values, order_N) for values in (lengths_N, tf.cumsum(lengths_N) - lengths_N))
+    count = sizes(lengths_N)[0]
+    bounds = [group * count // _GROUPS for group in range(_GROUPS + 1)]
+    kinds = []
+    for first, last in zip(bounds[:-1], bounds[1:]):
+        length_N = lengths[first:last]
+        longest = tf.reduce_max(tf.concat([length_N, [1]], axis=0))
+        width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+        kinds.append((width, (firsts[first:last], length_N)))
+    return _places_of(tf.range(tf.reduce_sum(lengths_N)), kinds, heads)
+
+
+def _places_of(order_T: tf.Tensor, kinds: list, heads: int) -> Places:
+    """Returns the places of sequences.
+
+    Args:
+      order_T: int32, the tokens of a batch, sequence by sequence.
+      kinds: (width, (the first of their tokens among these, how many: int32 [N])) each.
+      heads: H.
+    """
+    tokens = sizes(order_T)[0]
     is_token, near, exact = [], [], []
-    for width, (first_N, length_N) in zip(widths(length), sequences):
+    for width, (first_N, length_N) in kinds:
         is_token_NW = tf.range(width) < length_N[:, None]
         # Behind its end a sequence repeats its last token, which no other token of it sees there.
         last_N1 = tf.maximum(length_N[:, None] - 1, 0)

@@ -54,6 +54,7 @@ class FlatGraph:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.tensors: list[tuple[tf.DType, int]] = []
+        self._scalars: dict[int, float] = {}  # number of a tensor -> its value, where that is known
         # Number of a resource -> nodes that come before the next change of it.
         self._users: dict[int, list[int]] = collections.defaultdict(list)
 
@@ -100,10 +101,23 @@ class FlatGraph:
             body = _function(graph, operation, "body").graph
             return self._add_body(body, inputs, runs * int(trips), after)
         outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
-        self.nodes.append(
-            Node(_kind(graph, operation), inputs, outputs, after, _work(graph, operation), runs)
-        )
+        self._note_scalar(operation, inputs, outputs)
+        work = _work(graph, operation)
+        if operation.type == "Pow" and self._scalars.get(inputs[1]) == 2:
+            work = kernels.squared(work)
+        self.nodes.append(Node(_kind(graph, operation), inputs, outputs, after, work, runs))
         return outputs
+
+    def _note_scalar(self, operation, inputs: list[int], outputs: list[int]) -> None:
+        """Keeps the value of a constant, and of what exponents are made of them, through calls."""
+        known = [self._scalars[number] for number in inputs if number in self._scalars]
+        if operation.type == "Const" and operation.outputs[0].shape.rank == 0:
+            if operation.outputs[0].dtype.is_floating:
+                self._scalars[outputs[0]] = float(tf.get_static_value(operation.outputs[0]))
+        elif operation.type in ("Identity", "Cast") and known:
+            self._scalars[outputs[0]] = known[0]
+        elif operation.type == "Sub" and len(known) == 2:  # as in the gradient of a power
+            self._scalars[outputs[0]] = known[0] - known[1]
 
     def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
         """Adds a function with its arguments in place and returns its results."""
@@ -129,6 +143,8 @@ class FlatGraph:
             self.tensors.append(self.tensors[number])
             outputs.append(len(self.tensors) - 1)
             self.nodes.append(Node("Identity", [number], outputs[-1:], [end]))
+            if number in self._scalars:
+                self._scalars[outputs[-1]] = self._scalars[number]
         return outputs
 
     def _add_tensor(self, tensor) -> int:

@@ -96,11 +96,14 @@ def work_of(operation: tf.Operation) -> Work:
         return Work(kernel, dtype_of(operation.outputs), moved, product)
     if operation.type in _FREE or _is_one_type(operation):
         return NOTHING
-    if operation.type == "Pow" and _is_square(operation):
-        return Work(ELEMENTWISE, dtype_of(operation.outputs), moved)
     moved += _VARIABLE_PASSES.get(operation.type, 0) * bytes_of(operation.inputs)
     kernel = _reduction(operation) or _KERNEL_OF.get(operation.type, ELEMENTWISE)
     return Work(kernel, dtype_of((*operation.outputs, *operation.inputs)), moved)
+
+
+def squared(work: Work) -> Work:
+    """Returns the work of a power of 2, of which TensorFlow's optimiser of graphs makes a product."""
+    return work._replace(kernel=ELEMENTWISE)
 
 
 def compiled_work(operation: tf.Operation, body: Any) -> Work:
@@ -174,12 +177,6 @@ def dtype_of(tensors: Any) -> str:
 def _is_one_type(operation: tf.Operation) -> bool:
     """Tells whether an operation is a cast that changes nothing."""
     return operation.type == "Cast" and operation.inputs[0].dtype == operation.outputs[0].dtype
-
-
-def _is_square(operation: tf.Operation) -> bool:
-    """Tells whether a power is a square, of which TensorFlow's optimiser of graphs makes a product."""
-    exponent = tf.get_static_value(operation.inputs[1])
-    return exponent is not None and (exponent == 2).all()
 
 
 def _reduction(operation: tf.Operation) -> str | None:

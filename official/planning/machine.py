@@ -18,6 +18,7 @@ from official.io.processor import Processor, processor
 from official.planning.kernels import ELEMENTWISE, Product, Work
 
 FORMAT = 1  # of the file
+_SMALL_FLOPS = 1e7  # heads are float32 in any run: products of so few count as those of any type
 HOW = "bert benchmark machine"
 
 
@@ -86,6 +87,8 @@ class Machine(NamedTuple):
             typed = typed or [
                 rate for rate in self.rates if rate.work.product and rate.work.dtype == work.dtype
             ]
+            if not typed and work.product.flops < _SMALL_FLOPS:
+                typed = [rate for rate in self.rates if rate.work.product]
             if not typed:
                 known = sorted({rate.work.dtype for rate in self.rates if rate.work.product})
                 raise ConfigError(

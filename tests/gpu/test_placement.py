@@ -58,10 +58,10 @@ def test_a_step_computes_nothing_on_the_host(device, settings, capsys):
     assert sum(found.values()) > 300
     is_here = device.name.strip("/").upper()
     compiled = settings.get("enable_xla")
-    assert compiled or any(where == is_here and operation == "MatMul" for where, operation, _ in found)
+    assert compiled or any(where == is_here and "MatMul" in operation for where, operation, _ in found)
     if device.is_gpu:
         assert not compute
-    else:  # all is here: count what a GPU could not take
-        assert compute
-        assert not {operation for operation, _ in compute if not kernels.of_gpus(operation)} - ON_HOST
+    else:  # all is here, some of it rewritten for oneDNN: is there something that no GPU could take?
+        names = {operation for operation, _ in compute if not operation.startswith("_Mkl")}
+        assert names and not {operation for operation in names if not kernels.of_gpus(operation)}
         assert ("Unpack", "uint32") not in compute

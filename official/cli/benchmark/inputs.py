@@ -4,7 +4,7 @@ it is timed."""
 import argparse
 
 from official.cli import configs
-from official.config import read_json
+from official.config import Config, read_json
 from official.io.errors import ConfigError
 
 
@@ -49,6 +49,15 @@ def predicted(prediction: dict | None) -> dict:
         "predicted_step_secs": found.get("step_secs"),
         "predicted_sequences_per_sec": found.get("sequences_per_sec"),
     }
+
+
+def predicted_step(config: Config) -> dict:
+    """Returns what the machine's file predicts of a pre-training step, as `predicted` has it. Raises
+    ConfigError where the file cannot be read."""
+    from official.planning import plan
+    from official.tasks import TASKS
+
+    return predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
 
 
 def over_measured(row: dict) -> str:

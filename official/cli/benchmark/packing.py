@@ -112,11 +112,8 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
 def _predicted(configs: dict[str, Config], dtype: str, kind: str, in_row: float) -> dict:
     """Returns what the machine's file predicts of a case. A row costs what it costs, however many sequences
     it holds."""
-    from official.planning import plan
-    from official.tasks import TASKS
-
     config = configs[f"{dtype}, {kind}"]
-    found = inputs.predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
+    found = inputs.predicted_step(config)
     secs = found["predicted_step_secs"]
     return {**found, "predicted_sequences_per_sec": secs and config.train_batch_size * in_row / secs}
 

@@ -204,30 +204,20 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             "start_secs": started[name],
             "secs": timing.secs,
             "losses": losses[name],
-            **_predicted(flags, model, dtype, length, batch, name),
         }
         for name, timing in spent.items()
     ]
 
 
-def _predicted(
-    flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int, name: str
-) -> dict:
+def _predicted(flags: argparse.Namespace, model: dict, row: dict) -> dict:
     """Returns what the machine's file predicts of our own step; None of the others'."""
-    from official.planning import plan
-    from official.tasks import TASKS
     from official.training import step_benchmark
 
-    if not name.startswith("ours"):
+    if row["peer"] != "ours":
         return inputs.predicted(None)
-    settings = {
-        "optimizer_type": "adamw",
-        "num_gpus": 0,
-        "fused_ops": PEERS[name].variant == "fused",
-        "machine_file": flags.machine_file,
-    }
-    config = step_benchmark.step_config(model, length, batch, dtype, settings)
-    return inputs.predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
+    ours = {"optimizer_type": "adamw", "num_gpus": 0, "machine_file": flags.machine_file}
+    shape = row["max_seq_length"], row["train_batch_size"], row["dtype"]
+    return inputs.predicted_step(step_benchmark.step_config(model, *shape, ours))
 
 
 def compare(rows: list[dict]) -> list[str]:
@@ -279,7 +269,7 @@ def main() -> None:
     model = inputs.read_model(flags.bert_config_file)
     environments_lib.prepare(environments_of(flags.peers), flags.environments, flags.make_environments)
     rows = [
-        row
+        {**row, **_predicted(flags, model, row)}
         for dtype in flags.dtypes
         for length, batch in flags.shapes
         for row in measure_case(flags, model, dtype, length, batch)

@@ -29,7 +29,10 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--blocks",
         default="fused",
-        help="Comma-separated: fused, plain; which operations the encoder's blocks take (--fused_ops).",
+        help=(
+            "Comma-separated: fused, plain, the operations that the encoder's blocks take (--fused_ops);"
+            " packed, fused ones on packed rows."
+        ),
     )
     parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
@@ -43,13 +46,13 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
+def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
+    flags = (parser or make_parser()).parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = inputs.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
-    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain"))
+    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain", "packed"))
     return flags
 
 
@@ -62,11 +65,14 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     settings = {name: getattr(flags, name) for name in names}
 
     def name(path: str, case: str, blocks: str) -> str:
-        return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + ", plain" * (blocks == "plain")
+        return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + f", {blocks}" * (blocks != "fused")
+
+    def own(blocks: str) -> dict:
+        return {**settings, "fused_ops": blocks != "plain", "pack_on_the_fly": blocks == "packed"}
 
     return {
         name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(
-            inputs.read_model(path), length, batch, dtype, {**settings, "fused_ops": blocks == "fused"}
+            inputs.read_model(path), length, batch, dtype, own(blocks)
         )
         for dtype in flags.dtypes
         for length, batch in flags.shapes
@@ -97,37 +103,27 @@ def measure(flags: argparse.Namespace) -> dict:
             works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
         )
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
-    cases = [
-        {
-            **case(
-                name,
-                configs[name],
-                timings[name],
-                plans[name]["flops_per_step"] * flags.steps,
-                flags.steps,
-                peaks,
-            ),
-            **inputs.predicted(plans[name]["predicted"]),
-        }
-        for name in configs
-    ]
+    cases = [case(configs[name], timings[name], flags.steps, plans[name], peaks) for name in configs]
+    cases = [{"name": name, **row} for name, row in zip(configs, cases)]
     spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
     return {"cases": cases, "products": spreads}
 
 
-def case(name: str, config: Config, timing, flops: float, steps: int, peaks: dict) -> dict:
-    gflops = timing.rate(flops) / 1e9
+def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
+    """Returns the row of a case; `plan` is that of its configuration."""
+    gflops = timing.rate(plan["flops_per_step"] * steps) / 1e9
     return {
-        "name": name,
         "dtype": config.dtype,
         "max_seq_length": config.max_seq_length,
         "train_batch_size": config.train_batch_size,
         "fused_ops": config.fused_ops,
-        "sequences_per_sec": timing.rate(config.train_batch_size * steps),
+        "packed": config.pack_on_the_fly,
+        "sequences_per_sec": timing.rate(plan["sequences_per_step"] * steps),
         "step_secs": timing.median / steps,
         "spread": timing.spread,
         "gflops": gflops,
         "share_of_products": gflops / peaks[config.dtype],
+        **inputs.predicted(plan["predicted"]),
         "secs": timing.secs,
     }
 

@@ -1,19 +1,21 @@
 """TensorFlow: oneDNN's fused operations where there are such, else the model of modeling without padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from official.config import BertConfig
-from official.inference import fused_bert, networks, onednn, places
+from official.config import BertConfig, ConfigError
+from official.inference import fused_bert, int8, networks, onednn, places
 from official.inference.backends import Network, Outputs, Settings
 from official.inference.rows import Rows
 from official.inference.source import Source
-from official.modeling import stages
+from official.modeling import unpadded
+from official.modeling.layers import Affine
 
-DTYPES = ("fp32", "bf16")
-_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+DTYPES = ("fp32", "bf16", "int8")
+_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
+_TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 
 def build(source: Source, head: str, settings: Settings) -> Network:
@@ -21,6 +23,11 @@ def build(source: Source, head: str, settings: Settings) -> Network:
     take_threads(settings.threads)
     if source.bert.block_type == "bert" and onednn.are_here():
         return _fused(source, head, settings)
+    if settings.dtype == "int8":
+        raise ConfigError(
+            "dtype=int8: TensorFlow has it for BERT's blocks on CPUs with oneDNN only. Take"
+            " another --backend or --dtype."
+        )
     return _staged(source, head, settings)
 
 
@@ -54,33 +61,80 @@ def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
 
 
 def _fused(source: Source, head: str, settings: Settings) -> Network:
+    """Returns a network of oneDNN's operations. Raises ConfigError where int8 cannot be."""
     bert, dtype = source.bert, _TYPES[settings.dtype]
     weights = fused_bert.read_weights(source.values, bert, head, source.tensors.__contains__, dtype)
-    compute = _compiled(_forward(weights, bert, head, dtype), bert)
+    dense: fused_bert.Dense = onednn.dense
+    if settings.dtype == "int8":
+        weights = weights._replace(blocks=_quantised(weights, bert, settings.calibration))
+        dense = int8.dense
+    compute = _compiled(_forward(weights, bert, head, dtype, dense), bert)
 
     def network(rows: Rows) -> Outputs:
-        batch = {
-            name: tf.constant(values) for name, values in batch_of(rows, bert.num_attention_heads).items()
-        }
-        return {name: values.numpy() for name, values in compute(**batch).items()}
+        return {name: values.numpy() for name, values in compute(**_constants(rows, bert)).items()}
 
     return network
 
 
-def _forward(weights: fused_bert.Weights, bert: BertConfig, head: str, dtype: str) -> Callable:
+def _constants(rows: Rows, bert: BertConfig) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(values) for name, values in batch_of(rows, bert.num_attention_heads).items()}
+
+
+def _forward(
+    weights: fused_bert.Weights, bert: BertConfig, head: str, dtype: str, dense: fused_bert.Dense
+) -> Callable:
     def forward(**batch):
         layout = fused_bert.lay_out(batch, places.GROUPS, bert.num_attention_heads, dtype)
         x_TD = tf.cast(fused_bert.embed(weights.embeddings, batch, bert.layer_norm_eps), dtype)
         for block in weights.blocks:
-            x_TD = fused_bert.run_block(x_TD, block, layout, bert, onednn.dense)
+            x_TD = fused_bert.run_block(x_TD, block, layout, bert, dense)
         return fused_bert.finish(head, weights.head, x_TD, batch, bert)
+
+    return forward
+
+
+def _quantised(weights: fused_bert.Weights, bert: BertConfig, calibration: Sequence[Rows]) -> list:
+    """Returns blocks in 8 bits, by the ranges of the batches."""
+    if not calibration:
+        raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
+    if not onednn.has_integers():
+        raise ConfigError(
+            "dtype=int8: TensorFlow has no products of integers on this CPU. Take another"
+            " --backend or --dtype."
+        )
+    found = []
+    measure = _compiled(_ranges(weights, bert), bert)
+    for rows in calibration:
+        found.append([values.numpy() for values in measure(**_constants(rows, bert))])
+    ranges = iter([int8.widest(of_product) for of_product in zip(*found)])
+    blocks = []
+    for block in weights.blocks:
+        parts = [int8.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block]
+        blocks.append(fused_bert.Block._make(parts))
+    return blocks
+
+
+def _ranges(weights: fused_bert.Weights, bert: BertConfig) -> Callable:
+    """Returns a function of a batch that gives the ranges of the inputs of all products of blocks."""
+
+    def forward(**batch):
+        ranges = []
+
+        def dense(x, *arguments):
+            ranges.append(int8.range_of(x))
+            return onednn.dense(x, *arguments)
+
+        _forward(weights, bert, "embed", "float32", dense)(**batch)
+        return ranges
 
     return forward
 
 
 def _compiled(forward: Callable, bert: BertConfig) -> Callable:
     """Returns a function traced once, for batches of all sizes."""
-    example = batch_of(Rows(*np.zeros((2, 1), np.int32), np.ones(1, np.int32)), bert.num_attention_heads)
+    example = batch_of(
+        Rows(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.int32)), bert.num_attention_heads
+    )
     signature = {
         name: tf.TensorSpec([None] * values.ndim, tf.int32, name=name) for name, values in example.items()
     }
@@ -88,29 +142,37 @@ def _compiled(forward: Callable, bert: BertConfig) -> Callable:
 
 
 def _staged(source: Source, head: str, settings: Settings) -> Network:
+    """Returns a network of the model's own stages."""
     classes = source.tensors["output_weights"].shape[0] if head == "classify" else 0
-    model = networks.make(source.bert, head, classes)
+    policy = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(_POLICIES[settings.dtype])
+    try:
+        model = networks.make(source.bert, head, classes)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(policy)
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def compute(batch):
-        return stages.run(model, batch, None)
+        carried = unpadded.run(model, batch, source.bert)
+        return {name: tf.cast(values, tf.float32) for name, values in carried.items()}
 
     def network(rows: Rows) -> Outputs:
         batch = networks.padded(rows)
-        features = {name: tf.constant(values) for name, values in batch.items()}
-        return _outputs(compute(features), batch, head, rows)
+        carried = compute({name: tf.constant(values) for name, values in batch.items()})
+        return _outputs({name: values.numpy() for name, values in carried.items()}, batch, head, rows)
 
     return network
 
 
-def _outputs(carried, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
+def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
+    """Returns what `backends.Network` says of what the stages gave for a padded batch."""
     is_token_BL = batch["input_mask"] > 0
     if head == "classify":
-        return {"logits": carried["logits"].numpy()}
+        return {"logits": carried["logits"]}
     if head == "fill_mask":
         counts_B = np.bincount(networks.sequences_of(rows, rows.masked_M), minlength=len(rows.lengths_N))
-        logits_BPV = carried["masked_lm_logits"].numpy()
+        logits_BPV = carried["masked_lm_logits"]
         return {"logits": logits_BPV[np.arange(logits_BPV.shape[1]) < counts_B[:, None]]}
     names = ("start_logits", "end_logits") if head == "answer" else ("sequence",)
-    return {name: carried[name].numpy()[is_token_BL] for name in names}
+    return {name: carried[name][is_token_BL] for name in names}

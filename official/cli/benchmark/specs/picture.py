@@ -9,9 +9,9 @@ from official.cli.benchmark.specs.tables import format_number, shown
 from official.reporting import palette, plots
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
-_BAR, _HEAD, _FOOT = 0.34, 0.75, 0.35  # inches
+_BAR, _HEAD, _FOOT = 0.32, 0.5, 0.12  # inches
 _WIDTH = 9.0
 Panels = dict[str, list[tuple[str, float]]]
 
@@ -31,23 +31,21 @@ def panels(results: list[dict[str, Any]], benchmarks: dict[str, Benchmark]) -> P
 def draw(found: Panels) -> bytes:
     """Draws the panels below each other, and returns a PNG."""
     height = sum(_HEAD + _FOOT + _BAR * len(rows) for rows in found.values()) or 1.0
+    longest = max((len(name) for rows in found.values() for name, _ in rows), default=0)
+    left = min(0.55, 0.03 + 0.0082 * longest)  # room for the names
     with plots.style():
         figure = plots.new_figure(_WIDTH, height)
         top = height
         for (unit, rows), color in zip(found.items(), palette.COLORS * len(found)):
             place = top - _HEAD - _BAR * len(rows)
-            _draw_panel(figure, unit, rows, color, (place / height, _BAR * len(rows) / height))
+            box = (left, place / height, 0.9 - left, _BAR * len(rows) / height)
+            _draw_panel(figure.add_axes(box), unit, rows, color)
             top = place - _FOOT
         return plots.render(figure, "png")
 
 
-def _draw_panel(
-    figure: Figure, unit: str, rows: list[tuple[str, float]], color: str, place: tuple[float, float]
-) -> None:
-    """Draws bars of one unit, at a place of the figure: bottom and height, as shares of it."""
-    longest = max(len(name) for name, _ in rows)
-    left = min(0.55, 0.03 + 0.0082 * longest)
-    axes = figure.add_axes((left, place[0], 0.9 - left, place[1]))
+def _draw_panel(axes: Axes, unit: str, rows: list[tuple[str, float]], color: str) -> None:
+    """Draws bars of one unit."""
     places = range(len(rows))[::-1]
     axes.barh(places, [value for _, value in rows], height=0.62, color=color)
     for at, (_, value) in zip(places, rows):

@@ -1,0 +1,112 @@
+"""The networks of TensorFlow: each way to compute gives what the model of modeling gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, ConfigError
+from official.inference import backends, batching, networks, places, rows, source
+from official.inference.backends import tensorflow as backend
+from official.modeling import stages
+
+CONFIG = BertConfig(
+    vocab_size=90,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=64,
+    max_position_embeddings=40,
+    groupbert_ffn_output_groups=2,
+    groupbert_conv_group_size=16,
+)
+LENGTHS = [5, 33, 1, 40, 4, 4, 17]
+# Outputs are around 1: what float32 and bfloat16 round.
+TOLERANCES = {"fp32": 2e-5, "bf16": 6e-2}
+
+
+def rows_of(lengths: list[int]) -> rows.Rows:
+    generator = np.random.default_rng(sum(lengths))
+    made = rows.join(
+        [generator.integers(0, CONFIG.vocab_size, length) for length in lengths],
+        [generator.integers(0, 2, length) for length in lengths],
+    )
+    masked = generator.choice(sum(lengths), min(4, sum(lengths)), replace=False)
+    return made._replace(masked_M=np.sort(masked).astype(np.int32))
+
+
+def expected(found: source.Source, head: str, asked: rows.Rows) -> backends.Outputs:
+    """Returns what the padded batch gives."""
+    classes = 3 if head == "classify" else 0
+    model = networks.make(found.bert, head, classes)
+    found.fill(model)
+    batch = networks.padded(asked)
+    carried = stages.run(model, {name: tf.constant(values) for name, values in batch.items()}, None)
+    values = {name: value.numpy() for name, value in carried.items() if name != "seen"}
+    return backend._outputs(values, batch, head, asked)
+
+
+@pytest.mark.parametrize("head", source.HEADS)
+@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+def test_outputs_are_those_of_the_model(head, block_type):
+    found = source.made_up(dataclasses.replace(CONFIG, block_type=block_type), head, classes=3)
+    nets = {dtype: backends.build(found, head, backends.Settings(dtype=dtype)) for dtype in TOLERANCES}
+    for lengths in (LENGTHS, [7]):
+        asked = rows_of(lengths)
+        wanted = expected(found, head, asked)
+        for dtype, network in nets.items():
+            outputs = network(asked)
+            assert outputs.keys() == wanted.keys()
+            for name, values in wanted.items():
+                assert outputs[name].dtype == np.float32
+                np.testing.assert_allclose(outputs[name], values, atol=TOLERANCES[dtype])
+
+
+def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
+    found = source.made_up(CONFIG, "embed")
+    asked = rows_of(LENGTHS)
+    exact, quantised = (
+        backends.build(found, "embed", backends.Settings(dtype=dtype, calibration=[asked]))(asked)["sequence"]
+        for dtype in ("fp32", "int8")
+    )
+    assert 1e-4 < np.abs(quantised - exact).mean() < 0.02
+    with pytest.raises(ConfigError, match="int8 needs sequences"):
+        backends.build(found, "embed", backends.Settings(dtype="int8"))
+
+
+@pytest.mark.parametrize("head", source.HEADS)
+def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
+    network = backends.build(source.made_up(CONFIG, head, classes=3), head, backends.Settings())
+    asked = rows_of(LENGTHS)
+    together = batching.run(network, head, asked, tokens=80)
+    alone = [network(asked.pick([number])) for number in range(len(LENGTHS))]
+    for name, values in together.items():
+        np.testing.assert_allclose(values, np.concatenate([part[name] for part in alone]), atol=1e-5)
+
+
+def test_batches_are_bounded_and_have_sequences_of_nearly_one_length():
+    lengths = np.random.default_rng(1).integers(1, 385, 200)
+    batches = list(batching.cut(lengths, 2048))
+    assert sorted(np.concatenate(batches)) == list(range(200))
+    padded = [lengths[batch].max() * len(batch) for batch in batches]
+    assert max(padded) <= 2048 and sum(padded) < 1.2 * lengths.sum()
+
+
+def test_attention_takes_few_groups_and_wastes_little():
+    lengths = np.random.default_rng(2).integers(8, 385, 64)
+    found = places.find(rows.join([np.zeros(length, np.int32) for length in lengths]), heads=3)
+    scores = sum(group.tokens_NW.size * group.tokens_NW.shape[1] for group in found.groups)
+    assert found.used == len(found.groups) == places.GROUPS
+    assert (lengths**2).sum() < scores < 1.6 * (lengths**2).sum() < 64 * 384**2
+    one = places.find(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
+    assert one.used == 1 and one.groups[0].tokens_NW.shape == (5, 7)
+
+
+def test_wrong_settings_end_in_one_line():
+    with pytest.raises(ConfigError, match="backend=tensorflw .did you mean tensorflow"):
+        backends.check(backends.Settings("tensorflw"))
+    with pytest.raises(ConfigError, match="dtype=fp16: tensorflow computes in fp32, bf16, int8"):
+        backends.check(backends.Settings(dtype="fp16"))
+    with pytest.raises(ConfigError, match="made-up has no cls/squad/output_weights"):
+        backends.build(source.made_up(CONFIG, "embed"), "answer", backends.Settings())
