@@ -28,6 +28,14 @@ def per_stack(**requirements: list[str]) -> list[str]:
     return [f"{text}; {STACKS[stack]}" for stack, texts in requirements.items() for text in texts]
 
 
+ONNX = per_stack(
+    # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
+    tf215=["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
+    modern=["onnx>=1.19,<2"],
+)
+# ONNX Runtime quantises for both back ends. Python 3.10 takes 1.23, the last one for it.
+EXPORT = [*ONNX, "tf2onnx>=1.17,<2", "onnxruntime>=1.23,<2"]
+
 setup(
     name="bert-tf2",
     version="0.1.0",
@@ -74,11 +82,9 @@ setup(
     extras_require={
         "gpu": per_stack(tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]),
         "wandb": ["wandb>=0.28,<1"],
-        "onnx": per_stack(
-            # From 1.19 on it needs a newer ml-dtypes than TensorFlow 2.15 allows, and does not say so.
-            tf215=["onnx>=1.14,<1.19", "protobuf>=3.20.3,<5"],
-            modern=["onnx>=1.19,<2"],
-        ),
+        "onnx": ONNX,
+        "onnxruntime": EXPORT,
+        "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "wikipedia": ["wikiextractor>=3.1,<4"],
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.

@@ -51,8 +51,9 @@ class Profile(Observer):
         if self._folder and step == self._window[1]:
             try:
                 self._finish()
-            except _ERRORS as error:
-                logging.warning("No profile: %s", _first_line(error))
+            except Exception as error:  # pylint: disable=broad-except
+                # Whatever is odd about a trace, the training is worth more.
+                logging.warning("No profile: %s: %s", type(error).__name__, _first_line(error))
                 self._drop()
 
     def on_end(self, end: End) -> None:

@@ -39,9 +39,11 @@ def settings(settings_of) -> dict:
 
 
 def pinned(stack: str) -> dict[str, str]:
-    """Returns {package: version} of a stack's constraints."""
+    """Returns {package: version} of a stack's constraints, on this Python."""
     lines = (ROOT / "constraints" / f"{stack}.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    own = [each for each in found if each.marker is None or each.marker.evaluate()]
+    return {each.name: next(iter(each.specifier)).version for each in own}
 
 
 def all_requirements(settings: dict) -> list[str]:

@@ -32,9 +32,8 @@ def _session(runtime: Any, path: str, threads: int | None) -> padding.Run:
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4  # what fails is raised
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
 
-    def run(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(names, feeds)))
+    def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return session.run(None, feeds)
 
     return run

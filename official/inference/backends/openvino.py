@@ -37,10 +37,9 @@ def _compiled(library: Any, path: str, dtype: str, threads: int | None) -> paddi
     core = library.Core()
     model = core.compile_model(core.read_model(path), "CPU", properties)
     request = model.create_infer_request()
-    names = [output.any_name for output in model.outputs]
 
-    def run(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         request.infer(feeds, share_inputs=True)
-        return {name: request.get_tensor(name).data.copy() for name in names}
+        return [tensor.data.copy() for tensor in request.output_tensors]
 
     return run

@@ -20,7 +20,7 @@ from official.modeling import stages
 OPSET = 18  # the newest that tf2onnx writes
 _FEATURES = ("input_ids", "input_mask", "segment_ids")
 _WEIGHTS = "weights"  # the scope of the inputs that are weights
-_OUTPUTS = {
+OUTPUTS = {
     "answer": ("start_logits", "end_logits"),
     "classify": ("logits",),
     "embed": ("sequence",),
@@ -59,11 +59,12 @@ def libraries() -> tuple[Any, Any]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Within it no package logs what it does, or calls outdated of what another one does."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
@@ -73,17 +74,17 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
         inputs = {name: tf.compat.v1.placeholder(tf.int32, [None, None], name) for name in _FEATURES}
         if head == "fill_mask":
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
-        for name, output in zip(_OUTPUTS[head], _run(model, head, inputs)):
+        for name, output in zip(OUTPUTS[head], _run(model, head, inputs)):
             tf.identity(output, name)
         variables = {variable.handle.op.name: variable for variable in model.variables}
-        graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, _OUTPUTS[head])
+        graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, OUTPUTS[head])
     with tf.Graph().as_default() as fed:
         tf.import_graph_def(graph_def, name="")
-    return Traced(fed, tuple(inputs), _OUTPUTS[head], shapes)
+    return Traced(fed, tuple(inputs), OUTPUTS[head], shapes)
 
 
 def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the outputs of a head, in the order of `_OUTPUTS`."""
+    """Returns the outputs of a head, in the order of `OUTPUTS`."""
     carried: dict = {}
     features = inputs
     for stage in model.stages():
@@ -96,7 +97,7 @@ def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]
         stages.run_one(stage, carried, features, None)
     if head == "fill_mask":
         return [carried["masked_lm_logits"][0]]
-    return [carried[name] for name in _OUTPUTS[head]]
+    return [carried[name] for name in OUTPUTS[head]]
 
 
 def _with_weights_as_inputs(

@@ -3,31 +3,34 @@
 Shapes: N sequences of T tokens in all, M masked; of a group B and L.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from official.inference import networks
+from official.inference.backends import Network, Outputs
+from official.inference.exported import conversion
 from official.inference.rows import Rows
 
-Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]
 _STEP = 16  # lengths are multiples of it
 _ENOUGH = 512  # tokens of a group that shorter sequences do not join any more
 
 
-def network(run: Run, head: str) -> Callable[[Rows], dict[str, np.ndarray]]:
+def network(run: Run, head: str) -> Network:
     """Returns a network.
 
     Args:
-      run: {name: int32} as of `conversion.Traced.inputs` -> its outputs.
+      run: {name: int32} as of `conversion.Traced.inputs` -> `conversion.OUTPUTS` of the head, in their order.
       head: one of `source.HEADS`.
     """
 
-    def compute(rows: Rows) -> dict[str, np.ndarray]:
-        parts = [_cut(run(feeds), feeds, head) for feeds in batches(rows)]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        order = _places(rows, np.concatenate(_groups(rows.lengths_N)), head)
-        return {name: _put(values, order) for name, values in joined.items()}
+    def compute(rows: Rows) -> Outputs:
+        groups = _groups(rows.lengths_N)
+        parts = [_outputs(run, rows.pick(group), head) for group in groups]
+        places = _places(rows, np.concatenate(groups), head)
+        outputs = [_put(np.concatenate(values), places) for values in zip(*parts)]
+        return dict(zip(conversion.OUTPUTS[head], outputs))
 
     return compute
 
@@ -74,23 +77,30 @@ def _feeds(rows: Rows) -> dict[str, np.ndarray]:
     if rows.masked_M is not None:
         sequences_M = networks.sequences_of(rows, rows.masked_M)
         places_M = sequences_M * width + rows.masked_M - rows.firsts_N[sequences_M]
-        feeds["masked"] = places_M.astype(np.int32)
+        # Never none: an empty tensor has a size 0, which says "as before" in the shapes of ONNX.
+        feeds["masked"] = (places_M if len(places_M) else np.zeros(1)).astype(np.int32)
     return feeds
 
 
-def _cut(outputs: dict[str, np.ndarray], feeds: dict[str, np.ndarray], head: str) -> dict[str, np.ndarray]:
-    """Returns outputs of tokens, sequences or masks, without those of padding."""
-    if head not in ("answer", "embed"):
+def _outputs(run: Run, rows: Rows, head: str) -> Sequence[np.ndarray]:
+    """Returns the outputs of a group's tokens, sequences or masks, without those of padding."""
+    feeds = _feeds(rows)
+    outputs = run(feeds)
+    if head == "classify":
         return outputs
+    if rows.masked_M is not None:
+        return [values[: len(rows.masked_M)] for values in outputs]
     is_token_BL = feeds["input_mask"] > 0
-    return {name: values[is_token_BL] for name, values in outputs.items()}
+    return [values[is_token_BL] for values in outputs]
 
 
 def _places(rows: Rows, order: np.ndarray, head: str) -> np.ndarray:
     """Returns where in the outputs of rows those of sequences in another order go."""
     if head == "classify":
         return order
-    of = networks.sequences_of(rows, np.arange(len(rows.ids_T)) if head != "fill_mask" else rows.masked_M)
+    kept = np.arange(len(rows.ids_T)) if rows.masked_M is None else rows.masked_M
+    kept = np.arange(len(rows.ids_T)) if rows.masked_M is None else rows.masked_M
+    of = networks.sequences_of(rows, kept)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return np.argsort(rank[of], kind="stable")

@@ -71,12 +71,10 @@ def fold(graph: Graph) -> None:
 
 def _model_of(node: Any) -> Any:
     """Returns a model of one node, whose types nobody checks."""
-    ends = [
-        [helper.make_empty_tensor_value_info(name) for name in names] for names in (node.input, node.output)
-    ]
-    return helper.make_model(
-        helper.make_graph([node], "node", *ends), opset_imports=[helper.make_opsetid("", OPSET)]
-    )
+    inputs = [helper.make_empty_tensor_value_info(name) for name in node.input]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
 
 
 def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., list | None]) -> None:
