@@ -43,7 +43,7 @@ def test_a_start_is_measured_beside_others(tmp_path, monkeypatch, capsys):
         asked.append((backend, dtype))
         return {**made, "first_answer": 3.6 + len(asked), "second": 0.01}
 
-    monkeypatch.setattr(start, "start", fake)
+    monkeypatch.setattr(start, "time_start", fake)
     monkeypatch.setattr(sys, "argv", ["start", "--checkpoint=c", "--dtypes=fp32,bf16", "--rounds=2"])
     start.main()
     assert asked == [("tensorflow", "fp32"), ("tensorflow", "bf16")] * 3
@@ -63,8 +63,8 @@ def test_what_a_process_measures_and_what_it_cannot(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_process_is_measured(tmp_path):
-    found = start.start(made_up(tmp_path / "model"), str(tmp_path / "caches"), "tensorflow", "fp32")
+    found = start.time_start(made_up(tmp_path / "model"), str(tmp_path / "caches"), "tensorflow", "fp32")
     parts = sum(found[name] for name in ("imported", "loaded", "built", "answered"))
     assert parts == pytest.approx(found["first_answer"])
     with pytest.raises(ConfigError, match="tensorflow, fp32: .*nothing"):
-        start.start(str(tmp_path / "nothing"), str(tmp_path / "caches"), "tensorflow", "fp32")
+        start.time_start(str(tmp_path / "nothing"), str(tmp_path / "caches"), "tensorflow", "fp32")

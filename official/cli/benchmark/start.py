@@ -67,7 +67,7 @@ def ask(checkpoint: str, backend: str, dtype: str) -> None:
     print(json.dumps({**moments, "second_secs": time.time() - moments["answered"]}))
 
 
-def start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[str, float]:
+def time_start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[str, float]:
     """Starts a process that asks a model, with its caches in the folder `caches`.
 
     Returns:
@@ -92,7 +92,7 @@ def start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[str, f
 def measure(flags: argparse.Namespace, checkpoint: str, caches: str) -> dict:
     """Returns the medians of all cases, and the seconds of each round."""
     cases = [(backend, dtype) for backend in flags.backends.split(",") for dtype in flags.dtypes.split(",")]
-    rounds = [[start(checkpoint, caches, *case) for case in cases] for _ in range(flags.rounds + 1)][1:]
+    rounds = [[time_start(checkpoint, caches, *case) for case in cases] for _ in range(flags.rounds + 1)][1:]
     rows = []
     for number, (backend, dtype) in enumerate(cases):
         secs = [done[number] for done in rounds]
