@@ -57,6 +57,7 @@ def run(
     ready = starting.make_ready(config, make_task)
     own, devices, task = ready.config, ready.devices, ready.task
     starting.check_init_checkpoint(own)
+    prediction.check(own)
     with (
         _writing(own, devices) as check_folder,
         listeners.listening(own, devices.is_chief) as observers,
@@ -66,13 +67,14 @@ def run(
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
         observers += listeners.of_state(own, devices, beginning)
         starting.tell_built(observers, ready)
-        predicted = prediction.tell(own, make_task, devices)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
         result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         result.environment, result.data = surroundings, task.data_digest()
-        result.predicted_sequences_per_sec = predicted
+        if result.status not in ("interrupted", "failed"):
+            speed = result.sequences_per_sec
+            result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
         if devices.is_chief:
             _write_result(own, result, beginning.parameters)
         for observer in observers:
