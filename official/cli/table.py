@@ -64,6 +64,7 @@ _ROWS = (
     Command("benchmark predictions", "official.cli.benchmark.predictions", "steps, beside what is predicted"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
     Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
+    Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
     Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
     Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),

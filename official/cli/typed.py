@@ -32,6 +32,7 @@ def add_inference_flags(parser: argparse.ArgumentParser) -> None:
         "--backend", default="tensorflow", help="What computes: tensorflow, onnxruntime or openvino."
     )
     parser.add_argument("--dtype", default="fp32", help="Type of matrix products: fp32, bf16 or int8.")
+    parser.add_argument("--threads", type=int, help="Threads of products. Unset: one a core.")
     parser.add_argument(
         "--calibration_file",
         help="What the ranges of int8's activations are taken from: SQuAD's JSON for questions, else a text a"
@@ -41,19 +42,14 @@ def add_inference_flags(parser: argparse.ArgumentParser) -> None:
 
 def load(flags: argparse.Namespace) -> "Model":
     """Loads the model that the flags name. Raises ConfigError."""
-    from official import inference
+    from official.inference import Model, backends, source
 
     if flags.calibration_file and flags.dtype != "int8":
         raise ConfigError(f"--calibration_file is for --dtype=int8, not for --dtype={flags.dtype}.")
-    return inference.load(
-        flags.checkpoint,
-        flags.vocab_file,
-        flags.do_lower_case,
-        flag="checkpoint",
-        backend=flags.backend,
-        dtype=flags.dtype,
-        calibration_file=flags.calibration_file,
-    )
+    settings = backends.Settings(flags.backend, flags.dtype, flags.threads)
+    backends.begin(settings)
+    found = source.find(flags.checkpoint, flags.vocab_file, flags.do_lower_case, flag="checkpoint")
+    return Model(found, settings, flags.calibration_file)
 
 
 def lines(prompt: str) -> Iterator[str]:

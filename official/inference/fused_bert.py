@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.inference import onednn
+from official.inference.constants import side_by_side, tensor
 from official.inference.int8 import Quantised
 from official.modeling.attention import MASKED_SCORE
 from official.modeling.layers import Affine, Norm, layer_norm
@@ -99,10 +100,10 @@ def read_weights(
         ]
         for part in (kernels, biases):
             part[0] = part[0] * np.float32(scale) if scale != 1 else part[0]
-        return Affine(*(_tensor(np.concatenate(part, axis=-1), dtype) for part in (kernels, biases)))
+        return Affine(*(tensor(side_by_side(part), dtype) for part in (kernels, biases)))
 
     def norm(name: str, dtype: str = dtype) -> Norm:
-        return Norm(*(_tensor(read(f"{name}/LayerNorm/{part}"), dtype) for part in ("gamma", "beta")))
+        return Norm(*(tensor(read(f"{name}/LayerNorm/{part}"), dtype) for part in ("gamma", "beta")))
 
     scale = (bert.hidden_size // bert.num_attention_heads) ** -0.5
     blocks = []
@@ -120,7 +121,7 @@ def read_weights(
             )
         )
     tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    words, types, positions = (_tensor(read(f"bert/embeddings/{name}"), "float32") for name in tables)
+    words, types, positions = (tensor(read(f"bert/embeddings/{name}"), "float32") for name in tables)
     embeddings = Embeddings(words, types, positions, norm("bert/embeddings", "float32"))
     return Weights(embeddings, blocks, _read_head(read, head, has, affine, norm, dtype))
 
@@ -128,7 +129,7 @@ def read_weights(
 def _read_head(read, head: str, has, affine, norm, dtype: str) -> tuple:
     def linear(scope: str) -> Affine:
         kernel_CD, bias_C = read(f"{scope}output_weights"), read(f"{scope}output_bias")
-        return Affine(_tensor(np.ascontiguousarray(kernel_CD.T), "float32"), _tensor(bias_C, "float32"))
+        return Affine(tensor(np.ascontiguousarray(kernel_CD.T), "float32"), tensor(bias_C, "float32"))
 
     if head == "answer":
         return (linear("cls/squad/"),)
@@ -139,14 +140,10 @@ def _read_head(read, head: str, has, affine, norm, dtype: str) -> tuple:
     transform, bias = "cls/predictions/transform", "cls/predictions/output_bias"
     table_VD = read("bert/embeddings/word_embeddings")
     bias_V = read(bias) if has(bias) else np.zeros(len(table_VD), np.float32)
-    table = Affine(_tensor(np.ascontiguousarray(table_VD.T), dtype), _tensor(bias_V, dtype))
+    table = Affine(tensor(np.ascontiguousarray(table_VD.T), dtype), tensor(bias_V, dtype))
     if not has(f"{transform}/dense/kernel"):
         return (table,)
     return affine(f"{transform}/dense"), norm(transform, "float32"), table
-
-
-def _tensor(values: np.ndarray, dtype: str) -> tf.Tensor:
-    return tf.cast(tf.convert_to_tensor(values), dtype)
 
 
 def embed(weights: Embeddings, batch: dict[str, tf.Tensor], epsilon: float) -> tf.Tensor:
@@ -183,6 +180,7 @@ def run_block(x_TD: tf.Tensor, weights: Block, layout: Layout, bert: BertConfig,
     return onednn.norm(dense(inner_TF, weights.output, None, x_TD), weights.output_norm, epsilon)
 
 
+@tf.function(autograph=False)  # traced once for all blocks
 def attend(products: tf.Tensor, layout: Layout, heads: int) -> tf.Tensor:
     """Returns the heads' outputs side by side, [T, D], of query, key and value side by side, [T, 3 x D]."""
     hidden = products.shape[1] // 3

@@ -16,26 +16,28 @@ def load(
     path: str,
     vocab_file: str | None = None,
     do_lower_case: bool | None = None,
-    flag: str = "",
     backend: str = "tensorflow",
     dtype: str = "fp32",
     calibration_file: str | None = None,
+    threads: int | None = None,
 ) -> "Model":
     """Loads a model.
 
     Args:
-      path, vocab_file, do_lower_case, flag: as of `source.find`.
+      path, vocab_file, do_lower_case: as of `source.find`.
       backend: what computes it, one of `backends.names()`.
       dtype: of products: fp32, bf16 or int8.
       calibration_file: what the ranges of int8's activations are taken from, see `calibration`. Unset: the
         training data of the run.
+      threads: of products, 1 or more; unset: as many as there are cores. TensorFlow has one number in a
+        process, which must be given before it computes anything.
 
     Raises:
       ConfigError: also for a back end or dtype that there is not.
     """
-    settings = backends.Settings(backend, dtype)
-    backends.check(settings)
-    return Model(source.find(path, vocab_file, do_lower_case, flag), settings, calibration_file)
+    settings = backends.Settings(backend, dtype, threads)
+    backends.begin(settings)
+    return Model(source.find(path, vocab_file, do_lower_case), settings, calibration_file)
 
 
 class Model:

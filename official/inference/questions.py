@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.data.squad import answers, features, squad_files
+from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
 from official.inference.source import Source
@@ -43,7 +44,7 @@ class Reader:
             source.setting("version_2_with_negative", False),
             source.setting("null_score_diff_threshold", 0.0),
         )
-        self._vocabulary = source.vocabulary
+        self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
         read = calibration.questions(source, calibration_file)
         settings = calibration.calibrated(settings, lambda: self.rows_of(self._make(read())[1]))
         self._network = backends.build(source, "answer", settings)
@@ -64,7 +65,8 @@ class Reader:
 
     def _make(self, asked: Sequence[tuple[str, str]]) -> tuple[squad_files.SquadData, features.Features]:
         data = _data_of(asked, self._rules.version_2_with_negative)
-        return data, features.make_features(data, self._vocabulary, self._windows)
+        made = features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+        return data, made
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""

@@ -102,7 +102,7 @@ class Source:
         if name not in self.tensors:
             raise ConfigError(f"{self.name} has no {name}.")
         try:
-            values = self.tensors[name].read().astype(np.float32)
+            values = self.tensors[name].read().astype(np.float32, copy=False)
         except DamagedError as error:
             raise ConfigError(f"{self.name}: unreadable checkpoint ({error}).") from None
         if not np.isfinite(values).all():

@@ -14,6 +14,7 @@ from official.checkpoint import registry
 from official.checkpoint.convert import convert
 from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
+from official.data.squad import features
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.numpy_bert import NumpyBert, gelu_erf
@@ -27,7 +28,7 @@ def table(path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text().splitlines()[1:]]
 
 
-def test_answers_are_those_of_the_predictions(squad, tmp_path):
+def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch):
     run(squad(impossible=True, num_train_epochs=2, do_eval=True, do_predict=True))
     predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
     model = inference.load(str(tmp_path / "run"))
@@ -37,6 +38,8 @@ def test_answers_are_those_of_the_predictions(squad, tmp_path):
             for question in paragraph["qas"]:
                 asked[question["id"]] = model.answer(question["question"], paragraph["context"]).text
     assert asked == predicted and len(set(asked.values())) > 1
+    monkeypatch.setattr(features, "Tokenizer", None)  # one is made when the model is loaded
+    assert model.answer(question["question"], paragraph["context"]).text == asked[question["id"]]
     for method, arguments in (("classify", ["a"]), ("fill_mask", ["a [MASK]"])):
         with pytest.raises(ConfigError, match="it can answer, embed"):
             getattr(model, method)(*arguments)

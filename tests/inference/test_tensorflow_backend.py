@@ -7,7 +7,17 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError
-from official.inference import backends, batching, networks, places, rows, source
+from official.inference import (
+    backends,
+    batching,
+    constants,
+    fused_bert,
+    networks,
+    onednn,
+    places,
+    rows,
+    source,
+)
 from official.inference.backends import tensorflow as backend
 from official.modeling import stages
 
@@ -101,6 +111,35 @@ def test_attention_takes_few_groups_and_wastes_little():
     assert (lengths**2).sum() < scores < 1.6 * (lengths**2).sum() < 64 * 384**2
     one = places.find(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
     assert one.used == 1 and one.groups[0].tokens_NW.shape == (5, 7)
+
+
+def test_weights_are_read_without_copies():
+    room = constants.empty((4, 6))
+    room[...] = np.arange(24).reshape(4, 6)
+    shared = constants.tensor(room)
+    np.testing.assert_array_equal(shared, room)
+    room[0, 0] = 7
+    assert shared[0, 0] == 7 and constants.side_by_side([room]) is room
+    for other in (room.T, np.frombuffer(b"\0" * 64, np.float32), constants.empty((17,))[1:]):
+        np.testing.assert_array_equal(constants.tensor(other), other)
+    both = constants.side_by_side([room, room[:, :2]])
+    np.testing.assert_array_equal(both, np.concatenate([room, room[:, :2]], axis=1))
+    assert constants.tensor(both, "bfloat16").dtype == tf.bfloat16
+
+
+def test_attention_is_traced_once_for_all_blocks():
+    before = fused_bert.attend.experimental_get_tracing_count()
+    deep = dataclasses.replace(CONFIG, num_hidden_layers=3, hidden_size=24)
+    backends.build(source.made_up(deep, "embed"), "embed", backends.Settings())
+    assert fused_bert.attend.experimental_get_tracing_count() - before == int(onednn.are_here())
+
+
+def test_threads_are_given_before_anything_is_computed():
+    tf.ones(1)
+    with pytest.raises(ConfigError, match="threads=77: TensorFlow computes in this process already"):
+        backends.begin(backends.Settings(threads=77))
+    with pytest.raises(ConfigError, match="threads=0 is out of range"):
+        backends.begin(backends.Settings(threads=0))
 
 
 def test_wrong_settings_end_in_one_line():

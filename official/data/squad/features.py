@@ -96,8 +96,11 @@ class Features:
         return (column_L >= self.first_lengths[:, None]) & (column_L < self.lengths[:, None] - 1)
 
 
-def make_features(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> Features:
-    """Makes the features of all questions in this process.
+def make_features(
+    data: SquadData, vocabulary: Vocabulary, rules: WindowRules, tokenizer: Tokenizer | None = None
+) -> Features:
+    """Makes the features of all questions in this process. Making a tokenizer takes longer than a question:
+    who asks more than once gives that of the vocabulary.
 
     Raises:
       ConfigError: for rules that leave no room for a context.
@@ -107,7 +110,7 @@ def make_features(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -
     the source makes it end before it begins.
     """
     rules.check()
-    tokenizer = Tokenizer(vocabulary)
+    tokenizer = tokenizer or Tokenizer(vocabulary)
     return concatenate([make_chunk(chunk, tokenizer, vocabulary, rules) for chunk in chunks(data)])
 
 

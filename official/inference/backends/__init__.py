@@ -6,6 +6,9 @@ A file has
   build(source, head, settings) -> Network
       the network of a model with one of the heads of `source.HEADS`; raises ConfigError where a package is
       missing, or the machine cannot do what the settings ask for
+and may have
+  take_threads(threads)
+      for threads that are those of the process, see `begin`
 Nothing else names the back ends: a new file is a new one.
 """
 
@@ -69,12 +72,24 @@ def dtypes_of(name: str) -> tuple[str, ...]:
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError for a back end that there is not, or a type that it does not compute in."""
+    """Raises ConfigError for a back end that there is not, a type that it does not compute in, or less than
+    one thread."""
     dtypes = dtypes_of(settings.backend)
     if settings.dtype not in dtypes:
         raise ConfigError(
             f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(dtypes)}."
         )
+    if settings.threads is not None and settings.threads < 1:
+        raise ConfigError(f"threads={settings.threads} is out of range. Allowed: 1 or more.")
+
+
+def begin(settings: Settings) -> None:
+    """Does what comes before anything is computed, tokenizers included: checks the settings, and takes the
+    threads where a back end's are those of the process. Raises ConfigError."""
+    check(settings)
+    take_threads = getattr(_find(settings.backend), "take_threads", None)
+    if take_threads:
+        take_threads(settings.threads)
 
 
 def build(source, head: str, settings: Settings) -> Network:

@@ -32,13 +32,17 @@ def build(source: Source, head: str, settings: Settings) -> Network:
 
 
 def take_threads(threads: int | None) -> None:
-    """Gives products so many threads, where TensorFlow has not begun to compute yet."""
+    """Gives products so many threads. Raises ConfigError where TensorFlow computes with others already."""
     try:
-        tf.config.threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
-        if threads is not None:
+        if threads not in (None, tf.config.threading.get_intra_op_parallelism_threads()):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
     except RuntimeError:
-        pass
+        if threads not in (None, tf.config.threading.get_intra_op_parallelism_threads()):
+            raise ConfigError(
+                f"threads={threads}: TensorFlow computes in this process already, with other threads. Load"
+                " the model before anything else."
+            ) from None
 
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
