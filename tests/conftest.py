@@ -1,7 +1,10 @@
 """Shared by all tests: eight logical CPUs (made once in a process), small models, records."""
 
+import atexit
 import os
 import pathlib
+import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,6 +16,10 @@ from tests.records import serialize_example
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+# What the user has measured and exported has no part in tests, nor have they in that.
+os.environ["BERT_CACHE_DIR"] = tempfile.mkdtemp(prefix="bert-cache-")
+atexit.register(shutil.rmtree, os.environ["BERT_CACHE_DIR"], ignore_errors=True)
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from official.io import json_files
+from official.io import json_files, user_cache
 from official.io.errors import ConfigError
 from official.io.processor import Processor, processor
 from official.planning.kernels import ELEMENTWISE, Product, Work
@@ -124,8 +124,7 @@ def default_path(here: Processor | None = None, tensorflow: str | None = None) -
     told = json.dumps([here.name, here.cores, sorted(here.instructions), tensorflow])
     name = re.sub(r"[^a-z0-9]+", "-", here.name.lower()).strip("-")[:40]
     key = f"{name}-{here.cores}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "bert-tf2", f"machine-{key}.json")
+    return os.path.join(user_cache.folder(), f"machine-{key}.json")
 
 
 def tensorflow_version() -> str:

@@ -57,6 +57,7 @@ def run(
     ready = starting.make_ready(config, make_task)
     own, devices, task = ready.config, ready.devices, ready.task
     starting.check_init_checkpoint(own)
+    prediction.check(own)
     with (
         _writing(own, devices) as check_folder,
         listeners.listening(own, devices.is_chief) as observers,
@@ -73,7 +74,9 @@ def run(
         result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         result.environment, result.data = surroundings, task.data_digest()
-        result.predicted_sequences_per_sec = predicted
+        if result.status not in ("interrupted", "failed"):
+            speed = result.sequences_per_sec
+            result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
         if devices.is_chief:
             _write_result(own, result, beginning.parameters)
         for observer in observers:

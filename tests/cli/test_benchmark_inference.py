@@ -16,7 +16,7 @@ from tests.conftest import TINY
 KEYS = {"name", "dtype", "max_seq_length", "batch", "backend", "sequences_per_sec", "latency_ms"}
 LATENCIES = {"mean", "p50", "p99", "p999", "min", "max"}
 FAKE = """
-from official.cli.benchmark.inference.programs import asking
+from official.cli.benchmark.inference.peer_programs import asking
 import numpy as np
 def make(specification):
     shift = 0.0 if specification["variant"] == "first" else 0.25

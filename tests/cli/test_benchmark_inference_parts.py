@@ -19,8 +19,8 @@ from official.cli.benchmark.inference import (
     systems,
 )
 from official.cli.benchmark.inference.latency import Block
+from official.cli.benchmark.inference.peer_programs import asking
 from official.cli.benchmark.inference.processes import Group
-from official.cli.benchmark.inference.programs import asking
 from official.config import BertConfig, ConfigError
 from official.inference import source
 from tests.conftest import TINY
@@ -232,7 +232,7 @@ def test_requirements_are_pinned():
 
 WORKER = """
 import json, os, sys
-from official.cli.benchmark.inference.programs import asking
+from official.cli.benchmark.inference.peer_programs import asking
 import numpy as np
 def make(specification):
     print("what a library prints")

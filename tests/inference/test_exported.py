@@ -27,7 +27,7 @@ def caches(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def kept(caches, monkeypatch):
     """Exports of this module are made once."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+    monkeypatch.setenv("BERT_CACHE_DIR", str(caches))
 
 
 def need(backend: str) -> None:
@@ -171,8 +171,8 @@ def content_of(folder: str) -> str:
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "bert-tf2" / "exports"
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path))
+    return tmp_path / "exports"
 
 
 def test_files_are_made_once(root):
@@ -236,7 +236,7 @@ def test_processes_at_once(root):
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "bert-tf2").write_text("a file")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="bert-tf2.* cannot be written"):
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(ConfigError, match="file.* cannot be written"):
         cache.folder_of({}, write)

@@ -174,13 +174,12 @@ def test_a_file_that_is_none_and_one_that_is_missing(tmp_path):
 
 
 def test_each_machine_has_a_file_of_its_own_in_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path))
     assert machine.find(None) is None
     path = machine.default_path()
     others = [HERE, HERE._replace(cores=4), HERE._replace(name="another"), HERE._replace(instructions=())]
     paths = {machine.default_path(other, "2.15") for other in others}
     assert len(paths | {path, machine.default_path(HERE, "2.16")}) == 6
-    (tmp_path / "bert-tf2").mkdir()
     with open(path, "w", encoding="utf-8") as file:
         json.dump(machine.to_json(whole()), file)
     assert machine.find(None) == whole()
@@ -202,7 +201,7 @@ def test_products_of_a_type_that_was_not_measured():
 
 def planned(tmp_path, monkeypatch, *arguments) -> dict:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
     model = tmp_path / "model.json"
     model.write_text(json.dumps(TINY))
     given = [

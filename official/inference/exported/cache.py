@@ -1,4 +1,4 @@
-"""Folders of files that are made once and kept: `$XDG_CACHE_HOME/bert-tf2/exports/KEY`, else below ~/.cache.
+"""Folders of files that are made once and kept: exports/KEY in the user's cache.
 
 A folder is complete when it has a manifest.json, which says of what it was made and the sha256 of each file.
 What does not fit its manifest is made anew. Nothing but time is lost where a folder, or all, are removed.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official.config import ConfigError
-from official.io import json_files, writing
+from official.io import json_files, user_cache, writing
 
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 22  # bytes
@@ -19,8 +19,7 @@ _BLOCK = 1 << 22  # bytes
 
 def root() -> str:
     """Returns the folder of all."""
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(caches, "bert-tf2", "exports")
+    return os.path.join(user_cache.folder(), "exports")
 
 
 def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:

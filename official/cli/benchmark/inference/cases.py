@@ -13,8 +13,8 @@ import numpy as np
 from official.cli.benchmark.inference import log_lines, measuring, models, questions, report, systems
 from official.cli.benchmark.inference.latency import Block
 from official.cli.benchmark.inference.measuring import Amount, Turn
+from official.cli.benchmark.inference.peer_programs.asking import Batch
 from official.cli.benchmark.inference.processes import Group
-from official.cli.benchmark.inference.programs.asking import Batch
 from official.cli.benchmark.inference.questions import Windows
 from official.cli.benchmark.inference.systems import System
 from official.planning import machine, speed

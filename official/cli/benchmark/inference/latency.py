@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def block_of(answers: Sequence[dict]) -> Block:
-    """Returns the block of what `programs.asking.measure` returned in each instance."""
+    """Returns the block of what `peer_programs.asking.measure` returned in each instance."""
     return Block(
         tuple(secs for answer in answers for secs in answer["secs"]),
         sum(answer["sequences"] / answer["total_secs"] for answer in answers),

@@ -12,8 +12,8 @@ import numpy as np
 
 from official.cli.benchmark.inference import latency
 from official.cli.benchmark.inference.latency import Block
+from official.cli.benchmark.inference.peer_programs.asking import Batch, write_batches
 from official.cli.benchmark.inference.processes import Group
-from official.cli.benchmark.inference.programs.asking import Batch, write_batches
 
 Tell = Callable[[str, int, Block], None]  # (system, number of the round, its block)
 

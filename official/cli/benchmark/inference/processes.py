@@ -14,7 +14,7 @@ from official.cli.benchmark.inference.latency import Block, block_of
 from official.cli.benchmark.inference.systems import System
 from official.io.errors import ConfigError
 
-_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_programs")
 _LOG = "log.txt"
 
 

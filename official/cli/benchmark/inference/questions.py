@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from official.cli.benchmark.inference.programs.asking import Batch
+from official.cli.benchmark.inference.peer_programs.asking import Batch
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:

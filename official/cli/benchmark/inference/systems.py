@@ -19,7 +19,7 @@ class System:
     Attributes:
       name: in tables and JSON.
       title: for people.
-      program: in programs/.
+      program: in peer_programs/.
       variant: its own kind of working.
       dtypes: that it computes in, of DTYPES.
       environment: that it runs in; None: this one.
