@@ -64,8 +64,6 @@ def run(
         strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)
-        # Before the run's own model: Keras changes the class of a model where one is made in a graph.
-        predicted = prediction.tell(own, make_task, devices)
         beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
         observers += listeners.of_state(own, devices, beginning)
         starting.tell_built(observers, ready)
