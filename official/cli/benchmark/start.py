@@ -79,7 +79,7 @@ def time_start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[s
     """
     began = time.time()
     words = [sys.executable, "-c", _CHILD, checkpoint, backend, dtype]
-    around = {**os.environ, "XDG_CACHE_HOME": caches}
+    around = {**os.environ, "BERT_CACHE_DIR": caches}
     done = subprocess.run(words, capture_output=True, text=True, env=around)
     if done.returncode:
         raise ConfigError(f"{backend}, {dtype}: {done.stderr.strip().splitlines()[-1]}")
