@@ -20,7 +20,8 @@ from official.inference.exported.padding import Run
 from official.inference.rows import Rows
 from official.inference.source import Source
 
-_VERSION = 1  # of what is written; a change makes all files anew
+_VERSION = 4  # of what is written; a change makes all files anew
+_SHARE = 3  # of this share of the blocks, the first, the feed-forward products are not quantised
 _LAYERS = "layer_"  # the scopes whose products are quantised: not those of pooler and heads
 
 
@@ -81,15 +82,32 @@ def _quantise(plain: str, path: str, rows: Sequence[Rows]) -> None:
 
 
 def _products(path: str) -> list[str]:
-    """Returns the names of the dense products of the encoder's blocks."""
+    """Returns the names of the dense products of the encoder's blocks that are quantised.
+
+    Before and behind the activation a few values are many times the others, in the first blocks most of all:
+    there both products of the feed-forward layer stay in float32.
+    """
     onnx, _ = conversion.libraries()
     graph = onnx.load(path, load_external_data=False).graph
-    matrices = {each.name for each in graph.initializer if len(each.dims) == 2}
-    return [
-        node.name
+    matrices = {each.name: each.dims for each in graph.initializer if len(each.dims) == 2}
+    products = [
+        node
         for node in graph.node
         if node.op_type == "MatMul" and node.input[1] in matrices and node.name.startswith(_LAYERS)
     ]
+    blocks = list(dict.fromkeys(_block_of(node.name) for node in products))
+    first = set(blocks[: len(blocks) // _SHARE])
+    sizes = {node.name: tuple(matrices[node.input[1]]) for node in products}
+    inner = max(ins for ins, _ in sizes.values())
+    return [
+        name
+        for name, (ins, outs) in sizes.items()
+        if not (max(ins, outs) == inner and _block_of(name) in first)
+    ]
+
+
+def _block_of(name: str) -> str:
+    return name.split("/")[0]
 
 
 def _digest_of(rows: Sequence[Rows]) -> str:
