@@ -63,12 +63,11 @@ def test_the_events_of_a_run_in_order(make_config, recorder):
         *of_interval,
     ]
     expected += ["on_checkpoint", *evaluation_events, "on_end", "on_result", "close"]
-    calls_joined = [
-        name
-        for before, name in zip(["", *recorder.names], recorder.names)
-        if not name == before == "on_steps"
-    ]
+    names = [name for name in recorder.names if name != "on_call"]
+    calls_joined = [name for before, name in zip(["", *names], names) if not name == before == "on_steps"]
     assert calls_joined == expected
+    calls = [step for (step,) in recorder.arguments("on_call")]
+    assert calls[0] == 0 and calls == sorted(set(calls)) and calls[-1] < 10 and 5 in calls
     (start,), (end,) = recorder.arguments("on_start")[0], recorder.arguments("on_end")[0]
     assert (start.step, start.samples, start.last_step) == (0, 0, 10)
     assert (end.status, end.step, end.samples) == ("finished", 10, 80)
