@@ -48,7 +48,8 @@ def ragged(head: str, lengths=(40, 1, 17, 16, 60, 3), seed: int = 0) -> Rows:
 
 
 def outputs(source, head: str, rows: Rows, backend: str, dtype: str = "fp32", calibration=()) -> dict:
-    settings = backends.Settings(backend, dtype, threads=1, calibration=calibration)
+    threads = None if backend == "tensorflow" else 1  # that one computes in this process already
+    settings = backends.Settings(backend, dtype, threads=threads, calibration=calibration)
     return backends.build(source, head, settings)(rows)
 
 
