@@ -74,6 +74,10 @@ def test_every_reader_is_this_one():
         "scripts/kill_runs.py",
         "official/cli/benchmark/memory_steps.py",
         "official/cli/benchmark/peers.py",
+        "official/cli/benchmark/machine.py",  # what a process of its own has measured
+        "official/cli/benchmark/start.py",
+        "official/cli/benchmark/inference/processes.py",
+        "official/cli/benchmark/inference/peer_programs/asking.py",
         "official/cli/benchmark/peer_programs/worker.py",
         "scripts/fuzzing/observed_runs.py",
         "official/config/by_step.py",  # of a flag, and it tells a step that stands twice
