@@ -12,16 +12,17 @@ def make(specification: dict):
     from official.config import bert_config_from_dict
     from official.inference import backends, rows, source
 
-    if specification["model"]:
-        found = source.find(specification["model"], specification["vocab_file"])
-    else:
-        config = bert_config_from_dict(specification["config"], "config")
-        found = source.made_up(config, "answer", seed=specification["seed"])
     given = specification["calibration"]
     calibration = [rows.Rows(*batch) for batch in asking.read_batches(given)] if given else []
     settings = backends.Settings(
         specification["variant"], specification["dtype"], specification["threads"], calibration
     )
+    backends.begin(settings)  # before anything is computed, weights included
+    if specification["model"]:
+        found = source.find(specification["model"], specification["vocab_file"])
+    else:
+        config = bert_config_from_dict(specification["config"], "config")
+        found = source.made_up(config, "answer", seed=specification["seed"])
     network = backends.build(found, "answer", settings)
 
     def answer(batch, width):
