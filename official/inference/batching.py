@@ -47,5 +47,5 @@ def _counts(head: str, rows: Rows) -> np.ndarray:
     if head == "classify":
         return np.ones(len(rows.lengths_N), np.int64)
     if head == "fill_mask":
-        return np.diff(rows.masked_ends_N, prepend=0)
+        return rows.masked_counts_N
     return rows.lengths_N.astype(np.int64)

@@ -52,8 +52,7 @@ def padded(rows: Rows) -> dict[str, np.ndarray]:
     ids_BL[is_token_BL], segments_BL[is_token_BL] = rows.ids_T, rows.segments_T
     batch = {"input_ids": ids_BL, "segment_ids": segments_BL, "input_mask": is_token_BL.astype(np.int32)}
     if rows.masked_M is not None:
-        sequences_M = sequences_of(rows, rows.masked_M)
-        counts_B = np.bincount(sequences_M, minlength=len(lengths_N))
+        sequences_M, counts_B = sequences_of(rows, rows.masked_M), rows.masked_counts_N
         places_BP = np.zeros((len(lengths_N), max(counts_B.max(initial=0), 1)), np.int32)
         places_BP[np.arange(places_BP.shape[1]) < counts_B[:, None]] = (
             rows.masked_M - rows.firsts_N[sequences_M]

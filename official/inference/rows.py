@@ -35,6 +35,11 @@ class Rows(NamedTuple):
             return np.zeros(len(self.lengths_N), np.int64)
         return np.searchsorted(self.masked_M, np.cumsum(self.lengths_N))
 
+    @property
+    def masked_counts_N(self) -> np.ndarray:
+        """Masked tokens of each sequence, int64."""
+        return np.diff(self.masked_ends_N, prepend=0)
+
     def pick(self, sequences: Sequence[int] | np.ndarray) -> "Rows":
         """Returns some of the sequences, in the order given."""
         firsts_N = self.firsts_N

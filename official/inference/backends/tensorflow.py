@@ -175,8 +175,7 @@ def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Ro
     if head == "classify":
         return {"logits": carried["logits"]}
     if head == "fill_mask":
-        counts_B = np.bincount(networks.sequences_of(rows, rows.masked_M), minlength=len(rows.lengths_N))
         logits_BPV = carried["masked_lm_logits"]
-        return {"logits": logits_BPV[np.arange(logits_BPV.shape[1]) < counts_B[:, None]]}
+        return {"logits": logits_BPV[np.arange(logits_BPV.shape[1]) < rows.masked_counts_N[:, None]]}
     names = ("start_logits", "end_logits") if head == "answer" else ("sequence",)
     return {name: carried[name][is_token_BL] for name in names}
