@@ -1,11 +1,11 @@
 """Starts the processes of a run, here or on other hosts through ssh, and again after one was lost.
 
   bert launch --hosts=localhost --instances_per_host=2 -- bert train --config=quickstart
-  bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- python train.py --flagfile=configs/X.flags
+  bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- bert train --config=quickstart
 
-Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank in
-front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C and SIGTERM go to all processes. Exit codes: those of the run; 1,
-2, 3, 130 and 143 end the job, anything else is a loss.
+Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank
+in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C and SIGTERM go to all processes. Exit codes are those of the
+run: 1, 2, 3, 130 and 143 end the job, anything else but 0 is a loss.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from official.cli import command_line, launch_plan
 from official.io.errors import ConfigError
 from official.launching import hosts, job, poprun, ranks, topology
+from official.launching.dialects import DIALECTS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MOST_SECS = 86400 * 7
@@ -59,7 +60,7 @@ def make_parser() -> command_line.Parser:
     )
     add(
         "--poprun_like",
-        choices=tuple(poprun.DIALECTS),
+        choices=tuple(DIALECTS),
         help="Whose published options poprun gets. Unset: of the program whose configuration it is.",
     )
     add("--ipus_per_replica", type=int, help="IPUs of a replica. Unset: as the stages of the command say.")
