@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import step
+from official.io import quiet
 from official.io.errors import ConfigError
 
 
@@ -65,6 +66,10 @@ def measure(flags: argparse.Namespace) -> list[dict]:
 
 
 def _cases(flags: argparse.Namespace) -> list[dict]:
+    quiet.quieten_libraries()
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")  # it takes the functions of many cases for one that is traced again
     return step.measure(flags)["cases"]
 
 
