@@ -85,6 +85,8 @@ def topology_of(flags: argparse.Namespace, command: tuple[str, ...]) -> Topology
     replicas = flags.num_replicas or instances * _local_replicas(command)
     if replicas % instances:
         raise ConfigError(f"--num_replicas={replicas} cannot be shared by {instances} processes.")
+    if (flags.num_ilds or 1) > replicas:
+        raise ConfigError(f"--num_ilds={flags.num_ilds} with {replicas} replicas, expected as many at most.")
     return Topology(names, instances, replicas, flags.num_ilds)
 
 

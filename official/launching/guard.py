@@ -37,8 +37,8 @@ def main() -> NoReturn:
     line = _Line()
     order = line.order()
     watched = _Watched(order, libc)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: watched.send(number))
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: watched.send(number))
     signal.signal(signal.SIGHUP, lambda number, frame: watched.send(signal.SIGKILL))
     while watched.code is None:
         for number in line.signals(order.get("silence_secs")):

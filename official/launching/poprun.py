@@ -76,6 +76,11 @@ def check(plan: PodPlan) -> None:
             f"{plan.num_replicas} replicas cannot be shared by {plan.num_instances} instances. Nearest valid:"
             f" --num_replicas={nearest_multiples(plan.num_replicas, plan.num_instances)}."
         )
+    if plan.num_ilds > plan.num_replicas * plan.ipus_per_replica:
+        raise ConfigError(
+            f"--num_ilds={plan.num_ilds} for {plan.num_replicas} x {plan.ipus_per_replica} IPUs: at most one"
+            " an IPU."
+        )
     if plan.num_instances % max(1, len(plan.hosts)):
         raise ConfigError(
             f"{plan.num_instances} instances cannot be shared by {len(plan.hosts)} hosts. Set"
