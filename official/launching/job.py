@@ -6,6 +6,7 @@ import dataclasses
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -113,13 +114,25 @@ class _Inbox:
 def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
     workers = hosts_lib.make_workers(job.hosts, job.instances_per_host)
     ranks: list[ranks_lib.Rank] = []
+    ended = threading.Event()
     try:
         for worker in workers:
             ranks.append(ranks_lib.Rank(job.order, workers, worker.rank))
+        if not all(worker.is_local for worker in workers):
+            threading.Thread(target=_keep_alive, args=(ranks, ended), daemon=True).start()
         return _Watch(ranks, inbox, say).to_the_end()
     finally:
+        ended.set()
         for rank in ranks:  # all have ended, unless something went wrong here
             rank.close()
+
+
+def _keep_alive(ranks: list[ranks_lib.Rank], ended: threading.Event) -> None:
+    """Tells other hosts that the launcher is there; in a thread, for output that nobody takes holds up the
+    main one."""
+    while not ended.wait(ranks_lib.ALIVE_SECS):
+        for rank in ranks:
+            rank.keep_alive()
 
 
 class _Watch:
@@ -176,7 +189,6 @@ class _Watch:
     def _look_after(self, selector: selectors.BaseSelector) -> None:
         ended = []
         for rank in self._ranks:
-            rank.keep_alive()
             try:
                 has_ended = rank.poll()
             except BrokenPipeError:

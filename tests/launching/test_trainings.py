@@ -1,9 +1,13 @@
 """Runs of several processes under the launcher end with the weights of one with the same global batch."""
 
+import contextlib
 import json
 import os
+import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.fine_tuning_files import WORDS, squad_json
 from tests.records import short_examples
-from tests.run_folders import state_of, untimed_metrics
+from tests.run_folders import assert_same_state, state_of, untimed_metrics
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
 STEPS = 8
@@ -113,3 +117,54 @@ def test_two_and_four_workers_end_with_the_weights_of_one_process(workspace, tmp
             assert (line["split"], line["step"]) == (other["split"], other["step"])
             for name in {"loss", "exact_match", "f1"} & other.keys():
                 assert line[name] == pytest.approx(other[name], rel=1e-4)
+
+
+def processes_of(program: str, marker: str) -> dict[int, int]:
+    """Returns {rank: number} of the processes that run a program and have a marker in their environment."""
+    found = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, KeyError):
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if words[1:2] == [program]:
+                variables = (folder / "environ").read_bytes().decode().split("\0")
+                values = dict(each.partition("=")[::2] for each in variables)
+                if values.get("MARK") == marker:
+                    found[json.loads(values["TF_CONFIG"])["task"]["index"]] = int(folder.name)
+    return found
+
+
+def start(workspace, folder) -> subprocess.Popen:
+    """Starts two workers of a longer run, and allows two restarts."""
+    flags = [f"--model_dir={folder}", "--num_steps_per_epoch=60", "--deterministic=true"]
+    flags += ["--distribution_strategy=multi_worker_mirrored"]
+    launcher = [sys.executable, "scripts/launch.py", "--instances_per_host=2", "--max_restarts=2", "--"]
+    return subprocess.Popen(
+        [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(folder)},
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workspace):
+    process = start(workspace, workspace / "undisturbed")
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, errors
+    return workspace / "undisturbed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp_path, killed):
+    process = start(workspace, tmp_path / "killed")
+    deadline = time.monotonic() + 200
+    while not (tmp_path / "killed" / "ckpt-20.index").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(processes_of("train.py", f"{tmp_path}/killed")[killed], signal.SIGKILL)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0 and "launch.py: restart 1 of 2" in errors and "Resuming from" in errors
+    assert_same_state(state_of(tmp_path / "killed", 60), state_of(undisturbed, 60))
