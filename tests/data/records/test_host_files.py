@@ -15,7 +15,9 @@ from official.io.files import find_files as find_any
 def test_files_are_named_by_their_number_without_a_look(tmp_path):
     names = [f"{tmp_path}/part-{number:05d}-of-00003.tfrecord" for number in range(3)]
     assert find_files(f"{tmp_path}/part@3.tfrecord", "input_files") == names
-    assert find_any("ram://host_files/x@2", "input_files") == [f"ram://host_files/x-0000{n}-of-00002" for n in (0, 1)]
+    assert find_any("ram://host_files/x@2", "input_files") == [
+        f"ram://host_files/x-0000{n}-of-00002" for n in (0, 1)
+    ]
     (tmp_path / "odd@2").write_text("a file of that name")
     assert find_any(f"{tmp_path}/odd@2", "") == [f"{tmp_path}/odd@2"]
     with pytest.raises(ConfigError, match="matches no file"):
