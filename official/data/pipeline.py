@@ -7,7 +7,10 @@ import dataclasses
 
 import tensorflow as tf
 
-MOST_STREAMS = 32  # that training files are dealt out to
+from official.config.data_streams import MOST_STREAMS
+
+__all__ = ["CALLS", "MOST_STREAMS", "TrainingOrder", "fixed", "rebatched", "shuffled", "without_done"]
+
 CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 
 

@@ -118,6 +118,11 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.Abstract
     return backends.of_strategy(strategy).noticing_lost_peers(strategy)
 
 
+def note_passed(strategy: tf.distribute.Strategy) -> None:
+    """Notes that this process has come to the next point that all processes of the run pass together."""
+    backends.of_strategy(strategy).note_passed(strategy)
+
+
 def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
     """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
     at most. Packed rows have one length."""

@@ -14,7 +14,7 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, prediction
+from official.planning import capacity, graph_cost, host_files, prediction
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
 from official.planning.timing import expected_times
@@ -92,6 +92,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
+    plan["files"] = host_files.planned_files(config)
     plan["predicted"] = prediction.of_run(config, batches, cost)
     tflops, gbps = config.plan_tflops, config.plan_gbps
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)

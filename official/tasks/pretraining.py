@@ -151,7 +151,7 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
-        streams = num_streams(len(files), global_batch)
+        streams = num_streams(len(files), global_batch, self._config.data_streams)
         name = (
             f"record_counts-{order.host}.json" if order.host else "record_counts.json"
         )  # a host counts the files that it reads

@@ -71,7 +71,8 @@ def run(
         loop.process_started, loop.check_folder = started, check_folder
         result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
-        result.environment, result.data = surroundings, task.data_digest()
+        # Of the process that writes it: the others have looked at no files but their own.
+        result.environment, result.data = surroundings, task.data_digest() if devices.is_chief else {}
         if result.status not in ("interrupted", "failed"):
             speed = result.sequences_per_sec
             result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
