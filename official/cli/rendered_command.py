@@ -59,7 +59,7 @@ def check(kind: str, job: manifests.Job) -> str:
     try:
         with _environment_of_a_pod(kind, job):
             # Of a plan neither the data nor devices are asked for.
-            config = flags.read([*given, "--plan"]).config
+            config = flags.read([*given, "--plan"], os.environ).config
     except flags.HelpRequested:
         raise ConfigError("bert train --help trains nothing. Give the command of a run after --.") from None
     replicas = _CHECKS.get(kind, _workers)(config, job)

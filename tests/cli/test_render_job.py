@@ -39,18 +39,13 @@ def commented(text: str) -> list[str]:
 
 
 def commands(pod: dict) -> list[list[str]]:
-    """Returns the commands of bert train that a pod runs."""
-    found = []
-    for container in pod.get("initContainers", []) + pod["containers"]:
-        words = container["command"]
-        lines = [
-            shlex.split(line)
-            for each in container.get("args", [])
-            for line in each.splitlines()
-            if "train " in line
-        ]
-        found += lines or [words[words.index("train") - 1 :]]
-    return [words for words in found if words[:2] == ["bert", "train"]]
+    """Returns the commands of bert train that a pod runs, by themselves or as a line of a shell."""
+    containers = pod.get("initContainers", []) + pod["containers"]
+    lines = [line for each in containers for text in each.get("args", []) for line in text.splitlines()]
+    found = [each["command"] for each in containers] + [
+        shlex.split(line) for line in lines if "bert train" in line
+    ]
+    return [words[words.index("train") - 1 :] for words in found if "train" in words]
 
 
 def pods(part) -> list[dict]:

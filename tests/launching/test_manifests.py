@@ -3,15 +3,18 @@
 import shlex
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from official.config.cluster import find_cluster
 from official.io.errors import ConfigError
 from official.launching import manifests
 from tests.launching import kubernetes_schemas
 
 COMMAND = ("bert", "train", "--config=quickstart", "--model_dir=/runs/quick")
+NOTHING_ASKED = SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
 VOLUMES = (manifests.Volume("data", "/data", is_read_only=True), manifests.Volume("runs.of-all", "/runs"))
 
 
@@ -79,9 +82,6 @@ def test_the_fields_of_a_tfjob_are_those_of_its_models():
 
 @pytest.mark.parametrize("kind", ["jobset", "indexed_job"])
 def test_processes_find_each_other(kind):
-    from official.config import build_config
-    from official.config.cluster import find_cluster
-
     asked = job(workers=3, port=4000, name="large")
     made = manifests.documents(kind, asked)
     container = spec_of_pods(kind, made)["containers"][0]
@@ -91,7 +91,7 @@ def test_processes_find_each_other(kind):
         # What Kubernetes sets in a pod.
         own = {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": f"{middle}{rank}"}
         assert manifests.place(kind, asked, rank) == {**own, **given}
-        found = find_cluster(build_config([]), {**own, **given})
+        found = find_cluster(NOTHING_ASKED, {**own, **given})
         assert found.rank == rank
         assert found.hosts == tuple(f"{middle}{each}.large:4000" for each in range(3))
     if kind == "indexed_job":
@@ -103,11 +103,8 @@ def test_processes_find_each_other(kind):
 
 
 def test_processes_of_a_tfjob_find_each_other():
-    from official.config import build_config
-    from official.config.cluster import find_cluster
-
     # Source: kubeflow/trainer at v1.9, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec
-    found = find_cluster(build_config([]), manifests.place("tfjob", job(workers=2, namespace="team"), 1))
+    found = find_cluster(NOTHING_ASKED, manifests.place("tfjob", job(workers=2, namespace="team"), 1))
     assert found.rank == 1 and found.hosts == ("bert-worker-0.team.svc:2222", "bert-worker-1.team.svc:2222")
     (container,) = spec_of_pods("tfjob", manifests.documents("tfjob", job(workers=2)))["containers"]
     assert (container["name"], container["ports"][0]["name"]) == ("tensorflow", "tfjob-port")
