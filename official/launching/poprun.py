@@ -1,0 +1,342 @@
+"""poprun's command line for a job on IPU pods, as a shell reads it.
+
+poprun is Graphcore's launcher. The published runs spell their options differently and set other limits, so
+there is a dialect for each program: what it prints for a published run is the published command line.
+
+Sources: README_Benchmarks.md of PopART BERT, the README of packed BERT (MLPerf Training 2.0), the Kubernetes
+tutorial "Distributed training on multiple IPUs" (PyTorch), and pretrain_distributed.sh of the programs for
+TensorFlow 1 and 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+import shlex
+from collections.abc import Mapping
+
+from official.io.errors import ConfigError, nearest_multiples
+from official.launching.topology import Topology
+
+_IPUS_OF_A_LINK_DOMAIN = 64  # those of a POD64
+_SAFE = re.compile(r"[\w.,:/=+@%-]+")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_OPTION = re.compile(r"(--?[\w-]+)([= ]?)(.*)", re.DOTALL)
+_SET_OR_DEFAULT = ("USER", "LOCAL_HOME")
+_CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/$USER}/exec_cache"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """How the published command line of a program is written.
+
+    Attributes:
+      label: of the program, for people.
+      options: of poprun, in their order; {names} are values of a plan.
+      global_args: of mpirun as a whole.
+      local_args: of mpirun for each instance.
+      values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
+      exports: variables that are set before.
+      prefix: variables in front of the command.
+      counts_local_replicas: whether the program's own number of replicas is that of one instance.
+    """
+
+    label: str
+    options: tuple[str, ...]
+    global_args: str = ""
+    local_args: str = ""
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    exports: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    counts_local_replicas: bool = False
+
+
+_GLOBAL, _LOCAL = "--mpi-global-args={global_args}", "--mpi-local-args={local_args}"
+_OF_BENCHMARKS = {
+    "hosts": "$HOSTS",
+    "vipu_server_host": "$VIPU_SERVER_HOST",
+    "tcp_if_include": "$TCP_IF_INCLUDE",
+}
+_OF_SCRIPTS = _OF_BENCHMARKS | {"vipu_server_host": "$VIPU_HOST", "vipu_partition": "$VIPU_PARTITION_NAME"}
+_BTL, _OOB = "--mca btl_tcp_if_include {tcp_if_include}", "--mca oob_tcp_if_include {tcp_if_include}"
+DIALECTS = {
+    "popart": Dialect(
+        "PopART",
+        (
+            "-vv",
+            "--num-instances={num_instances}",
+            "--num-replicas={num_replicas}",
+            "--num-ilds={num_ilds}",
+            "--ipus-per-replica={ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--host={hosts}",
+            "--vipu-partition={vipu_partition}",
+            "--vipu-cluster={vipu_cluster}",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--reset-partition=no",
+            "--print-topology=yes",
+            "--vipu-server-timeout=1200",
+            _GLOBAL,
+            _LOCAL,
+        ),
+        global_args=f"--tag-output --allow-run-as-root {_BTL} {_OOB}",
+        local_args=(
+            "-x OPAL_PREFIX -x CPATH -x IPUOF_VIPU_API_TIMEOUT=1200 -x POPLAR_ENGINE_OPTIONS"
+            " -x HOROVOD_STALL_CHECK_TIME_SECONDS -x HOROVOD_POPART_BROADCAST_TIMEOUT"
+        ),
+        values=_OF_BENCHMARKS | {"vipu_partition": "gcl128", "vipu_cluster": "c128"},
+        exports={
+            "POPLAR_ENGINE_OPTIONS": (
+                '{"target.hostSyncTimeout": "1200", "target.syncReplicasIndependently": "true"}'
+            ),
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "120",
+            "HOROVOD_POPART_BROADCAST_TIMEOUT": "120",
+        },
+        counts_local_replicas=True,
+    ),
+    "packed": Dialect(
+        "packed PopART (MLPerf 2.0)",
+        (
+            "-vv",
+            "--remove-partition=0",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--num-ilds={num_ilds}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--numa-aware=yes",
+            "--host {hosts}",
+            "--vipu-server-host={vipu_server_host}",
+            "--vipu-server-timeout=600",
+            "--vipu-partition={vipu_partition}",
+            "--vipu-cluster={vipu_cluster}",
+            "--reset-partition=no",
+            "--update-partition=no",
+            _GLOBAL,
+            _LOCAL,
+        ),
+        global_args=f"--tag-output --allow-run-as-root {_OOB} {_BTL}",
+        local_args=(
+            "-x SHARED_EXECUTABLE_CACHE -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PATH"
+            " -x HOROVOD_STALL_CHECK_TIME_SECONDS=600 -x HOROVOD_LOG_LEVEL=OFF"
+            " -x HOROVOD_POPART_BROADCAST_TIMEOUT=600 -x CPATH -x PYTHONPATH -x IPUOF_VIPU_API_TIMEOUT=600"
+            " -x POPLAR_ENGINE_OPTIONS -x POPLAR_LOG_LEVEL=OFF -x POPART_LOG_LEVEL=OFF -x GCL_LOG_LEVEL=OFF"
+        ),
+        values=_OF_BENCHMARKS | {"vipu_partition": "$PARTITION_NAME", "vipu_cluster": "$CLUSTER_NAME"},
+        exports={
+            "NUM_INSTANCE": "{num_instances}",
+            "NUM_REPLICAS": "{num_replicas}",
+            "NUM_ILDS": "{num_ilds}",
+            "IPUS_PER_REPLICA": "{ipus_per_replica}",
+        },
+    ),
+    "pytorch": Dialect(
+        "PyTorch (Kubernetes tutorial)",
+        (
+            "--allow-run-as-root 1",
+            "--vv",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            _GLOBAL,
+            "--ipus-per-replica {ipus_per_replica}",
+        ),
+        global_args="--tag-output",
+        prefix={"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"},
+        counts_local_replicas=True,
+    ),
+    "tf1": Dialect(
+        "TensorFlow 1",
+        (
+            "--host {hosts}",
+            "--num-ilds {num_ilds}",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--reset-partition=yes",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--vipu-partition={vipu_partition}",
+            "--print-topology=yes",
+            _GLOBAL,
+            _LOCAL,
+        ),
+        global_args=f"{_BTL} {_OOB}",
+        local_args=(
+            "-x TF_CPP_VMODULE='poplar_compiler=0, poplar_executor=0' -x HOROVOD_LOG_LEVEL=WARN"
+            " -x IPUOF_LOG_LEVEL=WARN -x POPLAR_LOG_LEVEL=WARN -x CPATH -x GCL_LOG_LEVEL=WARN"
+            f" -x TF_POPLAR_FLAGS={_CACHE}"
+        ),
+        values=_OF_SCRIPTS,
+    ),
+    "tf2": Dialect(
+        "TensorFlow 2",
+        (
+            "-vv",
+            "--host {hosts}",
+            "--num-ilds {num_ilds}",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--vipu-cluster={vipu_cluster}",
+            "--vipu-allocation={vipu_allocation}",
+            "--reset-partition=yes",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--vipu-partition={vipu_partition}",
+            _GLOBAL,
+        ),
+        global_args=f"{_BTL} {_OOB}",
+        values=_OF_SCRIPTS | {"vipu_allocation": "$VIPU_ALLOCATION_NAME"},
+        prefix={"TF_POPLAR_FLAGS": _CACHE},
+    ),
+}
+# Options for what a person has asked for and a dialect does not mention.
+_MORE = {
+    "hosts": "--host {hosts}",
+    "num_ilds": "--num-ilds {num_ilds}",
+    "vipu_server_host": "--vipu-server-host={vipu_server_host}",
+    "vipu_partition": "--vipu-partition={vipu_partition}",
+    "vipu_cluster": "--vipu-cluster={vipu_cluster}",
+    "vipu_allocation": "--vipu-allocation={vipu_allocation}",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PodPlan:
+    """How a job is laid out on IPU pods.
+
+    Attributes:
+      hosts: that start instances; empty: as the shell's $HOSTS says.
+      num_instances: processes.
+      num_replicas: of the whole job, as many in each instance.
+      ipus_per_replica: a power of two.
+      num_ilds: IPU-Link domains.
+      given: what a person has asked for beyond that: names of options with underscores, and values.
+      passed: NAME or NAME=VALUE of variables that instances get.
+    """
+
+    hosts: tuple[str, ...]
+    num_instances: int
+    num_replicas: int
+    ipus_per_replica: int
+    num_ilds: int
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    passed: tuple[str, ...] = ()
+
+    def topology(self) -> Topology:
+        """Returns who shares out the replicas."""
+        hosts = self.hosts or ("localhost",)
+        return Topology(hosts, self.num_instances, self.num_replicas, self.num_ilds)
+
+
+def link_domains(ipus: int) -> int:
+    """Returns how many IPU-Link domains so many IPUs are, of 64 each."""
+    return -(-ipus // _IPUS_OF_A_LINK_DOMAIN)
+
+
+def check(plan: PodPlan) -> None:
+    """Raises ConfigError for replicas that instances cannot share, and IPUs that pods do not have."""
+    if plan.ipus_per_replica & (plan.ipus_per_replica - 1):
+        raise ConfigError(f"--ipus_per_replica={plan.ipus_per_replica}, expected a power of two.")
+    if plan.num_replicas % plan.num_instances:
+        raise ConfigError(
+            f"{plan.num_replicas} replicas cannot be shared by {plan.num_instances} instances. Nearest valid:"
+            f" --num_replicas={nearest_multiples(plan.num_replicas, plan.num_instances)}."
+        )
+    if plan.num_instances % max(1, len(plan.hosts)):
+        raise ConfigError(
+            f"{plan.num_instances} instances cannot be shared by {len(plan.hosts)} hosts. Set"
+            " --instances_per_host."
+        )
+
+
+def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> str:
+    """Returns what a shell runs: variables, then poprun with its options, then the program."""
+    values = _values(plan, dialect)
+    options = [*dialect.options]
+    mentioned = "".join(options)
+    options += [text for name, text in _MORE.items() if name in plan.given and text not in mentioned]
+    if plan.hosts and "{hosts}" not in mentioned:
+        options.append(_MORE["hosts"])
+    if plan.passed and _LOCAL not in options:
+        options.append(_LOCAL)
+    words = [word for word in (_word(option, values) for option in options) if word]
+    prefix = [f"{name}={_quoted(value)}" for name, value in dialect.prefix.items()]
+    exports = [
+        f"export {name}={shlex.quote(_filled(value, values))}" for name, value in dialect.exports.items()
+    ]
+    text = " \\\n  ".join([" ".join([*prefix, "poprun"]), *words, shlex.join(command)])
+    return "\n".join([*_wanted(" ".join(words)), *exports, text])
+
+
+def _values(plan: PodPlan, dialect: Dialect) -> dict[str, str]:
+    values = {**dialect.values, **plan.given}
+    if "vipu_cluster" in plan.given and "vipu_allocation" not in plan.given:
+        values.pop("vipu_allocation", None)  # two names of the same
+    if plan.hosts:
+        values["hosts"] = ",".join(plan.hosts)
+        values["tcp_if_include"] = plan.given.get("tcp_if_include") or _network(plan.hosts[0])
+    values |= {
+        name: str(getattr(plan, name))
+        for name in ("num_instances", "num_replicas", "ipus_per_replica", "num_ilds")
+    }
+    values["global_args"] = _filled(dialect.global_args, values)
+    passed = [f"-x {shlex.quote(each)}" for each in plan.passed]
+    values["local_args"] = " ".join([*([dialect.local_args] if dialect.local_args else []), *passed])
+    return values
+
+
+def _network(host: str) -> str:
+    """Returns the network of a host by the rule of the published scripts: the first two numbers of its
+    address."""
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError:
+        return "$TCP_IF_INCLUDE"
+    return f"{'.'.join(str(address).split('.')[:2])}.0.0/16"
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """Returns a text with values for its {names}; braces of JSON stay."""
+    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], text)
+
+
+def _word(option: str, values: Mapping[str, str]) -> str:
+    """Returns an option as a shell reads it, or nothing where its value is open."""
+    match = _OPTION.fullmatch(option)
+    assert match
+    names = re.findall(r"\{(\w+)\}", match[3])
+    if any(name not in values for name in names):
+        return ""
+    return f"{match[1]}{match[2]}{_quoted(_filled(match[3], values))}"
+
+
+def _quoted(text: str) -> str:
+    """Returns a word in which a shell still puts in its variables."""
+    if not text or _SAFE.fullmatch(text):
+        return text
+    escaped = re.sub(r'(["\\`])', r"\\\1", text)
+    return f'"{escaped}"'
+
+
+def _wanted(options: str) -> list[str]:
+    """Returns the line that says which variables have to be set, where there are any."""
+    names = [name for name in dict.fromkeys(_VARIABLE.findall(options)) if name not in _SET_OR_DEFAULT]
+    return [": " + " ".join(f'"${{{name}:?}}"' for name in names)] if names else []
+
+
+def preparation(hosts: tuple[str, ...]) -> str:
+    """Returns what a shell runs once, so that keys, code and SDK reach the hosts."""
+    return f"""\
+code="${{CODE_PATH:-$PWD}}" venv="${{VENV_PATH:-${{VIRTUAL_ENV:-/localdata/$USER/venvs}}}}"
+sdk="${{SDK_PATH:-/localdata/$USER/sdks}}"
+for host in {shlex.join(hosts)}; do
+  ssh-copy-id "$host"
+  rsync --stats -av --exclude checkpoint --rsync-path="mkdir -p '$(dirname "$code")' && rsync" \\
+    "$code" "$host:$(dirname "$code")/"
+  rsync --stats -av "$venv" "$host:$(dirname "$venv")/"
+  rsync --stats -av "$sdk" "$host:$(dirname "$sdk")/"
+done"""
