@@ -66,15 +66,15 @@ def make_parser() -> command_line.Parser:
 
 
 def main() -> None:
-    flags = make_parser().parse()
     own, after = _split(sys.argv[1:])
-    given = {word[2:].partition("=")[0].replace("-", "_") for word in own if word.startswith("--")}
-    job = _read(flags, given, after or flags.command)
+    parser = make_parser()
+    flags = parser.parse(own)
+    job = _read(flags, parser.given, after or flags.command)
     if flags.kind == "ipujob":
         job = rendered_command.with_sdk(job)
     documents = manifests.documents(flags.kind, job)
     plan = rendered_command.check(flags.kind, job) if flags.check_command else ""
-    text = manifests.to_yaml(documents, _comments(flags, given, job.command, plan))
+    text = manifests.to_yaml(documents, _comments(flags, parser.given, job.command, plan))
     if flags.output is None:
         print(text, end="")
         return

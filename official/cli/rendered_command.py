@@ -104,7 +104,7 @@ def _workers(config: Config, job: manifests.Job) -> int:
 
 def _tpu(config: Config, job: manifests.Job) -> int:
     """Returns the cores of a TPU. Raises ConfigError where the command does not take it."""
-    if config.distribution_strategy != "tpu" or config.tpu != "local" or not config.num_tpu_cores:
+    if config.tpu != "local" or not config.num_tpu_cores:  # settings that only go with TPUs
         raise ConfigError(
             "--kind=tpu_job trains on the TPU of its pod. Add --distribution_strategy=tpu --tpu=local"
             " --num_tpu_cores=N to the command."
@@ -114,7 +114,7 @@ def _tpu(config: Config, job: manifests.Job) -> int:
 
 def _ipus(config: Config, job: manifests.Job) -> int:
     """Returns the replicas on IPUs. Raises ConfigError where the command has others."""
-    if config.distribution_strategy != "ipu":
+    if not BACKENDS[config.distribution_strategy].graphcore_rules:
         raise ConfigError("--kind=ipujob trains on IPUs. Add --distribution_strategy=ipu to the command.")
     if config.ipu_replicas != job.ipu_replicas:
         raise ConfigError(
