@@ -1,11 +1,11 @@
 """Starts the processes of a run, here or on other hosts through ssh, and again after one was lost.
 
   bert launch --hosts=localhost --instances_per_host=2 -- bert train --config=quickstart
-  bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- python train.py --flagfile=configs/X.flags
+  bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- bert train --config=quickstart
 
-Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank in
-front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C and SIGTERM go to all processes. Exit codes: those of the run; 1,
-2, 3, 130 and 143 end the job, anything else is a loss.
+Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank
+in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C and SIGTERM go to all processes. Exit codes are those of the
+run: 1, 2, 3, 130 and 143 end the job, anything else but 0 is a loss.
 """
 
 import argparse
@@ -17,9 +17,17 @@ from collections.abc import Mapping
 from official.cli import command_line, launch_plan
 from official.io.errors import ConfigError
 from official.launching import hosts, job, poprun, ranks, topology
+from official.launching.dialects import DIALECTS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_MOST_SECS = 86400 * 7
+_RANGES = {
+    "instances_per_host": (1, 1024),
+    "max_restarts": (0, 10**6),
+    "host_timeout_secs": (0, 10**6),
+    "num_replicas": (1, 2**16),
+    "ipus_per_replica": (1, 2**16),
+    "num_ilds": (1, 2**16),
+}
 
 
 def make_parser() -> command_line.Parser:
@@ -59,7 +67,7 @@ def make_parser() -> command_line.Parser:
     )
     add(
         "--poprun_like",
-        choices=tuple(poprun.DIALECTS),
+        choices=tuple(DIALECTS),
         help="Whose published options poprun gets. Unset: of the program whose configuration it is.",
     )
     add("--ipus_per_replica", type=int, help="IPUs of a replica. Unset: as the stages of the command say.")
@@ -75,14 +83,10 @@ def parse_flags(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Returns the flags of the launcher, and the words after `--`: the command. Raises ConfigError."""
     end = words.index("--") if "--" in words else len(words)
     flags, command = make_parser().parse(words[:end]), tuple(words[end + 1 :])
-    command_line.check_counts(flags, "instances_per_host")
-    for name in ("num_replicas", "ipus_per_replica", "num_ilds"):
-        if getattr(flags, name) is not None:
-            command_line.check_counts(flags, name)
-    if flags.max_restarts < 0:
-        raise ConfigError(f"--max_restarts={flags.max_restarts}, expected 0 or more.")
-    if not 0 <= flags.host_timeout_secs <= _MOST_SECS:
-        raise ConfigError(f"--host_timeout_secs={flags.host_timeout_secs:g}, expected 0 to {_MOST_SECS:,}.")
+    for name, (smallest, largest) in _RANGES.items():
+        value = getattr(flags, name)
+        if value is not None and not smallest <= value <= largest:
+            raise ConfigError(f"--{name}={value:,} is out of range. Allowed: {smallest} to {largest:,}.")
     if not command and not flags.topology:
         raise ConfigError("a command is missing, expected: launch [flags] -- COMMAND. See --help.")
     return flags, command

@@ -11,6 +11,7 @@ from official.distribution.pipelining import plan as pipeline_plan
 from official.distribution.pipelining.rules import power_of_two
 from official.io.errors import ConfigError
 from official.launching import hosts, poprun
+from official.launching.dialects import DIALECTS, Dialect
 from official.launching.topology import Topology
 
 # poprun's options that are the site's: names, addresses.
@@ -20,7 +21,7 @@ _OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
 _VALUE = re.compile(r"[\w.,:/${}\[\]-]+")
 
 
-def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun.PodPlan, poprun.Dialect]:
+def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dialect]:
     """Returns how a job is laid out on IPU pods, and how its program's command lines are written.
 
     Replicas and IPUs are those of the command's own flags, read as `bert train` reads them; flags of the
@@ -32,7 +33,7 @@ def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun
     if not command:
         raise ConfigError("--print_poprun needs a program: launch --print_poprun -- COMMAND. See --help.")
     program, rest = split(command)
-    dialect = poprun.DIALECTS[flags.poprun_like or _family(rest)]
+    dialect = DIALECTS[flags.poprun_like or _family(rest)]
     names = tuple(host.name for host in hosts.read_hosts(flags.hosts)) if flags.hosts else ()
     replicas, ipus = flags.num_replicas, flags.ipus_per_replica
     is_local = False  # a number on the launcher's command line is that of the whole job
@@ -84,6 +85,8 @@ def topology_of(flags: argparse.Namespace, command: tuple[str, ...]) -> Topology
     replicas = flags.num_replicas or instances * _local_replicas(command)
     if replicas % instances:
         raise ConfigError(f"--num_replicas={replicas} cannot be shared by {instances} processes.")
+    if (flags.num_ilds or 1) > replicas:
+        raise ConfigError(f"--num_ilds={flags.num_ilds} with {replicas} replicas, expected as many at most.")
     return Topology(names, instances, replicas, flags.num_ilds)
 
 

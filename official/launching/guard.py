@@ -1,12 +1,16 @@
 """Stands beside one process of a job, on its host: starts it, and leaves nothing of it behind.
 
-The launcher starts this file with Python alone, here or through ssh, so it imports nothing of the project and
-runs on every host that has a Python 3.8. Its standard input is the line to the launcher: first an order, one line
-of JSON (`command`, `environment`, `folder`, `silence_secs`), then `alive` and `signal NUMBER`, each a line. When
-the line ends, or is silent for `silence_secs`, the launcher or the way to it is gone, and the process is killed
-with all that it has started. The exit code is that of the process, and 128 + N where signal N has ended it.
+The launcher starts this file with Python alone, here or through ssh. So it imports nothing of the project and
+runs on every host that has a Python 3.8. Its standard input is the line to the launcher. First comes an
+order, one line of JSON (`command`, `environment`, `folder`, `silence_secs`). Then come `alive` and `signal
+NUMBER`, each a line. When the line ends, or is silent for `silence_secs`, the launcher or the way to it is
+gone; then the process is killed with all that it has started. The exit code is that of the process, and
+128 + N where signal N has ended it.
 """
 
+from __future__ import annotations
+
+import contextlib
 import ctypes
 import json
 import os
@@ -16,7 +20,7 @@ import subprocess
 import sys
 import time
 import types
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, NoReturn
 
 # Numbers of Linux's prctl.
 _PR_SET_PDEATHSIG = 1
@@ -33,12 +37,12 @@ def main() -> NoReturn:
     line = _Line()
     order = line.order()
     watched = _Watched(order, libc)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: watched.send(number))
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: watched.send(number))
     signal.signal(signal.SIGHUP, lambda number, frame: watched.send(signal.SIGKILL))
     while watched.code is None:
-        for word in line.words(order.get("silence_secs")):
-            watched.send(word)
+        for number in line.signals(order.get("silence_secs")):
+            watched.send(number)
         watched.reap()
     watched.kill_all()
     os._exit(watched.code)  # pylint: disable=protected-access  # nothing of Python's may wait here
@@ -57,7 +61,7 @@ class _Line:
         signal.set_wakeup_fd(writer)
         signal.signal(signal.SIGCHLD, _nothing)  # the wake-up is enough
 
-    def order(self) -> Dict[str, Any]:
+    def order(self) -> dict[str, Any]:
         """Returns the first line. Ends the process where there is none."""
         while b"\n" not in self._text:
             data = os.read(0, 65536)
@@ -68,35 +72,39 @@ class _Line:
         self._heard = time.monotonic()
         return json.loads(first)
 
-    def words(self, silence_secs: Optional[float]) -> List[int]:
+    def signals(self, silence_secs: float | None) -> list[int]:
         """Waits for the launcher or the end of a process, and returns the signals to send: SIGKILL where the
         launcher is gone."""
-        inputs = [self._child_ended] if self._ended else [self._child_ended, 0]
+        if b"\n" not in self._text and not self._wait(silence_secs):
+            self._ended = True
+            _say("nothing heard from the launcher; killed")
+            return [signal.SIGKILL]
+        *lines, self._text = self._text.split(b"\n")
+        found = [int(line.split()[1]) for line in lines if line.startswith(b"signal ")]
+        return [*found, signal.SIGKILL] if self._ended else found
+
+    def _wait(self, silence_secs: float | None) -> bool:
+        """Waits for what comes first. Returns False where the launcher was silent for too long."""
         left = None
         if silence_secs and not self._ended:
             left = max(0.0, self._heard + silence_secs - time.monotonic())
+        inputs = [self._child_ended] if self._ended else [self._child_ended, 0]
         readable, _, _ = select.select(inputs, [], [], left)
         if self._child_ended in readable:
             os.read(self._child_ended, 4096)
         if 0 in readable:
             data = os.read(0, 65536)
             self._heard, self._ended = time.monotonic(), not data
-            *lines, self._text = (self._text + data).split(b"\n")
-            signals = [int(line.split()[1]) for line in lines if line.startswith(b"signal ")]
-            return signals + ([signal.SIGKILL] if self._ended else [])
-        if left is not None and time.monotonic() >= self._heard + (silence_secs or 0):
-            self._ended = True
-            _say("nothing heard from the launcher; killed")
-            return [signal.SIGKILL]
-        return []
+            self._text += data
+        return bool(readable)
 
 
 class _Watched:
     """The process, in a process group of its own. `code` is None while it runs."""
 
-    def __init__(self, order: Dict[str, Any], libc: ctypes.CDLL) -> None:
-        self.code: Optional[int] = None
-        self._process: Optional[subprocess.Popen] = None
+    def __init__(self, order: dict[str, Any], libc: ctypes.CDLL) -> None:
+        self.code: int | None = None
+        self._process: subprocess.Popen | None = None
         guard = os.getpid()
 
         def prepare() -> None:
@@ -116,7 +124,7 @@ class _Watched:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             name = getattr(error, "filename", None) or order["command"][0]
-            _say("{}: {}".format(name, reason))
+            _say(f"{name}: {reason}")
             self.code = _CANNOT_START
 
     def send(self, number: int) -> None:
@@ -154,12 +162,12 @@ class _Watched:
                 return
 
 
-def _children() -> List[int]:
+def _children() -> list[int]:
     """Returns the children of this process."""
     me, found = str(os.getpid()), []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open("/proc/{}/stat".format(name), "rb") as file:
+            with open(f"/proc/{name}/stat", "rb") as file:
                 parent = file.read().rpartition(b")")[2].split()[1].decode()
         except (OSError, IndexError):
             continue
@@ -169,25 +177,21 @@ def _children() -> List[int]:
 
 
 def _signal_group(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _say(text: str) -> None:
-    sys.stderr.write("launch: {}\n".format(text))
+    sys.stderr.write(f"launch: {text}\n")
     sys.stderr.flush()
 
 
-def _nothing(number: int, frame: Optional[types.FrameType]) -> None:
+def _nothing(number: int, frame: types.FrameType | None) -> None:
     del number, frame
 
 

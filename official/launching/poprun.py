@@ -1,11 +1,7 @@
 """poprun's command line for a job on IPU pods, as a shell reads it.
 
 poprun is Graphcore's launcher. The published runs spell their options differently and set other limits, so
-there is a dialect for each program: what it prints for a published run is the published command line.
-
-Sources: README_Benchmarks.md of PopART BERT, the README of packed BERT (MLPerf Training 2.0), the Kubernetes
-tutorial "Distributed training on multiple IPUs" (PyTorch), and pretrain_distributed.sh of the programs for
-TensorFlow 1 and 2.
+there is a dialect for each program (`dialects`): for a published run it is the published command line.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ import shlex
 from collections.abc import Mapping
 
 from official.io.errors import ConfigError, nearest_multiples
+from official.launching.dialects import LOCAL_ARGS, Dialect
 from official.launching.topology import Topology
 
 _IPUS_OF_A_LINK_DOMAIN = 64  # those of a POD64
@@ -24,175 +21,8 @@ _SAFE = re.compile(r"[\w.,:/=+@%-]+")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _OPTION = re.compile(r"(--?[\w-]+)([= ]?)(.*)", re.DOTALL)
 _SET_OR_DEFAULT = ("USER", "LOCAL_HOME")
-_CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/$USER}/exec_cache"
 
 
-@dataclasses.dataclass(frozen=True)
-class Dialect:
-    """How the published command line of a program is written.
-
-    Attributes:
-      label: of the program, for people.
-      options: of poprun, in their order; {names} are values of a plan.
-      global_args: of mpirun as a whole.
-      local_args: of mpirun for each instance.
-      values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
-      exports: variables that are set before.
-      prefix: variables in front of the command.
-      counts_local_replicas: whether the program's own number of replicas is that of one instance.
-    """
-
-    label: str
-    options: tuple[str, ...]
-    global_args: str = ""
-    local_args: str = ""
-    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    exports: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    counts_local_replicas: bool = False
-
-
-_GLOBAL, _LOCAL = "--mpi-global-args={global_args}", "--mpi-local-args={local_args}"
-_OF_BENCHMARKS = {
-    "hosts": "$HOSTS",
-    "vipu_server_host": "$VIPU_SERVER_HOST",
-    "tcp_if_include": "$TCP_IF_INCLUDE",
-}
-_OF_SCRIPTS = _OF_BENCHMARKS | {"vipu_server_host": "$VIPU_HOST", "vipu_partition": "$VIPU_PARTITION_NAME"}
-_BTL, _OOB = "--mca btl_tcp_if_include {tcp_if_include}", "--mca oob_tcp_if_include {tcp_if_include}"
-DIALECTS = {
-    "popart": Dialect(
-        "PopART",
-        (
-            "-vv",
-            "--num-instances={num_instances}",
-            "--num-replicas={num_replicas}",
-            "--num-ilds={num_ilds}",
-            "--ipus-per-replica={ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--host={hosts}",
-            "--vipu-partition={vipu_partition}",
-            "--vipu-cluster={vipu_cluster}",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--reset-partition=no",
-            "--print-topology=yes",
-            "--vipu-server-timeout=1200",
-            _GLOBAL,
-            _LOCAL,
-        ),
-        global_args=f"--tag-output --allow-run-as-root {_BTL} {_OOB}",
-        local_args=(
-            "-x OPAL_PREFIX -x CPATH -x IPUOF_VIPU_API_TIMEOUT=1200 -x POPLAR_ENGINE_OPTIONS"
-            " -x HOROVOD_STALL_CHECK_TIME_SECONDS -x HOROVOD_POPART_BROADCAST_TIMEOUT"
-        ),
-        values=_OF_BENCHMARKS | {"vipu_partition": "gcl128", "vipu_cluster": "c128"},
-        exports={
-            "POPLAR_ENGINE_OPTIONS": (
-                '{"target.hostSyncTimeout": "1200", "target.syncReplicasIndependently": "true"}'
-            ),
-            "HOROVOD_STALL_CHECK_TIME_SECONDS": "120",
-            "HOROVOD_POPART_BROADCAST_TIMEOUT": "120",
-        },
-        counts_local_replicas=True,
-    ),
-    "packed": Dialect(
-        "packed PopART (MLPerf 2.0)",
-        (
-            "-vv",
-            "--remove-partition=0",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--num-ilds={num_ilds}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--numa-aware=yes",
-            "--host {hosts}",
-            "--vipu-server-host={vipu_server_host}",
-            "--vipu-server-timeout=600",
-            "--vipu-partition={vipu_partition}",
-            "--vipu-cluster={vipu_cluster}",
-            "--reset-partition=no",
-            "--update-partition=no",
-            _GLOBAL,
-            _LOCAL,
-        ),
-        global_args=f"--tag-output --allow-run-as-root {_OOB} {_BTL}",
-        local_args=(
-            "-x SHARED_EXECUTABLE_CACHE -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PATH"
-            " -x HOROVOD_STALL_CHECK_TIME_SECONDS=600 -x HOROVOD_LOG_LEVEL=OFF"
-            " -x HOROVOD_POPART_BROADCAST_TIMEOUT=600 -x CPATH -x PYTHONPATH -x IPUOF_VIPU_API_TIMEOUT=600"
-            " -x POPLAR_ENGINE_OPTIONS -x POPLAR_LOG_LEVEL=OFF -x POPART_LOG_LEVEL=OFF -x GCL_LOG_LEVEL=OFF"
-        ),
-        values=_OF_BENCHMARKS | {"vipu_partition": "$PARTITION_NAME", "vipu_cluster": "$CLUSTER_NAME"},
-        exports={
-            "NUM_INSTANCE": "{num_instances}",
-            "NUM_REPLICAS": "{num_replicas}",
-            "NUM_ILDS": "{num_ilds}",
-            "IPUS_PER_REPLICA": "{ipus_per_replica}",
-        },
-    ),
-    "pytorch": Dialect(
-        "PyTorch (Kubernetes tutorial)",
-        (
-            "--allow-run-as-root 1",
-            "--vv",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            _GLOBAL,
-            "--ipus-per-replica {ipus_per_replica}",
-        ),
-        global_args="--tag-output",
-        prefix={"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"},
-        counts_local_replicas=True,
-    ),
-    "tf1": Dialect(
-        "TensorFlow 1",
-        (
-            "--host {hosts}",
-            "--num-ilds {num_ilds}",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--reset-partition=yes",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--vipu-partition={vipu_partition}",
-            "--print-topology=yes",
-            _GLOBAL,
-            _LOCAL,
-        ),
-        global_args=f"{_BTL} {_OOB}",
-        local_args=(
-            "-x TF_CPP_VMODULE='poplar_compiler=0, poplar_executor=0' -x HOROVOD_LOG_LEVEL=WARN"
-            " -x IPUOF_LOG_LEVEL=WARN -x POPLAR_LOG_LEVEL=WARN -x CPATH -x GCL_LOG_LEVEL=WARN"
-            f" -x TF_POPLAR_FLAGS={_CACHE}"
-        ),
-        values=_OF_SCRIPTS,
-    ),
-    "tf2": Dialect(
-        "TensorFlow 2",
-        (
-            "-vv",
-            "--host {hosts}",
-            "--num-ilds {num_ilds}",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--vipu-cluster={vipu_cluster}",
-            "--vipu-allocation={vipu_allocation}",
-            "--reset-partition=yes",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--vipu-partition={vipu_partition}",
-            _GLOBAL,
-        ),
-        global_args=f"{_BTL} {_OOB}",
-        values=_OF_SCRIPTS | {"vipu_allocation": "$VIPU_ALLOCATION_NAME"},
-        prefix={"TF_POPLAR_FLAGS": _CACHE},
-    ),
-}
 # Options for what a person has asked for and a dialect does not mention.
 _MORE = {
     "hosts": "--host {hosts}",
@@ -246,6 +76,11 @@ def check(plan: PodPlan) -> None:
             f"{plan.num_replicas} replicas cannot be shared by {plan.num_instances} instances. Nearest valid:"
             f" --num_replicas={nearest_multiples(plan.num_replicas, plan.num_instances)}."
         )
+    if plan.num_ilds > plan.num_replicas * plan.ipus_per_replica:
+        raise ConfigError(
+            f"--num_ilds={plan.num_ilds} for {plan.num_replicas} x {plan.ipus_per_replica} IPUs: at most one"
+            " an IPU."
+        )
     if plan.num_instances % max(1, len(plan.hosts)):
         raise ConfigError(
             f"{plan.num_instances} instances cannot be shared by {len(plan.hosts)} hosts. Set"
@@ -261,8 +96,8 @@ def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> s
     options += [text for name, text in _MORE.items() if name in plan.given and text not in mentioned]
     if plan.hosts and "{hosts}" not in mentioned:
         options.append(_MORE["hosts"])
-    if plan.passed and _LOCAL not in options:
-        options.append(_LOCAL)
+    if plan.passed and LOCAL_ARGS not in options:
+        options.append(LOCAL_ARGS)
     words = [word for word in (_word(option, values) for option in options) if word]
     prefix = [f"{name}={_quoted(value)}" for name, value in dialect.prefix.items()]
     exports = [

@@ -21,7 +21,7 @@ from official.launching import hosts
 # A host that is cut off kills its processes after so many seconds; ssh notices a cut before.
 SILENCE_SECS = 30.0
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-SSH_FAILED = 255
+_SSH_FAILED = 255
 _ALIVE_SECS = 5.0
 _LONGEST_LINE_BYTES = 2**16
 _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
@@ -102,15 +102,19 @@ class Rank:
             return False
         code = self._process.returncode
         self.code = 128 - code if code < 0 else code
+        self._is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
         if self.worker.is_local:
             _kill_session(self._process.pid)
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # a guard that is left elsewhere ends by that
         for stream in self.streams:
             stream.pass_rest_on()
         return True
 
     def is_cut_off(self) -> bool:
         """Whether it has ended because its host could not be reached, any more or at all."""
-        return self.code == SSH_FAILED and not self.worker.is_local
+        return self._is_cut_off
 
     def close(self) -> None:
         """Ends the process, where it runs still, and gives back what it took here."""

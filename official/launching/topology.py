@@ -1,7 +1,7 @@
 """The table of hosts, instances and replicas that poprun prints.
 
-Source: the logs of poprun in Graphcore's guide and in the published tutorial for Kubernetes. Each row shares out
-the replicas below it; a replica's cell is its number, and names that have no room are numbers in brackets.
+Source: the logs of poprun in Graphcore's guide and in the published tutorial for Kubernetes. Each row shares
+out the replicas below it; a replica's cell is its number. Names that have no room are numbers in brackets.
 """
 
 from __future__ import annotations
