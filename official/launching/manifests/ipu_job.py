@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import shlex
 
+from official.launching import poprun
+from official.launching.dialects import DIALECTS
 from official.launching.manifests.job import Job
 from official.launching.manifests.pods import Document, amount, literal, mounts, volumes
 
@@ -95,8 +97,7 @@ def _launched(job: Job, command: list[str]) -> str:
     """Returns a line of a shell: the command itself for one replica, else under poprun, as published."""
     if job.ipu_replicas == 1:
         return f"exec {shlex.join(command)}"
-    allowed = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_ALLOW_RUN_AS_ROOT=1"
-    replicas = ["--num-replicas", str(job.ipu_replicas), "--mpi-global-args=--tag-output"]
-    options = ["--allow-run-as-root", "1", "--vv", "--num-instances", str(job.instances), *replicas]
-    options += ["--ipus-per-replica", str(job.ipus_per_replica)]
-    return f"{allowed} exec poprun {shlex.join([*options, *command])}"
+    domains = poprun.link_domains(job.ipus)
+    plan = poprun.PodPlan((), job.instances, job.ipu_replicas, job.ipus_per_replica, domains)
+    line = poprun.command_line(plan, DIALECTS["pytorch"], tuple(command))
+    return line.replace(" poprun ", " exec poprun ", 1)  # which then gets SIGTERM

@@ -23,8 +23,10 @@ _CONTAINER = "bert"
 # Kubeflow starts a process again whose code is 128 or above, and no other: 4 becomes 138, which its pages
 # leave to programs that want it. SIGTERM is handed on.
 _TFJOB_SHELL = """\
+process= early=
+trap 'if [ -n "$process" ]; then kill -TERM "$process"; else early=1; fi' TERM INT
 "$@" & process=$!
-trap 'kill -TERM "$process"' TERM INT
+[ -z "$early" ] || kill -TERM "$process"
 wait "$process"; code=$?
 while kill -0 "$process" 2>/dev/null; do wait "$process"; code=$?; done
 [ "$code" -ne 4 ] || code=138
