@@ -101,7 +101,9 @@ def specification(flags: argparse.Namespace, core: int, joined: bool) -> dict:
     }
 
 
-def start(flags: argparse.Namespace, stack: contextlib.ExitStack, joined: bool) -> tuple[list[Program], int]:
+def start_pair(
+    flags: argparse.Namespace, stack: contextlib.ExitStack, joined: bool
+) -> tuple[list[Program], int]:
     """Starts two processes, a core each; returns them, once all has run, and the bytes of the gradients."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     hosts = _free_addresses(2)
@@ -132,8 +134,8 @@ def measure(flags: argparse.Namespace) -> tuple[dict[str, dict[str, list[float]]
     steps = [scaling_benchmark.step_name(count) for count in flags.accumulations]
     sums = [scaling_benchmark.SUM, scaling_benchmark.SMALL_SUM]
     with contextlib.ExitStack() as stack:
-        apart, gradient_bytes = start(flags, stack, False)
-        joined, _ = start(flags, stack, True)
+        apart, gradient_bytes = start_pair(flags, stack, False)
+        joined, _ = start_pair(flags, stack, True)
         groups = {ALONE: (apart[:1], steps), APART: (apart, steps), JOINED: (joined, [*steps, *sums])}
         secs: dict[str, dict[str, list[float]]] = {
             name: {work: [] for work in works} for name, (_, works) in groups.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from official.cli import flags
-from official.cli.benchmark.published_runs import RUNS, PublishedRun
+from official.cli.benchmark.published_runs import IPU, RUNS, PublishedRun
 from official.planning import plan as plan_lib
 from official.planning import scaling_fit, scaling_plan
 from official.planning.scaling import Batch
@@ -27,13 +27,19 @@ def read_run(published: PublishedRun) -> tuple[Run, dict]:
             "--plan_hosts=1",
             f"--plan_tflops={device.peak_tflops * count}",
             f"--plan_gbps={device.gb_per_sec * count}",
+            *(["--distribution_strategy=ipu"] if device is IPU else []),
         ]
     )
     plan = plan_lib.make_plan(config, TASKS[config.task])
     work, network = scaling_plan.work_of(config, plan), scaling_plan.network_of(config, plan)
-    batch = Batch(plan["num_accumulation_steps"], plan["micro_batch_size"])
-    step_secs = plan["sequences_per_step"] / published.sequences_per_sec
+    batch = Batch(published.accumulation, plan["micro_batch_size"])
+    step_secs = _sequences(plan, batch) / published.sequences_per_sec
     return Run(published.name, work, network, 1, batch, step_secs), plan
+
+
+def _sequences(plan: dict, batch: Batch) -> float:
+    """Returns the sequences of a step of all replicas."""
+    return plan["num_replicas"] * batch.accumulation * batch.rows * plan["sequences_per_row"]
 
 
 def compare() -> dict:
@@ -68,10 +74,10 @@ def _row(published: PublishedRun, run: Run, plan: dict) -> dict:
         "devices": plan["num_replicas"] * published.devices_per_replica,
         "replicas": plan["num_replicas"],
         "num_accumulation_steps": run.batch.accumulation,
-        "sequences_per_step": plan["sequences_per_step"],
-        "flops_per_step": plan["flops_per_step"],
+        "sequences_per_step": _sequences(plan, run.batch),
+        "flops_per_sequence": plan["flops_per_step"] / plan["sequences_per_step"],
         "gradient_bytes": run.work.gradient_bytes,
-        "bubble": plan["pipeline"]["bubble"] if plan["pipeline"] else 0.0,
+        "fill": run.work.fill,
         "sequences_per_sec": published.sequences_per_sec,
         "samples": published.samples,
         "minutes": published.minutes,
