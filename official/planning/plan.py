@@ -17,7 +17,7 @@ from official.optimization import schedules
 from official.planning import capacity, graph_cost, prediction
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
-from official.planning.scaling_plan import scaling_of
+from official.planning.scaling_plan import gbps_of, scaling_of
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
@@ -95,7 +95,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_records(config, batches, is_known),
     }
     plan["predicted"] = prediction.of_run(config, batches, cost)
-    tflops, gbps = config.plan_tflops, config.plan_gbps
+    tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     plan["scaling"] = scaling_of(config, plan)
     return plan

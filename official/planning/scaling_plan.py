@@ -44,11 +44,12 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
       plan: what `plan.make_plan` returns, up to here.
 
     Returns:
-      What was assumed, and `hosts`, a row for each number of them: `hosts`, `replicas`, and what a step is
-      with the batch of each host as it is (`same_share`: it grows in all) and with the batch of the run
-      (`same_batch`: it is shared out anew, None where that is not even). Of each: sizes, seconds (see
-      `scaling.StepTime`), `sequences_per_sec`, `train_secs` of the run's sequences, and `efficiency`, the
-      sequences a second over those of as many single hosts.
+      What was assumed; `sharing`, the numbers of hosts that can share the batch of the run out evenly; and
+      `hosts`, a row for each number of them: `hosts`, `replicas`, and what a step is with the batch of each
+      host as it is (`same_share`: it grows in all) and with the batch of the run (`same_batch`: it is shared
+      out anew, None where that is not even). Of each: sizes, seconds (see `scaling.StepTime`),
+      `sequences_per_sec`, `train_secs` of the run's sequences, and `efficiency`, the sequences a second over
+      those of as many single hosts.
 
     Raises:
       ConfigError: where nothing says how long a step takes.
@@ -68,8 +69,16 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
         "all_reduce": planned.network.algorithm,
         "overlap": config.plan_overlap or 0.0,
         "rows_per_sec": config.plan_rows_per_sec,
+        "sharing": _sharing(plan["global_batch_size"], planned.network.replicas_per_host),
         "hosts": [_row(planned, hosts, first) for hosts in counts],
     }
+
+
+def _sharing(rows: int, replicas_per_host: int) -> list[int]:
+    """Returns the numbers of hosts that can share a step's rows out evenly."""
+    most = rows // replicas_per_host
+    lower = [hosts for hosts in range(1, math.isqrt(most) + 1) if most % hosts == 0]
+    return sorted({*lower, *(most // hosts for hosts in lower)})
 
 
 def network_of(config: Config, plan: dict) -> Network:
@@ -85,6 +94,13 @@ def network_of(config: Config, plan: dict) -> Network:
         latency_secs * _LOCAL_LATENCY,
         config.plan_all_reduce,
     )
+
+
+def gbps_of(config: Config, plan: dict) -> float | None:
+    """Returns the GB/s at which the replicas of a plan send: those inside a host where it is one, and they
+    are told."""
+    is_one = config.plan_local_gbps is not None and _hosts_of(config, plan) == 1
+    return config.plan_local_gbps if is_one else config.plan_gbps
 
 
 def _hosts_of(config: Config, plan: dict) -> int:

@@ -10,10 +10,33 @@ def scaling_sections(scaling: dict) -> dict[str, list[tuple[str, str]]]:
             ("assumed", _assumed(scaling)),
             *((_hosts(row), _step(row["same_share"])) for row in scaling["hosts"]),
         ],
-        "Hosts that share the batch of the run": [
-            (_hosts(row), _shared(row["same_batch"])) for row in scaling["hosts"]
-        ],
+        "Hosts that share the batch of the run": _shared(scaling),
     }
+
+
+def _shared(scaling: dict) -> list[tuple[str, str]]:
+    """Returns a line for each number of hosts that can share the batch, and one for all that cannot."""
+    steps = [(row, row["same_batch"]) for row in scaling["hosts"]]
+    lines = [
+        (
+            _hosts(row),
+            f"{_step(step)}; {step['num_accumulation_steps']:,} x {step['micro_batch_size']:,} rows a"
+            " replica",
+        )
+        for row, step in steps
+        if step
+    ]
+    uneven = [row["hosts"] for row, step in steps if not step]
+    if uneven:
+        can = scaling["sharing"]
+        lines.append(("not evenly", f"{_numbers(uneven)} hosts. These can share it: {_numbers(can)}"))
+    return lines
+
+
+def _numbers(counts: list[int]) -> str:
+    """Returns rising numbers, the middle of many left out."""
+    shown = [f"{count:,}" for count in counts]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:9], "...", *shown[-2:]])
 
 
 def _assumed(scaling: dict) -> str:
@@ -42,13 +65,6 @@ def _step(step: dict) -> str:
     )
     if step["input_secs"] >= step["step_secs"]:
         waits += ", waits for its input"
-    return (
-        f"{step['step_secs']:.4g} s, {waits}, {step['sequences_per_sec']:,.4g} sequences/s,"
-        f" {step['efficiency']:.1%}"
-    )
-
-
-def _shared(step: dict | None) -> str:
-    if step is None:
-        return "the batch cannot be shared out evenly"
-    return f"{_step(step)}; {step['num_accumulation_steps']:,} x {step['micro_batch_size']:,} rows a replica"
+    rate = step["sequences_per_sec"]
+    speed = f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+    return f"{step['step_secs']:.4g} s, {waits}, {speed} sequences/s, {step['efficiency']:.1%}"

@@ -21,7 +21,7 @@ class Curve:
     """A curve.
 
     Attributes:
-      name: of it.
+      name: of it; empty: it is named with another one.
       points: (number of hosts, share from 0 to 1), rising numbers.
       is_measured: dots; else a line.
       color: of the palette.
@@ -35,12 +35,14 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A panel: its title, what its shares are of, what is counted along it, and its curves."""
+    """A panel: its title, what its shares are of, what is counted along it, its curves, and where their names
+    are written, as matplotlib calls it."""
 
     title: str
     unit: str
     counted: str
     curves: tuple[Curve, ...]
+    legend: str = "lower left"
 
 
 def plot_scaling(panels: Sequence[Panel]) -> Figure:
@@ -59,7 +61,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         counts, shares = zip(*curve.points)
         look = {"marker": "o", "linestyle": "none", "markersize": 5} if curve.is_measured else {}
-        axes.plot(counts, [100 * share for share in shares], color=curve.color, label=curve.name, **look)
+        axes.plot(
+            counts, [100 * share for share in shares], color=curve.color, label=curve.name or None, **look
+        )
     plots.write_head(axes, panel.title, panel.unit)
     every = sorted({count for curve in panel.curves for count, _ in curve.points})
     step = -(-len(every) // _MOST_TICKS)
@@ -70,4 +74,4 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_ylim(0, max(105.0, 105 * highest))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     axes.set_xlabel(panel.counted, color=palette.MUTED)
-    axes.legend(loc="lower left", frameon=False, fontsize=8.5)
+    axes.legend(loc=panel.legend, frameon=False, fontsize=8.5)

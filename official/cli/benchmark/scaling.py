@@ -31,7 +31,7 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     inputs.add_model_flag(parser, "mini")
     parser.add_argument(
-        "--shape", default="128x8", help="LENGTHxROWS: tokens of a sequence x rows of a micro batch."
+        "--shape", default="128x4", help="LENGTHxROWS: tokens of a sequence x rows of a micro batch."
     )
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16", "fp16"), help="Of the products.")
     parser.add_argument(
@@ -40,7 +40,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--published", action="store_true", help="Lay the model beside published runs; measure nothing."
     )
-    inputs.add_timing_flags(parser, rounds=7, steps=2)
+    inputs.add_timing_flags(parser, rounds=5, steps=1)
     outputs.add_flags(parser)
     return parser
 
@@ -51,7 +51,7 @@ def parse_flags() -> argparse.Namespace:
     command_line.check_counts(flags, "rounds", "steps")
     shapes = inputs.read_shapes(flags.shape)
     if len(shapes) > 1:
-        raise ConfigError(f"--shape={flags.shape}, expected one LENGTHxROWS, such as 128x8.")
+        raise ConfigError(f"--shape={flags.shape}, expected one LENGTHxROWS, such as 128x4.")
     (flags.shape,) = shapes
     numbers = flags.accumulations.split(",")
     if not all(number.isascii() and number.isdigit() and 0 < int(number) <= 10**4 for number in numbers):

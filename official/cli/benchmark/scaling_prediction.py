@@ -3,6 +3,7 @@ all-reduce."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 
@@ -155,10 +156,7 @@ def _many(record: dict) -> Panel:
         count = each["num_accumulation_steps"]
         points = tuple((int(hosts), share) for hosts, share in each["efficiency"].items())
         curves.append(Curve(f"{count} micro batch{'es' * (count > 1)}, predicted", points, False, color))
-        curves.append(Curve("measured", ((1, 1.0), (2, row["efficiency"])), True, color))
-    return Panel(
-        "As many hosts of one core, each with its own link",
-        "speed of each, share of one alone",
-        "hosts",
-        tuple(curves),
-    )
+        curves.append(Curve("", ((1, 1.0), (2, row["efficiency"])), True, color))
+    curves[-1] = dataclasses.replace(curves[-1], name="measured, of one and two")
+    title = "Many such hosts, each with a link of its own"
+    return Panel(title, "speed of each, share of one alone", "hosts", tuple(curves), "upper right")
