@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official.reporting import palette, plots
 
@@ -60,7 +60,9 @@ def plot_scaling(panels: Sequence[Panel]) -> Figure:
 def _draw(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         counts, shares = zip(*curve.points)
-        look = {"marker": "o", "linestyle": "none", "markersize": 5} if curve.is_measured else {}
+        look: dict[str, Any] = (
+            {"marker": "o", "linestyle": "none", "markersize": 5} if curve.is_measured else {}
+        )
         axes.plot(
             counts, [100 * share for share in shares], color=curve.color, label=curve.name or None, **look
         )

@@ -86,7 +86,7 @@ def _free_addresses(count: int) -> list[str]:
 def specification(flags: argparse.Namespace, core: int, joined: bool) -> dict:
     """Returns what a process is told first: see `scaling_worker`."""
     length, rows = flags.shape
-    settings = {"num_gpus": 0, "intra_op_threads": 1, "inter_op_threads": 1}
+    settings: dict[str, object] = {"num_gpus": 0, "intra_op_threads": 1, "inter_op_threads": 1}
     if joined:
         settings["distribution_strategy"] = "multi_worker_mirrored"
     return {
