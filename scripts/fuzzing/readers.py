@@ -164,6 +164,17 @@ def fill_masks() -> list[Command]:
 
 
 _MODEL, _OF_MODEL = ("bert.json",), ("--bert_config_file=bert.json",)
+LAUNCHER = [
+    Command(
+        "launch",
+        "scripts/launch.py",
+        ("--topology", "--hosts=a:4000,b:4000"),
+        (),
+        (),
+        ("instances_per_host", "max_restarts", "num_replicas", "num_ilds", "host_timeout_secs"),
+        runs=False,
+    ),
+]
 SERVERS = [
     Command(
         "serve",
