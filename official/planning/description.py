@@ -32,10 +32,10 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
     ]
     if not plan["train_steps"]:
         return lines
-    return [
-        *lines,
-        ("checkpoint", f"{size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
-    ]
+    copy = plan["checkpoint_copy_bytes"]
+    beside = ", beside the training from a copy in the host's memory" if copy else ""
+    how_often = f"every {plan['checkpoint_every_steps']:,} steps{beside}"
+    return [*lines, ("checkpoint", f"{size(plan['checkpoint_bytes'])}, {how_often}")]
 
 
 def _is_packed(plan: dict) -> bool:

@@ -239,6 +239,10 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
         },
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
+        # In the host's memory, while a checkpoint is written beside the training.
+        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes
+        if config.do_train and config.async_checkpoints
+        else 0,
     }
 
 
