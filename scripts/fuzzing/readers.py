@@ -106,6 +106,12 @@ def answers() -> list[Command]:
             typed="One is here.\tTwo is there.\n",
         ),
         Command(
+            "render_job",
+            "scripts/render_job.py",
+            ("--kind=jobset", "--image=host/bert:1", "--workers=2", "--volume=runs:/runs", "program", "run"),
+            numbers=("workers", "gpus", "port", "max_restarts", "grace_secs"),
+        ),
+        Command(
             "export",
             "scripts/export.py",
             ("--checkpoint=nothing", "--export_dir=out"),
@@ -194,6 +200,15 @@ BENCHMARKS = [
         _MODEL,
         (BERT,),
         ("rounds", "steps", "shapes", "dtypes", "num_gpus"),
+        runs=False,
+    ),
+    Command(
+        "benchmark_scaling",
+        "scripts/benchmark_scaling.py",
+        _OF_MODEL,
+        _MODEL,
+        (BERT,),
+        ("rounds", "steps", "shape", "dtype", "accumulations"),
         runs=False,
     ),
     Command(
