@@ -96,6 +96,7 @@ def test_the_table_of_a_run_has_the_replicas_of_its_processes():
     [
         ("bert train --config=mlperf_v100 --num_gpus=8", 8),
         ("python train.py --config=mlperf_v100 --num_gpus=0", 1),
+        ("bert train --config=mlperf_v100 --distribution_strategy=multi_worker_mirrored --num_gpus=4", 4),
         ("./other --num_gpus=8", 1),
     ],
 )

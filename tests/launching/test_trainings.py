@@ -74,7 +74,6 @@ def settings_of(kind: str, folder) -> list[str]:
 def train(folder, kind, model_dir, *flags, workers=None, launch=()) -> subprocess.CompletedProcess:
     command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}", *flags]
     if workers:
-        command += ["--distribution_strategy=multi_worker_mirrored"]
         command = [
             sys.executable,
             "scripts/launch.py",
@@ -136,7 +135,6 @@ def processes_of(program: str, marker: str) -> dict[int, int]:
 def start(workspace, folder) -> subprocess.Popen:
     """Starts two workers of a longer run, and allows two restarts."""
     flags = [f"--model_dir={folder}", "--num_steps_per_epoch=60", "--deterministic=true"]
-    flags += ["--distribution_strategy=multi_worker_mirrored"]
     launcher = [sys.executable, "scripts/launch.py", "--instances_per_host=2", "--max_restarts=2", "--"]
     return subprocess.Popen(
         [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags],
@@ -156,14 +154,33 @@ def undisturbed(workspace):
     return workspace / "undisturbed"
 
 
+def wait_for(path: pathlib.Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 200
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(workspace, undisturbed, tmp_path):
+    process = start(workspace, tmp_path / "run")
+    wait_for(tmp_path / "run" / "ckpt-8.index", process)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate(timeout=100)[1]
+    assert process.returncode == 143 and "restart" not in errors
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
+    again = start(workspace, tmp_path / "run")
+    errors = again.communicate(timeout=300)[1]
+    assert again.returncode == 0 and f"ckpt-{result['step']}: step {result['step']}" in errors
+    assert_same_state(state_of(tmp_path / "run", 60), state_of(undisturbed, 60))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp_path, killed):
     process = start(workspace, tmp_path / "killed")
-    deadline = time.monotonic() + 200
-    while not (tmp_path / "killed" / "ckpt-20.index").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(tmp_path / "killed" / "ckpt-20.index", process)
     os.kill(processes_of("train.py", f"{tmp_path}/killed")[killed], signal.SIGKILL)
     errors = process.communicate(timeout=300)[1]
     assert process.returncode == 0 and "launch.py: restart 1 of 2" in errors and "Resuming from" in errors

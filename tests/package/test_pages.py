@@ -25,7 +25,16 @@ _OTHERS = set(
     "source pip export pre-commit cd curl mv gcloud nvidia-smi docker git kubectl python3.11 poprun"
     " sbatch sudo".split()
 )
-_FLAGS_OF_OTHERS = {"accelerator", "gce_nvme_raid", "gpus", "ipus", "logdir", "np", "ntasks", "vipu"}  # up to a hyphen
+_FLAGS_OF_OTHERS = {
+    "accelerator",
+    "gce_nvme_raid",
+    "gpus",
+    "ipus",
+    "logdir",
+    "np",
+    "ntasks",
+    "vipu",
+}  # up to a hyphen
 # docker run OPTION... IMAGE COMMAND, of our image.
 _IN_CONTAINER = re.compile(r"docker run .*?\bbert-gpu (.*)")
 all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
