@@ -18,7 +18,7 @@ from official.launching import ranks as ranks_lib
 # Ends that are the run's own: nothing would be better the next time.
 OWN_CODES = (1, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 LOST_PEER = 4
-_TOGETHER_SECS = 30.0  # for the others to end by themselves where one has ended in order
+_TOGETHER_SECS = 300.0  # for the others to save, report and end where one has ended in order
 _CAUSE_SECS = 1.0  # for the rank to show that the others' loss comes from
 _GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on
 _ROUND_SECS = 0.1
@@ -176,7 +176,7 @@ class _Watch:
         self._pass_signal_on(self._inbox.received or signal.SIGTERM)
 
     def _pass_signal_on(self, number: int) -> None:
-        self._passed_on, self._steps = number, []
+        self._passed_on = number
         for rank in self._ranks:
             rank.send(number)
 

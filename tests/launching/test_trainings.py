@@ -1,6 +1,7 @@
 """Runs of several processes under the launcher end with the weights of one with the same global batch."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import pytest
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, TINY, make_records, write_records
+from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.fine_tuning_files import WORDS, squad_json
 from tests.records import short_examples
 from tests.run_folders import assert_same_state, state_of, untimed_metrics
@@ -185,3 +187,40 @@ def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp
     errors = process.communicate(timeout=300)[1]
     assert process.returncode == 0 and "launch.py: restart 1 of 2" in errors and "Resuming from" in errors
     assert_same_state(state_of(tmp_path / "killed", 60), state_of(undisturbed, 60))
+
+
+# Stands for ssh between two namespaces: the host is an address, its number that of the namespace.
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+case "$1" in {addresses[0]}) name={names[0]};; *) name={names[1]};; esac
+exec ip netns exec $name sh -c "$2"
+"""
+
+
+@pytest.mark.slow
+def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  # noqa: F811
+    """The launcher is on the first host. The processes notice the cut, and wait for each other at the next
+    start until the link is back."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH.format(names=hosts, addresses=ADDRESSES))
+    ssh.chmod(0o755)
+    places = ",".join(f"{address}:21901" for address in ADDRESSES)
+    launcher = ["scripts/launch.py", f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3"]
+    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_silence_secs=6"]
+    with subprocess.Popen(
+        ["ip", "netns", "exec", hosts[0], sys.executable, *launcher, "-x", "PYTHONPATH", "--"]
+        + [sys.executable, "train.py", *settings_of("plain", workspace), *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        wait_for(tmp_path / "run" / "ckpt-8.index", process)
+        ip("-n", hosts[1], "link", "set", "eth0", "down")
+        lines = list(itertools.takewhile(lambda line: "restart 1 of 3" not in line, process.stderr))
+        assert process.poll() is None and any("a peer was lost: 10.77.0." in line for line in lines)
+        ip("-n", hosts[1], "link", "set", "eth0", "up")
+        errors = process.stderr.read()
+    assert process.returncode == 0, errors
+    assert "Resuming from" in errors and "restart 2" not in errors
