@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -100,12 +99,14 @@ def _connected(
         ) from None
 
 
-def _end_soon(who: str) -> None:
+def _end_soon(who: str, is_done: threading.Event) -> None:
     """Ends this process, which may wait in an operation of all: by an error there, or else at once, later."""
-    time.sleep(_GRACE_SECS)
+    if is_done.wait(_GRACE_SECS):
+        return
     with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
         _abort_operations(who)
-    time.sleep(_LAST_SECS - _GRACE_SECS)
+    if is_done.wait(_LAST_SECS - _GRACE_SECS):
+        return
     report_error("bert", f"{_line(who)}. This process has not ended by itself in {_LAST_SECS:g} s")
     sys.stderr.flush()
     os._exit(4)  # pylint: disable=protected-access
@@ -168,8 +169,7 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
         who = watched.watch.lost or _who(error, Cluster(hosts, resolver.task_id))
-        if not watched.watch.lost:
-            watched.watch.end(f"lost {who}")
+        watched.watch.lose(who)
         raise PeerError(_line(who)) from None
     finally:
         watched.depth -= 1
