@@ -14,7 +14,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, replaced
 from official.distribution import backends, local_devices
-from official.distribution.backends.backend import HostDataset
+from official.distribution.backends.backend import HostDataset, input_context
 from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
@@ -111,6 +111,11 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def has_peers(strategy: tf.distribute.Strategy) -> bool:
     """Tells whether other processes take part in the run."""
     return backends.of_strategy(strategy).has_peers
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of processes that take part in the run, this one among them."""
+    return input_context(strategy).num_input_pipelines if has_peers(strategy) else 1
 
 
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager:

@@ -37,6 +37,10 @@ class Together:
             else value
         )
 
+    def meet(self) -> None:
+        """Returns once all processes have called this."""
+        self.mean(0.0)
+
     def check_same_step(self, step: int, model_dir: str) -> None:
         """Raises ConfigError where processes start from different steps, because they do not see the same
         folder."""

@@ -74,6 +74,10 @@ def check_bert(monkeypatch, arguments: list[str]) -> None:
     if arguments == ["--help"]:
         return
     command, rest = table.find(arguments)
+    if command.name == "launch" and "--" in rest:
+        end = rest.index("--")
+        check_one(monkeypatch, shlex.join(rest[end + 1 :]))
+        rest = rest[:end]
     if command.name in ("train", "plan"):
         flags.parse([*rest, "--plan"])  # which asks for neither data nor devices
     else:

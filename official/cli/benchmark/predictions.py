@@ -8,11 +8,13 @@ else: a peak is what it reaches undisturbed.
 """
 
 import argparse
-import gc
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import step
+from official.io import quiet
 from official.io.errors import ConfigError
 
 
@@ -53,12 +55,22 @@ def draw(cases: list[dict], title: str) -> bytes:
 
 
 def measure(flags: argparse.Namespace) -> list[dict]:
-    """Returns the cases of all types, one type after the other: together they take twice the memory."""
+    """Returns the cases of all types, each type measured in a process of its own: TensorFlow keeps the
+    memory of one type's networks while the process lives, and two types may need more than there is."""
     cases = []
     for dtype in flags.dtypes:
-        cases += step.measure(argparse.Namespace(**{**vars(flags), "dtypes": [dtype]}))["cases"]
-        gc.collect()
+        own = argparse.Namespace(**{**vars(flags), "dtypes": [dtype]})
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            cases += process.submit(_cases, own).result()
     return cases
+
+
+def _cases(flags: argparse.Namespace) -> list[dict]:
+    quiet.quieten_libraries()
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")  # it takes the functions of many cases for one that is traced again
+    return step.measure(flags)["cases"]
 
 
 def main() -> None:

@@ -82,6 +82,8 @@ def draw(rows: Sequence[dict], title: str) -> bytes:
 
 def _draw_panel(axes: Axes, rows: Sequence[dict], names: Sequence[str]) -> None:
     """Draws the lines of a panel; those of peers are dashed."""
+    from matplotlib import ticker
+
     from official.reporting import palette
 
     for number, name in enumerate(names):
@@ -98,6 +100,9 @@ def _draw_panel(axes: Axes, rows: Sequence[dict], names: Sequence[str]) -> None:
             label=name,
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_ylim(bottom=0)
     axes.set_xlabel("median latency of a batch, ms")
 

@@ -1,0 +1,1 @@
+"""The processes of a run, started and watched; and what other launchers are given. No TensorFlow."""
