@@ -2,13 +2,13 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -34,7 +34,8 @@ _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNOR
 
 _GRACE_SECS = 1.0  # for what this process is about to find out by itself, such as bad input that all read
 _NAMING_SECS = 3.0  # to learn from the watch who it is that TensorFlow misses
-_LAST_SECS = 120.0  # from a loss to the end of this process, at most
+_LAST_SECS = 30.0  # from a loss to the end of this process, at most
+_LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,9 @@ def join(
     logging.info("%s", cluster.describe())
     met = rendezvous.meet(cluster, patience.start)
     strategy = _connected(met.cluster, options, patience.start)
-    watch = Watch(met, patience.silence, patience.stall, patience.start, _end_soon)
+    last_secs = _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST
+    on_loss = functools.partial(_end_soon, last_secs)
+    watch = Watch(met, patience.silence, patience.stall, patience.start, on_loss)
     _WATCHED[strategy] = _Watched(watch)
     watch.start()
     return strategy
@@ -100,13 +103,15 @@ def _connected(
         ) from None
 
 
-def _end_soon(who: str) -> None:
+def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
     """Ends this process, which may wait in an operation of all: by an error there, or else at once, later."""
-    time.sleep(_GRACE_SECS)
+    if is_done.wait(_GRACE_SECS):
+        return
     with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
         _abort_operations(who)
-    time.sleep(_LAST_SECS - _GRACE_SECS)
-    report_error("bert", f"{_line(who)}. This process has not ended by itself in {_LAST_SECS:g} s")
+    if is_done.wait(last_secs - _GRACE_SECS):
+        return
+    report_error("bert", f"{_line(who)}. This process has not ended by itself in {last_secs:g} s")
     sys.stderr.flush()
     os._exit(4)  # pylint: disable=protected-access
 
@@ -168,8 +173,7 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
         who = watched.watch.lost or _who(error, Cluster(hosts, resolver.task_id))
-        if not watched.watch.lost:
-            watched.watch.end(f"lost {who}")
+        watched.watch.lose(who)
         raise PeerError(_line(who)) from None
     finally:
         watched.depth -= 1

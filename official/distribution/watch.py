@@ -48,7 +48,8 @@ class Watch:
       silence_secs: how long a process may be silent.
       stall_secs: how long processes may wait for one that does not go on.
       first_secs: how long a process may take until it is heard of first.
-      on_loss: called, once, in the thread, with words about who is lost: 'host:port (rank 1)'.
+      on_loss: called, once, in the thread, with words about who is lost, 'host:port (rank 1)', and an event
+        that is set once this process has done its part all the same.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Watch:
         silence_secs: float,
         stall_secs: float,
         first_secs: float,
-        on_loss: Callable[[str], object],
+        on_loss: Callable[[str, threading.Event], object],
     ):
         self.lost: str | None = None
         self.found = threading.Event()  # set once `lost` is
@@ -76,14 +77,22 @@ class Watch:
         """Notes that this process has come to the next point that all pass together."""
         self._passed, self._passed_at = self._passed + 1, time.monotonic()
 
-    def end(self, word: str = "bye") -> None:
-        """Ends the watch with a word to the others: that this process has done its part, or 'lost WHO'."""
+    def end(self) -> None:
+        """Ends the watch, and tells the others that this process has done its part."""
         self._ending.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
-        self._tell(word)
+        self._thread.join()
+        self._tell("bye")
         for peer in self._peers.values():
             peer.link.close()
+
+    def lose(self, who: str) -> None:
+        """Notes that a process is lost, and tells the others; only the first one counts."""
+        if self.lost is not None:
+            return
+        self.lost = who
+        self.found.set()
+        logging.warning("A process is lost: %s", who)
+        self._tell(f"lost {who}")
 
     # --------------------------------------------------------------------------------------------------------
     # In the thread
@@ -107,7 +116,7 @@ class Watch:
                 self._check_silence()
                 self._check_stall()
         if self.lost is not None:
-            self._on_loss(self.lost)
+            self._on_loss(self.lost, self._ending)
 
     def _forgive(self, secs: float) -> None:
         """Gives the others the time in which this process itself stood still."""
@@ -138,10 +147,10 @@ class Watch:
             if kind == "at" and rest.isdecimal():
                 peer.note_passed(int(rest))
             elif kind == "lost":
-                self._lose(rest)
+                self.lose(rest)
         peer.deadline = time.monotonic() + self._silence_secs
         if not data and not said_bye:
-            self._lose(self._met.cluster.name(rank))
+            self.lose(self._met.cluster.name(rank))
         if said_bye or not data:
             del self._peers[rank]
         return bool(data) and not said_bye
@@ -149,7 +158,7 @@ class Watch:
     def _check_silence(self) -> None:
         for rank, peer in self._peers.items():
             if time.monotonic() > peer.deadline:
-                self._lose(f"{self._met.cluster.name(rank)} has been silent for {self._silence_secs:g} s")
+                self.lose(f"{self._met.cluster.name(rank)} has been silent for {self._silence_secs:g} s")
 
     def _check_stall(self) -> None:
         """Finds, as process 0, those that others wait for."""
@@ -167,12 +176,4 @@ class Watch:
             )
         else:
             who = "one of the processes, which are all in the same step: its data or its device hang,"
-        self._lose(f"{who} for {self._stall_secs:g} s")
-
-    def _lose(self, who: str) -> None:
-        if self.lost is not None:
-            return
-        self.lost = who
-        self.found.set()
-        logging.warning("A process is lost: %s", who)
-        self._tell(f"lost {who}")
+        self.lose(f"{who} for {self._stall_secs:g} s")

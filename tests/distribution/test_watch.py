@@ -25,7 +25,7 @@ class Processes:
         for rank in running:
             met = Met(Cluster(CLUSTER.hosts, rank), links[rank])
             self.watches[rank] = Watch(
-                met, silence_secs, stall_secs, silence_secs, lambda who, rank=rank: self.hear(rank, who)
+                met, silence_secs, stall_secs, silence_secs, lambda who, _, rank=rank: self.hear(rank, who)
             )
         for watch in self.watches.values():
             watch.start()
@@ -102,5 +102,5 @@ def test_who_has_done_its_part_is_not_lost(order):
 def test_who_knows_better_tells_the_others():
     """As where TensorFlow is the first to notice."""
     processes = Processes()
-    processes.watches[0].end("lost b:2 (rank 1)")
+    processes.watches[0].lose("b:2 (rank 1)")
     assert processes.wait_for(1, 2) == ["b:2 (rank 1)"] * 2

@@ -25,16 +25,10 @@ _OTHERS = set(
     "source pip export pre-commit cd curl mv gcloud nvidia-smi docker git kubectl python3.11 poprun"
     " sbatch sudo".split()
 )
-_FLAGS_OF_OTHERS = {
-    "accelerator",
-    "gce_nvme_raid",
-    "gpus",
-    "ipus",
-    "logdir",
-    "np",
-    "ntasks",
-    "vipu",
-}  # up to a hyphen
+_FLAGS_OF_OTHERS = set("accelerator gce_nvme_raid gpus ipus logdir np ntasks vipu".split())  # up to a hyphen
+_BY_MPI = {
+    f"OMPI_COMM_WORLD_{name}": value for name, value in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))
+}
 # docker run OPTION... IMAGE COMMAND, of our image.
 _IN_CONTAINER = re.compile(r"docker run .*?\bbert-gpu (.*)")
 all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -79,7 +73,7 @@ def run_bert(monkeypatch, *arguments: str) -> int | None:
 # Commands
 
 
-def check_bert(monkeypatch, arguments: list[str]) -> None:
+def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | None = None) -> None:
     if arguments == ["--help"]:
         return
     command, rest = table.find(arguments)
@@ -88,7 +82,7 @@ def check_bert(monkeypatch, arguments: list[str]) -> None:
         check_one(monkeypatch, shlex.join(rest[end + 1 :]))
         rest = rest[:end]
     if command.name in ("train", "plan"):
-        flags.parse([*rest, "--plan"])  # which asks for neither data nor devices
+        flags.read([*rest, "--plan"], environment)  # which asks for neither data nor devices
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
         given = command.load().make_parser().parse()
@@ -119,8 +113,11 @@ def check_one(monkeypatch, line: str) -> None:
         return
     program, *arguments = words
     if program in ("srun", "mpirun") and "bert" in arguments:
-        program, *arguments = arguments[arguments.index("bert") :]
-    if program == "bert":
+        with monkeypatch.context() as placed:
+            for name, value in _BY_MPI.items():
+                placed.setenv(name, value)
+            check_bert(monkeypatch, arguments[arguments.index("bert") + 1 :], _BY_MPI)
+    elif program == "bert":
         check_bert(monkeypatch, arguments)
     elif program.startswith("./scripts/"):
         check_program(program, arguments)
