@@ -66,6 +66,7 @@ _ROWS = (
         "benchmark machine", "official.cli.benchmark.machine", "what this machine reaches, for predictions"
     ),
     Command("benchmark predictions", "official.cli.benchmark.predictions", "steps, beside what is predicted"),
+    Command("benchmark scaling", "official.cli.benchmark.scaling", "two processes, beside what is predicted"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
     Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
     Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),

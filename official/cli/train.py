@@ -82,7 +82,7 @@ def _run(arguments: list[str]) -> int:
     if config.profile_memory:
         official.tell_allocations()
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
-    from official.cli import outputs, schedules
+    from official.cli import outputs, plan_pictures
     from official.planning import plan
     from official.reporting.progress import configure_logging
     from official.tasks import TASKS
@@ -93,7 +93,7 @@ def _run(arguments: list[str]) -> int:
     if config.plan:
         if config.plan_picture:
             outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
-        text = plan.run(config, TASKS[config.task], schedules.write_picture)
+        text = plan.run(config, TASKS[config.task], plan_pictures.write_picture)
         _write_config(config)
         with quiet.telling():
             print(text)

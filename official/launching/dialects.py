@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-_CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/$USER}/exec_cache"
+_CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/${USER:-}}/exec_cache"
 
 
 @dataclasses.dataclass(frozen=True)

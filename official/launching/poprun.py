@@ -166,8 +166,10 @@ def _wanted(options: str) -> list[str]:
 def preparation(hosts: tuple[str, ...]) -> str:
     """Returns what a shell runs once, so that keys, code and SDK reach the hosts."""
     return f"""\
-code="${{CODE_PATH:-$PWD}}" venv="${{VENV_PATH:-${{VIRTUAL_ENV:-/localdata/$USER/venvs}}}}"
-sdk="${{SDK_PATH:-/localdata/$USER/sdks}}"
+home="${{LOCAL_HOME:-/localdata/${{USER:-}}}}"
+code="${{CODE_PATH:-$PWD}}"
+venv="${{VENV_PATH:-${{VIRTUAL_ENV:-$home/venvs}}}}"
+sdk="${{SDK_PATH:-$home/sdks}}"
 for host in {shlex.join(hosts)}; do
   ssh-copy-id "$host"
   rsync --stats -av --exclude checkpoint --rsync-path="mkdir -p '$(dirname "$code")' && rsync" \\

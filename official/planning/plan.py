@@ -14,9 +14,10 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, prediction
+from official.planning import capacity, graph_cost, host_files, prediction
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
+from official.planning.scaling_plan import gbps_of, scaling_of
 from official.planning.timing import expected_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
@@ -57,7 +58,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
       Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops, `predicted` (see `prediction.of_run`) without the file of a machine. `train_steps` is
+      --plan_tflops, `predicted` (see `prediction.of_run`) without the file of a machine, `scaling` (see
+      `scaling_plan.scaling_of`) without --plan_hosts. `train_steps` is
       None where only the training data, which are not read, say how many. A
       run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
       stands for a step.
@@ -92,9 +94,11 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
+    plan["files"] = host_files.planned_files(config)
     plan["predicted"] = prediction.of_run(config, batches, cost)
-    tflops, gbps = config.plan_tflops, config.plan_gbps
+    tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
+    plan["scaling"] = scaling_of(config, plan)
     return plan
 
 
@@ -235,6 +239,10 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
         },
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
+        # In the host's memory, while a checkpoint is written beside the training.
+        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes
+        if config.do_train and config.async_checkpoints
+        else 0,
     }
 
 

@@ -203,6 +203,15 @@ BENCHMARKS = [
         runs=False,
     ),
     Command(
+        "benchmark_scaling",
+        "scripts/benchmark_scaling.py",
+        _OF_MODEL,
+        _MODEL,
+        (BERT,),
+        ("rounds", "steps", "shape", "dtype", "accumulations"),
+        runs=False,
+    ),
+    Command(
         "benchmark_inference",
         "scripts/benchmark_inference.py",
         _OF_MODEL,

@@ -17,9 +17,14 @@ _WITH_ADDRESSES = (worker_flags.SOURCE, tf_config.SOURCE)  # of people's choice
 class Asked(Protocol):
     """The settings that name processes, see `official.config.settings.devices`."""
 
-    worker_hosts: str | None
-    task_index: int | None
-    coordinator_address: str | None
+    @property
+    def worker_hosts(self) -> str | None: ...
+
+    @property
+    def task_index(self) -> int | None: ...
+
+    @property
+    def coordinator_address(self) -> str | None: ...
 
 
 def read_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster:

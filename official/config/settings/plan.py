@@ -6,7 +6,6 @@ import dataclasses
 
 from official.config.device_memory import DEVICE_BYTES
 from official.config.setting import Section, setting
-from official.config.settings.pipeline import PIPELINED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Plan:
     )
     plan_picture: str | None = setting(
         None,
-        "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf.",
-        backends=PIPELINED,
+        "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf; with "
+        "--plan_hosts the curves of efficiency instead.",
     )
     plan_tflops: float | None = setting(
         None,
@@ -35,7 +34,49 @@ class Plan:
     )
     plan_gbps: float | None = setting(
         None,
-        "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time.",
+        "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time; with "
+        "--plan_hosts those of a host's link to the others, each way.",
+        minimum=0,
+    )
+    plan_hosts: str | None = setting(
+        None,
+        "With --plan: also predict a step on other numbers of hosts, each like the one that is planned: "
+        "1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step: --plan_tflops "
+        "or the file of the machine.",
+    )
+    plan_local_gbps: float | None = setting(
+        None,
+        "With --plan_hosts: GB/s of a replica's link to the others of its host. Unset: as --plan_gbps.",
+        minimum=0,
+    )
+    plan_latency_usecs: float | None = setting(
+        None,
+        "With --plan_hosts: microseconds of a message between hosts; inside a host a tenth. Unset: 10, which "
+        "is an assumption.",
+        minimum=0,
+    )
+    plan_all_reduce: str | None = setting(
+        None,
+        "With --plan_hosts: how gradients are summed: a ring, two trees, or rings inside and between hosts. "
+        "Unset: the fastest of them.",
+        choices=("ring", "tree", "hierarchical"),
+    )
+    plan_overlap: float | None = setting(
+        None,
+        "With --plan_hosts: share of the last micro batch's backward pass behind which the all-reduce hides. "
+        "Unset: 0, it begins when that has ended.",
+        minimum=0,
+        maximum=1,
+    )
+    plan_update_secs: float | None = setting(
+        None,
+        "With --plan_hosts: seconds that a step costs beside its micro batches and the all-reduce, such as "
+        "the optimizer. Unset: as the machine's file has it, else 0.",
+        minimum=0,
+    )
+    plan_rows_per_sec: float | None = setting(
+        None,
+        "With --plan_hosts: rows that the input of a host makes a second. Unset: as many as are wanted.",
         minimum=0,
     )
     machine_file: str | None = setting(
