@@ -104,6 +104,9 @@ setup(
             "ruff==0.17.6",  # exactly: versions format differently
             "mypy==2.4.1",
             "vermin>=1.6,<2",  # what an IPU run imports is to go through Python 3.8
+            # Manifests are tested with Kubernetes' schemas and the models of JobSets.
+            "kubernetes-validate>=1.32,<2",
+            "kubeflow-trainer-api>=2.1,<3",
             # The server is tested with a client of the v2 protocol, and the messages of TensorFlow Serving.
             'tritonclient[http]>=2.41,<3; python_version >= "3.11"',
             *per_stack(tf215=["tensorflow-serving-api==2.15.1"]),

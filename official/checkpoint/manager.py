@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official.checkpoint import bundle_reader
+from official.checkpoint.beside import Beside, SaveTimes, Stopwatch
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
 from official.checkpoint.names import compare_names
@@ -21,6 +24,22 @@ from official.io.writing import replace_file, sync
 
 _NAME = re.compile(r"ckpt-(\d+)\.index$")
 _COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
+
+
+class _Snapshot(NamedTuple):
+    """A state as it was, in the memory of this machine.
+
+    Attributes:
+      step: of the state.
+      tensors: by name.
+      companion: see `CheckpointManager.save`.
+      pinned: step of the checkpoint that is kept, however old it is.
+    """
+
+    step: int
+    tensors: dict[str, tf.Tensor]
+    companion: str | None
+    pinned: int | None
 
 
 class CheckpointManager:
@@ -35,8 +54,11 @@ class CheckpointManager:
 
     def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
         self.read_only = read_only
+        self.times = SaveTimes()
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
         self._pinned: int | None = None
+        self._beside = Beside()
+        self._newest: int | None = None  # that this process has begun to write
 
     def pin(self, step: int | None) -> None:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it
@@ -55,32 +77,82 @@ class CheckpointManager:
         Raises:
           ConfigError: where the folder is full or cannot be written to.
         """
-        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
-        if self.read_only:
-            return prefix
-        names = sorted(self._variables)
-        tensors = [tf.convert_to_tensor(self._variables[name].read_value()) for name in names]
+        if not self.read_only:
+            with Stopwatch(self.times, "wait_secs"):
+                self._beside.wait()
+                self._write(self._snapshot(step, companion))
+        return os.path.join(self._model_dir, f"ckpt-{step}")
+
+    def begin_save(self, step: int, companion: str | None = None) -> None:
+        """Does what `save` does, in a thread: returns as soon as the state is copied to this machine's
+        memory, which the training then may change.
+
+        One checkpoint is written at a time: this waits for the one before. Args and Raises as of `save`; an
+        error of the writing is raised by the next method that waits, or by `check`.
+        """
+        if not self.read_only:
+            with Stopwatch(self.times, "wait_secs"):
+                self._beside.wait()
+                snapshot = self._snapshot(step, companion)
+                self._beside.begin(functools.partial(self._write, snapshot))
+
+    def check(self) -> None:
+        """Raises ConfigError where a checkpoint that was begun could not be written; waits for nothing."""
+        self._beside.check()
+
+    def wait(self) -> None:
+        """Returns once every checkpoint that was begun is on the disk. Raises ConfigError as `save` does."""
+        with Stopwatch(self.times, "wait_secs"):
+            self._beside.wait()
+
+    def close(self) -> None:
+        """Waits as `wait` does, and logs an error: where something else has ended the run."""
         try:
-            self._write_companion(prefix + _COMPANION, companion)
-            with tf.device("/cpu:0"):
-                tf.raw_ops.SaveV2(
-                    prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
-                )
-            if not is_remote(prefix):  # on the disk before older ones go
-                for path in self._files(step):
-                    sync(path)
-            steps = self.steps()
-            self._write_state(self._kept(steps))
+            self.wait()
+        except ConfigError as error:
+            logging.error("%s", error)
+
+    def _snapshot(self, step: int, companion: str | None) -> _Snapshot:
+        """Returns the state as it is. On the CPU a tensor is the variable's own memory, which TensorFlow does
+        not write to as long as the tensor lives: the next update makes new memory. From a device it is
+        copied."""
+        with tf.device("/cpu:0"):
+            tensors = {name: tf.identity(variable.read_value()) for name, variable in self._variables.items()}
+        self._newest, self.times.saves = step, self.times.saves + 1
+        return _Snapshot(step, tensors, companion, self._pinned)
+
+    def _write(self, snapshot: _Snapshot) -> None:
+        """Writes a checkpoint, then removes those that are too old. Raises ConfigError."""
+        prefix = os.path.join(self._model_dir, f"ckpt-{snapshot.step}")
+        try:
+            with Stopwatch(self.times, "write_secs"):
+                self._write_companion(prefix + _COMPANION, snapshot.companion)
+                self._write_tensors(prefix, snapshot)
+                steps = self._listed_steps()
+                kept = self._kept(steps, snapshot.pinned)
+                self._write_state(kept)
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
             raise ConfigError(
-                f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier"
+                f"--model_dir={self._model_dir}: ckpt-{snapshot.step} cannot be written ({reason}). Earlier"
                 " checkpoints are whole; make room or give the folder back its permissions, and start the"
                 " same command again."
             ) from None
-        for old in sorted(set(steps) - set(self._kept(steps))):
+        for old in sorted(set(steps) - set(kept)):
             self._remove(old)
-        return prefix
+
+    def _write_tensors(self, prefix: str, snapshot: _Snapshot) -> None:
+        names = sorted(snapshot.tensors)
+        with tf.device("/cpu:0"):
+            tf.raw_ops.SaveV2(
+                prefix=prefix,
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[snapshot.tensors[name] for name in names],
+            )
+        if not is_remote(prefix):  # on the disk before older ones go
+            for path in self._files(snapshot.step):
+                sync(path)
 
     def _write_companion(self, path: str, content: str | None) -> None:
         if content is not None:
@@ -100,12 +172,21 @@ class CheckpointManager:
             logging.warning("%s The first line of the metrics sums up less steps.", error)
             return {}
 
-    def _kept(self, steps: list[int]) -> list[int]:
+    def _kept(self, steps: list[int], pinned: int | None) -> list[int]:
         """Returns the newest steps and the pinned one, ascending."""
-        return [step for step in steps[: -self._keep] if step == self._pinned] + steps[-self._keep :]
+        return [step for step in steps[: -self._keep] if step == pinned] + steps[-self._keep :]
+
+    def is_saved(self, step: int) -> bool:
+        """Tells whether the newest checkpoint, which may still be written, is that of a step."""
+        return self._newest == step or self._listed_steps()[-1:] == [step]
 
     def steps(self) -> list[int]:
-        """Returns the steps of the complete checkpoints, ascending."""
+        """Returns the steps of the complete checkpoints, ascending, once none is written any more. Raises
+        ConfigError as `save` does."""
+        self.wait()
+        return self._listed_steps()
+
+    def _listed_steps(self) -> list[int]:
         if not tf.io.gfile.isdir(self._model_dir):
             return []
         return sorted(

@@ -51,16 +51,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
-    def parse(self) -> argparse.Namespace:
-        """Parses sys.argv; flags may be spelled with hyphens, and a truth or each of several files may be a
-        word of its own. Raises ConfigError for unknown, missing and malformed flags."""
-        check_arguments(sys.argv[1:])
-        for text in sys.argv[1:]:
+    def parse(self, words: list[str] | None = None) -> argparse.Namespace:
+        """Parses words, unset: sys.argv; flags may be spelled with hyphens, and a truth or each of several
+        files may be a word of its own. Raises ConfigError for unknown, missing and malformed flags."""
+        words = sys.argv[1:] if words is None else words
+        check_arguments(words)
+        for text in words:
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         spellings = self._others | spellings
-        arguments = self._joined([_respelled(text, spellings) for text in sys.argv[1:]])
+        arguments = self._joined([_respelled(text, spellings) for text in words])
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.

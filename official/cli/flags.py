@@ -1,12 +1,13 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
 
 from official import config as config_lib
 from official.cli import aliases, command_line, configs, foreign
-from official.config import ConfigError
+from official.config import ConfigError, own_place
 from official.io.errors import check_arguments
 
 _PROGRAM = "train.py"  # absl wants a name; no message has it
@@ -63,7 +64,7 @@ def parse(argv: list[str]) -> config_lib.Config:
     return read(argv).config
 
 
-def read(argv: list[str]) -> Reading:
+def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Reading:
     """Reads a command line.
 
     Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. Options of Graphcore's
@@ -71,6 +72,7 @@ def read(argv: list[str]) -> Reading:
 
     Args:
       argv: the arguments, without the program's name.
+      environment: of a process that may train together with others; None: it is by itself.
 
     Raises:
       ConfigError: for an unknown flag, a bad value or settings that exclude each other.
@@ -87,9 +89,13 @@ def read(argv: list[str]) -> Reading:
     source = foreign.find(values.config) if values.config else None
     settings, family = _read_source(source) if source else ({}, None)
     layers = foreign.layers_of(source, settings, family, options, _given(values))
-    config = config_lib.build_config(layers.layers)
+    given, told = layers.layers, layers.told
+    if environment is not None:
+        told = [*told, *own_place.keeps_to_itself(given, environment)]
+        given = [*own_place.chosen_by_place(given, environment), *given]
+    config = config_lib.build_config(given)
     foreign.check_variables(config)
-    return Reading(config, layers.told)
+    return Reading(config, told)
 
 
 def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:

@@ -30,6 +30,7 @@ class Command(NamedTuple):
 
 _ROWS = (
     Command("train", "official.cli.train", "pre-train, or fine-tune on SQuAD or GLUE"),
+    Command("launch", "official.cli.launch", "start the processes of a run, and again after a loss"),
     Command("plan", "official.cli.plan", "show what a run will be: batches, steps, FLOPs, memory"),
     Command("vocab", "official.cli.vocab", "learn a WordPiece vocabulary from text"),
     Command("data create", "official.cli.data.create", "text to records of masked words and sentence pairs"),
@@ -53,6 +54,7 @@ _ROWS = (
     Command("fill-mask", "official.cli.fill_mask", "predict the words that are [MASK] in typed text"),
     Command("serve", "official.cli.serve", "serve a model over HTTP: REST, the v2 protocol, a page"),
     Command("export", "official.cli.export", "write a model for other programs: SavedModel or ONNX"),
+    Command("render-job", "official.cli.render_job", "write a training command as a job of Kubernetes"),
     Command("compare", "official.cli.compare", "compare runs: settings, results, curves, MLPerf score"),
     Command("record", "official.cli.record", "keep the numbers and the picture of a finished run"),
     Command("benchmark run", "official.cli.benchmark.run", "the benchmarks of a YAML file"),

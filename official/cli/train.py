@@ -22,7 +22,7 @@ from absl import logging
 import official
 from official import config as config_lib
 from official.cli import command_line, flags
-from official.config import Config, ConfigError, follows_graphcore_log
+from official.config import Config, ConfigError, follows_graphcore_log, own_place
 from official.config.backends import BACKENDS
 from official.config.settings.plan import SECTION as PLAN
 from official.io import quiet, signals
@@ -68,8 +68,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    config, told = flags.read(arguments)
-    if told and config.verbosity >= 0 and not config.task_index:
+    config, told = flags.read(arguments, os.environ)
+    if told and config.verbosity >= 0 and _is_first(config):
         with quiet.telling():
             print("\n".join(told))
     _check_export(config)
@@ -124,7 +124,7 @@ def _check_export(config: Config) -> None:
 def _export(result: "TrainResult", config: Config) -> None:
     """Exports the weights of a run that has ended in order to --export_dir, where that is set, and says so in
     result.json."""
-    if not config.export_dir or config.task_index or result.status in ("interrupted", "failed"):
+    if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
     from official.cli.export import describe
     from official.inference import source
@@ -148,7 +148,7 @@ def _write_config(config: Config) -> None:
 
 def _say_config(arguments: list[str], config: Config) -> None:
     """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
-    if not follows_graphcore_log(config) or config.verbosity < 0 or config.task_index:
+    if not follows_graphcore_log(config) or config.verbosity < 0 or not _is_first(config):
         return
     for argument, following in zip(arguments, [*arguments[1:], ""]):
         name, equals, value = argument.lstrip("-").partition("=")
@@ -167,10 +167,15 @@ def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
         print(f"Go on with: {shlex.join([*interpreter, *command])}")
 
 
+def _is_first(config: Config) -> bool:
+    """Tells whether this process is the first of its run: the one that talks to people."""
+    return own_place.rank(config) == 0
+
+
 def _say_what_starts(config: Config) -> None:
     """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
     refused run stays one line."""
-    if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and not config.task_index:
+    if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and _is_first(config):
         where = f", in {config.model_dir}" if config.model_dir else ""
         what = f"BERT, task {config.task}{where}: loading TensorFlow"
         print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

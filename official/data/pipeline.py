@@ -7,7 +7,10 @@ import dataclasses
 
 import tensorflow as tf
 
-MOST_STREAMS = 32  # that training files are dealt out to
+from official.config.data_streams import MOST_STREAMS
+
+__all__ = ["CALLS", "MOST_STREAMS", "TrainingOrder", "fixed", "rebatched", "shuffled", "without_done"]
+
 CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 
 
@@ -23,6 +26,8 @@ class TrainingOrder:
       rows_done: rows that all hosts together have trained on before; unset: as many as sequences.
       stream_sequences: of the sequences done, those of each stream of packed rows, up to MOST_STREAMS; empty:
         as many of each.
+      reader: number of the process that reads the part of a host that is another one, in the names of files
+        that it keeps; unset: it is the host.
     """
 
     seed: int
@@ -31,6 +36,7 @@ class TrainingOrder:
     num_hosts: int = 1
     rows_done: int | None = None
     stream_sequences: tuple[int, ...] = ()
+    reader: int | None = None
 
 
 def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -8,6 +8,35 @@ from official.config import Config, ConfigError, nearest_multiples, train_steps
 
 
 @dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a run was laid out for when it began.
+
+    Attributes:
+      workers: processes.
+      num_replicas: of all of them.
+      num_accumulation_steps: micro batches of a replica.
+      train_batch_size: rows of a step.
+    """
+
+    workers: int
+    num_replicas: int
+    num_accumulation_steps: int
+    train_batch_size: int
+
+    @property
+    def micro_batches(self) -> int:
+        """Returns the micro batches of a step, those of worker 0 first."""
+        return self.num_replicas * self.num_accumulation_steps
+
+    def describe(self) -> str:
+        """Returns it in words."""
+        return (
+            f"{self.workers} worker{'s' * (self.workers > 1)} with {self.num_replicas} replicas x"
+            f" {self.num_accumulation_steps} micro batches"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class BatchPlan:
     """Sizes in rows of the input pipeline. train_batch_size = num_replicas x num_accumulation_steps x
     micro_batch_size.
@@ -20,6 +49,7 @@ class BatchPlan:
     train_batch_size: int
     eval_batch_size: int
     sequences_per_row: float | None = None  # of packed rows, an expectation; None: one
+    layout: Layout | None = None  # whose micro batches these replicas compute; None: their own
 
     def with_rows_of(self, sequences: float | None) -> BatchPlan:
         """Returns the plan with rows that are expected to hold so many sequences; None: one, not packed."""
@@ -62,6 +92,15 @@ class BatchPlan:
 
 def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
     """Returns the plan. Raises ConfigError where a batch cannot be divided evenly."""
+    check_training(config, num_replicas)
+    check_evaluation(config, num_replicas)
+    return BatchPlan(
+        num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
+    )
+
+
+def check_training(config: Config, num_replicas: int) -> None:
+    """Raises ConfigError where a batch of the training cannot be divided evenly."""
     divisor = num_replicas * config.num_accumulation_steps
     if config.do_train and config.train_batch_size % divisor:
         raise ConfigError(
@@ -69,14 +108,15 @@ def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
             f" num_accumulation_steps = {num_replicas} x {config.num_accumulation_steps}. Nearest valid:"
             f" {nearest_multiples(config.train_batch_size, divisor)}."
         )
+
+
+def check_evaluation(config: Config, num_replicas: int) -> None:
+    """Raises ConfigError where a batch of an evaluation cannot be divided evenly."""
     if (config.do_eval or config.do_predict) and config.eval_batch_size % num_replicas:
         raise ConfigError(
             f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
             f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}."
         )
-    return BatchPlan(
-        num_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
-    )
 
 
 def loop_length(step: int, steps_per_loop: int, next_stop: int) -> int:

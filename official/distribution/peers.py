@@ -1,18 +1,24 @@
 """The other processes of a run: joining them, and noticing that one is gone."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import signal
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 
 import tensorflow as tf
+from absl import logging
 
 from official.config.cluster import Cluster
 from official.distribution import rendezvous
-from official.io.errors import ConfigError, PeerError
+from official.distribution.watch import Watch
+from official.io.errors import ConfigError, PeerError, report_error
 
 # What TensorFlow raises in an operation of all processes once one of them is gone.
 _LOST = (
@@ -26,8 +32,39 @@ _LOST = (
 _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNORECASE)
 
 
+_GRACE_SECS = 1.0  # for what this process is about to find out by itself, such as bad input that all read
+_NAMING_SECS = 3.0  # to learn from the watch who it is that TensorFlow misses
+_LAST_SECS = 120.0  # from a loss to the end of this process, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How long to wait for other processes, in seconds; see the settings --peer_*_secs.
+
+    Attributes:
+      start: until all are there.
+      silence: for a word of one.
+      stall: for one that does not go on.
+    """
+
+    start: int
+    silence: float
+    stall: float
+
+
+@dataclasses.dataclass
+class _Watched:
+    """The watch of a strategy's processes, and how many contexts rely on it."""
+
+    watch: Watch
+    depth: int = 0
+
+
+_WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, _Watched] = weakref.WeakKeyDictionary()
+
+
 def join(
-    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, patience: Patience
 ) -> tf.distribute.Strategy:
     """Waits for the other processes and returns the strategy of them all.
 
@@ -35,7 +72,18 @@ def join(
       ConfigError: where the processes contradict each other, or TensorFlow refuses them.
       PeerError: where one does not come in time.
     """
-    rendezvous.meet(cluster, timeout_secs)
+    logging.info("%s", cluster.describe())
+    met = rendezvous.meet(cluster, patience.start)
+    strategy = _connected(met.cluster, options, patience.start)
+    watch = Watch(met, patience.silence, patience.stall, patience.start, _end_soon)
+    _WATCHED[strategy] = _Watched(watch)
+    watch.start()
+    return strategy
+
+
+def _connected(
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int
+) -> tf.distribute.Strategy:
     # A chief is the first worker here, so whoever reads a rank need not know of jobs.
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
@@ -50,6 +98,30 @@ def join(
             f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0][:200]}. Check"
             " --worker_hosts and TF_CONFIG."
         ) from None
+
+
+def _end_soon(who: str) -> None:
+    """Ends this process, which may wait in an operation of all: by an error there, or else at once, later."""
+    time.sleep(_GRACE_SECS)
+    with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
+        _abort_operations(who)
+    time.sleep(_LAST_SECS - _GRACE_SECS)
+    report_error("bert", f"{_line(who)}. This process has not ended by itself in {_LAST_SECS:g} s")
+    sys.stderr.flush()
+    os._exit(4)  # pylint: disable=protected-access
+
+
+def _abort_operations(who: str) -> None:
+    """Ends all operations of several processes, those that wait and those that come, with an error."""
+    from tensorflow.python.eager import context  # TensorFlow's own check of health does it the same way
+
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
+
+
+def note_passed(strategy: tf.distribute.Strategy) -> None:
+    """Notes that this process has come to the next point that all pass together."""
+    if strategy in _WATCHED:
+        _WATCHED[strategy].watch.note_passed()
 
 
 @contextlib.contextmanager
@@ -77,19 +149,30 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns what TensorFlow raises where another process is gone into a PeerError of one line.
+    """Turns what TensorFlow raises where another process is gone into a PeerError of one line. The outermost
+    such context tells the others, at its end, that this process has done its part.
 
     Args:
       strategy: of several processes, which `join` has made.
     """
+    watched = _WATCHED[strategy]
+    watched.depth += 1
     try:
         yield
+        if watched.depth == 1:
+            watched.watch.end()
     except tf.errors.OpError as error:
         if not _is_of_a_lost_peer(error):
             raise
+        watched.watch.found.wait(_NAMING_SECS)
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
-        raise PeerError(_describe(error, Cluster(hosts, resolver.task_id))) from None
+        who = watched.watch.lost or _who(error, Cluster(hosts, resolver.task_id))
+        if not watched.watch.lost:
+            watched.watch.end(f"lost {who}")
+        raise PeerError(_line(who)) from None
+    finally:
+        watched.depth -= 1
 
 
 def _is_of_a_lost_peer(error: Exception) -> bool:
@@ -98,9 +181,16 @@ def _is_of_a_lost_peer(error: Exception) -> bool:
 
 def _describe(error: Exception, cluster: Cluster) -> str:
     """Returns the line for people, with the process that TensorFlow names, where it names one."""
+    return _line(_who(error, cluster))
+
+
+def _line(who: str) -> str:
+    return f"a peer was lost: {who}. Start all processes again: they go on from the newest checkpoint"
+
+
+def _who(error: Exception, cluster: Cluster) -> str:
     ranks = [int(rank) for rank in re.findall(r"/job:worker(?:/replica:\d+)?/task:(\d+)", str(error))]
     lost = next((rank for rank in ranks if rank != cluster.rank and rank < len(cluster.hosts)), None)
     if lost is None and len(cluster.hosts) == 2:
         lost = 1 - cluster.rank
-    who = "another process" if lost is None else cluster.name(lost)
-    return f"a peer was lost: {who}. Start all processes again: they go on from the newest checkpoint"
+    return "another process" if lost is None else cluster.name(lost)

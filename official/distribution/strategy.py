@@ -14,7 +14,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, replaced
 from official.distribution import backends, local_devices
-from official.distribution.backends.backend import HostDataset
+from official.distribution.backends.backend import HostDataset, input_context
 from official.io import quiet
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
@@ -113,9 +113,19 @@ def has_peers(strategy: tf.distribute.Strategy) -> bool:
     return backends.of_strategy(strategy).has_peers
 
 
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of processes that take part in the run, this one among them."""
+    return input_context(strategy).num_input_pipelines if has_peers(strategy) else 1
+
+
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager:
     """Returns a context that raises PeerError, in one line, where another process is gone."""
     return backends.of_strategy(strategy).noticing_lost_peers(strategy)
+
+
+def note_passed(strategy: tf.distribute.Strategy) -> None:
+    """Notes that this process has come to the next point that all processes of the run pass together."""
+    backends.of_strategy(strategy).note_passed(strategy)
 
 
 def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:

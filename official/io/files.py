@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -22,7 +23,8 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
 
     Args:
       patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob
-        for any folders.
+        for any folders; NAME@3.tfrecord for NAME-00000-of-00003.tfrecord to NAME-00002-of-00003.tfrecord,
+        which are not looked for.
       flag: name of the flag that gave them, for messages; '' for an argument without one.
       in_folders: glob of the names that are taken from a folder.
 
@@ -64,6 +66,10 @@ def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
         ]
     if store.is_file(pattern):
         return [pattern]
+    sharded = re.fullmatch(r"(.*)@([1-9][0-9]{0,4})((?:\.\w+)*)", pattern)
+    if sharded:
+        name, count, ending = sharded[1], int(sharded[2]), sharded[3]
+        return [f"{name}-{number:05d}-of-{count:05d}{ending}" for number in range(count)]
     return [path for path in store.glob(pattern) if not store.is_folder(path)]
 
 

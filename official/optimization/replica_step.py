@@ -47,13 +47,20 @@ class Shared(NamedTuple):
 
     Attributes:
       factors: {loss: what its sum is multiplied by}, see `loss_factors`.
-      seed: int32 [3], of dropout, see `dropout_seed`.
+      seeds: int32 [micro batches, 4], of dropout in each, see `dropout_seeds`.
       scale: what the objective is multiplied by, see `objective_scale`.
     """
 
     factors: dict[str, tf.Tensor]
-    seed: tf.Tensor
+    seeds: tf.Tensor
     scale: tf.Tensor
+
+
+class LaidOut(NamedTuple):
+    """Replicas and micro batches of each that a step counts as, however many compute it."""
+
+    num_replicas: int
+    num_micro_batches: int
 
 
 # (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
@@ -76,6 +83,7 @@ def make_replica_gradients(
     state: TrainState,
     num_micro_batches: int,
     accumulate: Accumulate | None = None,
+    laid_out: LaidOut | None = None,
 ) -> Callable[[Batch], tuple]:
     """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
     gradient norm).
@@ -85,6 +93,7 @@ def make_replica_gradients(
     every replica.
 
     `accumulate` makes the sums of a replica's micro batches; without it one follows the other on one device.
+    `laid_out` is what the step counts as; unset: what it is.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
@@ -102,41 +111,53 @@ def make_replica_gradients(
         accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
 
     def replica_gradients(batch: Batch) -> tuple:
-        scale = objective_scale(config, state, num_micro_batches)
-        shared = Shared(loss_factors(config, objective, batch), dropout_seed(config, state), scale)
+        counted = laid_out or LaidOut(_num_replicas(), num_micro_batches)
+        scale = objective_scale(config, state, counted)
+        seeds = dropout_seeds(config, state, num_micro_batches, counted)
+        shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
-        gradients = unscale(config, tensors, scale, num_micro_batches)
+        gradients = unscale(config, tensors, scale, counted.num_micro_batches)
         gradients, sums = reduce_across_replicas(config, gradients, sums)
-        factor, norm = clip(config, gradients)
+        factor, norm = clip(config, gradients, counted.num_replicas)
         return gradients.tensors, factor, sums, norm
 
     return replica_gradients
 
 
-def dropout_seed(config: Config, state: TrainState) -> tf.Tensor:
-    """Returns int32 [3], the seed of dropout that a replica has to itself in this step; called by a
-    replica."""
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return tf.stack([config.seed, tf.cast(state.optimizer.iterations, tf.int32), tf.cast(replica, tf.int32)])
+def dropout_seeds(config: Config, state: TrainState, num_micro_batches: int, laid_out: LaidOut) -> tf.Tensor:
+    """Returns int32 [num_micro_batches, 4], the seeds of dropout in the micro batches of a replica; called by
+    a replica.
+
+    A seed names the run, the step, and the replica and its micro batch in the layout: those that compute it
+    may be others.
+    """
+    replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+    numbers = replica * num_micro_batches + tf.range(num_micro_batches)  # in the step
+    laid_out_replicas, places = numbers // laid_out.num_micro_batches, numbers % laid_out.num_micro_batches
+    step = tf.cast(state.optimizer.iterations, tf.int32)
+    of_all = tf.tile(tf.stack([config.seed, step])[None], [num_micro_batches, 1])
+    return tf.concat([of_all, tf.stack([laid_out_replicas, places], axis=1)], axis=1)
 
 
-def objective_scale(config: Config, state: TrainState, num_micro_batches: int) -> tf.Tensor:
+def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.Tensor:
     """Returns what the objective of a micro batch is multiplied by, so that small gradients survive float16;
     1 without loss scaling."""
     if not state.loss_scale:
         return tf.constant(1.0)
-    factor = step_factors.scale_factor(config, num_micro_batches, _num_replicas())
+    factor = step_factors.scale_factor(config, laid_out.num_micro_batches, laid_out.num_replicas)
     return tf.convert_to_tensor(state.loss_scale.scale) * factor
 
 
-def loss_factors(config: Config, objective: Objective, batch: Batch) -> dict[str, tf.Tensor]:
+def loss_factors(
+    config: Config, objective: Objective, batch: Batch, laid_out: LaidOut
+) -> dict[str, tf.Tensor]:
     """Returns what the summed loss of each name is multiplied by; called by a replica.
 
     global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
     --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
     """
     if config.loss_normalization == "local":
-        factor = tf.constant(step_factors.local_factor(config, _num_replicas()))
+        factor = tf.constant(step_factors.local_factor(config, laid_out.num_replicas))
         return dict.fromkeys(objective.losses, factor)
     weights = gradients_lib.reduce_sum(objective.weights(batch))
     return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
@@ -153,23 +174,27 @@ def sum_micro_batches(
     """Returns the gradients and the terms of all micro batches of a replica's batch, added up."""
 
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
-        own = shared._replace(seed=tf.concat([shared.seed, [index]], axis=0))
-        return micro_batch_gradients(config, objective, model, micro_batch, own)
+        return micro_batch_gradients(config, objective, model, micro_batch, shared, shared.seeds[index])
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
     return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
 
 
 def micro_batch_gradients(
-    config: Config, objective: Objective, model: tf.keras.Model, batch: Batch, shared: Shared
+    config: Config,
+    objective: Objective,
+    model: tf.keras.Model,
+    batch: Batch,
+    shared: Shared,
+    seed: tf.Tensor,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
     The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
-    unscaled with it. The seed is the micro batch's own.
+    unscaled with it. `seed` is the micro batch's own, of dropout.
     """
     with tf.GradientTape() as tape:
-        terms = objective.terms(model(batch, dropout_seed=shared.seed), batch)
+        terms = objective.terms(model(batch, dropout_seed=seed), batch)
         total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
     if config.clip_scope == "micro_batch":
@@ -212,14 +237,14 @@ def reduce_across_replicas(
     return gradients._replace(tensors=tensors), sums
 
 
-def clip(config: Config, gradients: Gradients) -> tuple[tf.Tensor | float, tf.Tensor]:
+def clip(config: Config, gradients: Gradients, num_replicas: int) -> tuple[tf.Tensor | float, tf.Tensor]:
     """Returns (the factor that unscales the gradients and, where `step_factors.largest_norm` says so, clips
     them; the norm of the true gradient before clipping). The factor is NaN where the norm that clips is not
     finite."""
     is_spread = BACKENDS[config.distribution_strategy].spread_replicas
     global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
     norm = global_norm(gradients.tensors) / gradients.divisor
-    largest = step_factors.largest_norm(config, _num_replicas())
+    largest = step_factors.largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor, norm
 

@@ -32,10 +32,10 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
     ]
     if not plan["train_steps"]:
         return lines
-    return [
-        *lines,
-        ("checkpoint", f"{size(plan['checkpoint_bytes'])}, every {plan['checkpoint_every_steps']:,} steps"),
-    ]
+    copy = plan["checkpoint_copy_bytes"]
+    beside = ", beside the training from a copy in the host's memory" if copy else ""
+    how_often = f"every {plan['checkpoint_every_steps']:,} steps{beside}"
+    return [*lines, ("checkpoint", f"{size(plan['checkpoint_bytes'])}, {how_often}")]
 
 
 def _is_packed(plan: dict) -> bool:
@@ -80,13 +80,22 @@ def _step_lines(plan: dict) -> list[tuple[str, str]]:
         else "none"
     )
     updates = f"{plan['train_steps']:,} in loops of {plan['steps_per_loop']:,}"
-    lines = [("updates", f"{updates}; {_trained_on(plan)}"), ("evaluations", evaluations)]
+    lines = [("updates", f"{updates}; {_trained_on(plan)}"), *_file_lines(plan), ("evaluations", evaluations)]
     if steps:
         first, read = plan["eval_samples_seen"][str(steps[0])], plan["eval_records_read"]
         unit = "sequences" if _is_packed(plan) else "records"
         lines.append(("first at", f"{first:,} sequences; each of {read:,} {unit}"))
     rates = [f"{rate:.4g} at {int(step):,}" for step, rate in plan["learning_rates"].items()]
     return lines + [("learning rate", ", ".join(rates))]
+
+
+def _file_lines(plan: dict) -> list[tuple[str, str]]:
+    """Returns how many files each host reads, where that is known and there are several hosts."""
+    files = plan.get("files")
+    if not files or files["hosts"] == 1:
+        return []
+    how = f"{files['files']:,} in {files['streams']:,} streams; {files['files_per_host']:,} a host"
+    return [("files", f"{how}, of {files['hosts']:,}")]
 
 
 def _trained_on(plan: dict) -> str:

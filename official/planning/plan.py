@@ -14,7 +14,7 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, prediction
+from official.planning import capacity, graph_cost, host_files, prediction
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
 from official.planning.scaling_plan import gbps_of, scaling_of
@@ -94,6 +94,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
+    plan["files"] = host_files.planned_files(config)
     plan["predicted"] = prediction.of_run(config, batches, cost)
     tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
@@ -238,6 +239,10 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
         },
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
+        # In the host's memory, while a checkpoint is written beside the training.
+        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes
+        if config.do_train and config.async_checkpoints
+        else 0,
     }
 
 

@@ -53,6 +53,9 @@ class TrainResult:
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
         process.
       checkpoint: prefix of the newest checkpoint.
+      checkpoints_written: by this process, of a run of several by the chief.
+      checkpoint_wait_secs: seconds in which the training stood still for them.
+      checkpoint_write_secs: seconds that writing them took, beside the training or not.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
       config: the whole configuration, seed included.
@@ -92,6 +95,9 @@ class TrainResult:
     first_step_secs: float | None = None
     peak_memory_bytes: int | None = None
     checkpoint: str | None = None
+    checkpoints_written: int = 0
+    checkpoint_wait_secs: float = 0.0
+    checkpoint_write_secs: float = 0.0
     fresh_variables: list[str] = dataclasses.field(default_factory=list)
     skipped_steps: int = 0
     config: dict = dataclasses.field(default_factory=dict)

@@ -151,11 +151,10 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
-        streams = num_streams(len(files), global_batch)
-        name = (
-            f"record_counts-{order.host}.json" if order.host else "record_counts.json"
-        )  # a host counts the files that it reads
-        counts_path = os.path.join(self._config.model_dir, name) if self._config.model_dir else ""
+        streams = num_streams(len(files), global_batch, self._config.data_streams)
+        counts_path = (
+            os.path.join(self._config.model_dir, _counts_name(order)) if self._config.model_dir else ""
+        )
         batches = record_batches.training_dataset(
             files,
             self._train.schema,
@@ -273,3 +272,10 @@ class PretrainingTask:
         return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(
             counts.max() / max(counts.sum(), 1.0)
         )
+
+
+def _counts_name(order: pipeline.TrainingOrder) -> str:
+    """Returns the name of the file in which a process keeps the counts of the files that it reads."""
+    if order.reader is not None:
+        return f"record_counts-{order.host}-of-{order.reader}.json"
+    return f"record_counts-{order.host}.json" if order.host else "record_counts.json"

@@ -10,6 +10,7 @@ from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
+from official.training import relaying
 from official.training.task import Task
 
 Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches
@@ -23,6 +24,8 @@ def training_batches(
     one replica."""
 
     def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        if plan.layout:
+            return relaying.host_dataset(task, plan, plan.layout, order, context)
         own = dataclasses.replace(
             order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
         )

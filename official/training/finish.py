@@ -83,6 +83,7 @@ def _restore_best(loop: Loop) -> bool:
     best, last = loop.best_step(), loop.state.step
     if best is None or best == last:
         return bool(loop.outcome.outputs)
+    loop.together.meet()  # the chief has written it by now
     if not loop.manager.restore(best):
         logging.warning(
             "ckpt-%d of the best evaluation is gone or damaged; going on with step %d.", best, last

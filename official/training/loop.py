@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from official.distribution import strategy as strategy_lib
 from official.io import signals
 from official.optimization.state import TrainState, restored
 from official.reporting.observer import Evaluation, Observer
-from official.training import evaluation, feeding
+from official.training import evaluation, feeding, saving
 from official.training import interval as interval_lib
 from official.training import place as place_lib
 from official.training import step as step_lib
@@ -89,8 +88,9 @@ class Loop:
         except signals.Interrupted:
             self.outcome.interrupted = True
             self._count_open_interval()
-        if self.config.do_train and self.manager.steps()[-1:] != [self.state.step]:
+        if self.config.do_train and not self.manager.is_saved(self.state.step):
             self._save()
+        self.manager.wait()
 
     def _train_and_evaluate(self) -> None:
         """Goes on to the threshold or the last step. Raises Interrupted on a signal, between two updates."""
@@ -132,15 +132,14 @@ class Loop:
             observer.on_checkpoint(self.state.step)
         kept = self.interval.to_saved() if self.interval.first_step < self.state.step else {}
         kept |= self.place.to_saved() if self.plan.is_packed else {}
-        self.manager.save(self.state.step, json.dumps(kept) + "\n" if kept else None)
+        saving.save(self.config, self.manager, self.state.step, kept)
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step, those that the run makes, on synthetic data and
         leaves every variable bit-equal; tells of each."""
         since, works = time.monotonic(), self.compilations().values()
-        if not works:
-            return
-        self._tell_compiling(0, len(works), since)
+        if works:
+            self._tell_compiling(0, len(works), since)
         for number, work in enumerate(works, 1):
             work()
             self._tell_compiling(number, len(works), since)
@@ -199,6 +198,7 @@ class Loop:
         """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises
         NonFiniteError."""
         self.check_folder()
+        self.manager.check()
         for observer in self.observers:
             observer.on_call(self.state.step)
         first, steps = self.pace.is_unknown, self.pace.steps(left, self.state.step)
@@ -261,8 +261,7 @@ class Loop:
         step = self.state.step
         if not batch_plan.eval_is_due(self.config, step, self.last_step):
             return
-        outcome = self.outcome
-        known = self.evaluated.get(step)
+        outcome, known = self.outcome, self.evaluated.get(step)
         if not known:
             self.together.poll()
         outcome.eval_metrics = known or self.evaluate()
@@ -275,7 +274,7 @@ class Loop:
         """Saves the state where no evaluation before was better, and keeps it from being removed."""
         self.evaluated[step] = self.outcome.eval_metrics
         if self.best_step() == step:
-            if self.manager.steps()[-1:] != [step]:
+            if not self.manager.is_saved(step):
                 self._save()
             self.manager.pin(step)
 

@@ -164,8 +164,7 @@ class PipelineRound:
     def _seeds_of(self, micro_batch: int) -> list:
         """Returns the seed of each stage of the model for a micro batch."""
         if micro_batch not in self._seeds:
-            number = tf.reshape(self.first + micro_batch, [1])
-            self._seeds[micro_batch] = self.model.seeds(tf.concat([self.shared.seed, number], axis=0))
+            self._seeds[micro_batch] = self.model.seeds(self.shared.seeds[self.first + micro_batch])
         return self._seeds[micro_batch]
 
     def _finish(self, carried: Tensors, micro_batch: int) -> tf.Tensor:

@@ -69,9 +69,11 @@ def run(
         starting.tell_built(observers, ready)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
-        result = _train(loop, ready.data_files, beginning)
+        with contextlib.closing(beginning.manager):  # no other run has the folder before all is written
+            result = _train(loop, ready.data_files, beginning)
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
-        result.environment, result.data = surroundings, task.data_digest()
+        # Of the process that writes it: the others have looked at no files but their own.
+        result.environment, result.data = surroundings, task.data_digest() if devices.is_chief else {}
         if result.status not in ("interrupted", "failed"):
             speed = result.sequences_per_sec
             result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
@@ -168,6 +170,7 @@ def _run_loop(loop: Loop) -> End:
         status, reason = _judge(loop)
     except NonFiniteError as error:
         reason = f"{error}; the newest checkpoint is from before it"
+        loop.manager.close()
     finally:
         end = End(status, reason, loop.state.step, loop.state.samples_done)
         with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
@@ -236,6 +239,9 @@ def _make_result(
         first_step_secs=outcome.first_step_secs,
         peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
+        checkpoints_written=loop.manager.times.saves,
+        checkpoint_wait_secs=loop.manager.times.wait_secs,
+        checkpoint_write_secs=loop.manager.times.write_secs,
         skipped_steps=outcome.skipped_steps,
         signal=loop.interruption.signal,
         scores=findings.scores,

@@ -15,13 +15,14 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import as_pipeline
-from official.distribution.batch_plan import BatchPlan, make_batch_plan
+from official.distribution.batch_plan import BatchPlan, Layout, make_batch_plan
+from official.distribution.layout import is_kept, lay_out
 from official.distribution.pipelining.allocation import allocation
 from official.io.writing import replace_file
 from official.optimization.state import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
-from official.training import kept_files, pipelined
+from official.training import kept_files, noted_layout, pipelined
 from official.training.earlier import Earlier
 from official.training.task import Task, is_scored
 
@@ -44,11 +45,13 @@ class Devices:
       strategy: of all processes.
       plan: batches of all replicas.
       is_chief: whether this process is the one that writes files and talks to people.
+      layout: what the run is laid out for; None where it keeps no layout.
     """
 
     strategy: tf.distribute.Strategy
     plan: BatchPlan
     is_chief: bool
+    layout: Layout | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,16 @@ def _take_devices(config: Config) -> tuple[Devices, Config]:
     chief = strategy_lib.is_chief(strategy)
     if not chief:
         logging.set_verbosity(logging.WARNING)
-    return Devices(strategy, make_batch_plan(config, strategy.num_replicas_in_sync), chief), config
+    plan, layout = _make_plan(config, strategy)
+    return Devices(strategy, plan, chief, layout), config
+
+
+def _make_plan(config: Config, strategy: tf.distribute.Strategy) -> tuple[BatchPlan, Layout | None]:
+    """Returns the batches, and the layout that the run keeps, where it keeps one."""
+    replicas = strategy.num_replicas_in_sync
+    if not is_kept(config):
+        return make_batch_plan(config, replicas), None
+    return lay_out(config, strategy_lib.num_workers(strategy), replicas, noted_layout.read(config.model_dir))
 
 
 def tell(config: Config, devices: Devices) -> None:
@@ -110,6 +122,8 @@ def tell(config: Config, devices: Devices) -> None:
         compiled,
         devices.plan.describe(),
     )
+    if devices.plan.layout:
+        logging.info("The same micro batches as of %s", devices.plan.layout.describe())
     steps = config_lib.schedule_steps(config)
     if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
         logging.warning(
@@ -187,6 +201,8 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
         logging.info("Changed since this run was started: %s", ", ".join(changes))
     if devices.is_chief:
         _save_settings(asked, command)
+        if devices.layout:
+            noted_layout.write(config.model_dir, devices.layout)
         kept_files.write(config.model_dir, to_keep)
     return Beginning(state, manager, earlier, earlier.evaluates_like(config), fresh, parameters)
 

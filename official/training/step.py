@@ -58,7 +58,7 @@ def make_train_loop(
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
     gradients = replica_step.make_replica_gradients(
-        config, task, state, plan.num_accumulation_steps, accumulate
+        config, task, state, plan.num_accumulation_steps, accumulate, _laid_out(plan)
     )
     if state.loss_scale:
         run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
@@ -84,6 +84,13 @@ def make_train_loop(
         return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
     return train_loop
+
+
+def _laid_out(plan: BatchPlan) -> replica_step.LaidOut | None:
+    """Returns what a step counts as that others compute than it was laid out for; else None."""
+    if plan.layout is None:
+        return None
+    return replica_step.LaidOut(plan.layout.num_replicas, plan.layout.num_accumulation_steps)
 
 
 def _make_counting(strategy: tf.distribute.Strategy) -> Callable:

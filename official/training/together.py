@@ -22,7 +22,12 @@ class Together:
         self.interruption = interruption
         self._are_several = strategy_lib.has_peers(strategy)
         self._num_replicas = strategy.num_replicas_in_sync
-        self._sum = step_lib.make_sum_over_replicas(strategy)
+        self._strategy = strategy
+        self._sum_over_replicas = step_lib.make_sum_over_replicas(strategy)
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        strategy_lib.note_passed(self._strategy)
+        return self._sum_over_replicas(value)
 
     def mean(self, value: float) -> float:
         """Returns the mean of what all processes give, in all of them the same; float32."""
@@ -31,6 +36,10 @@ class Together:
             if self._are_several
             else value
         )
+
+    def meet(self) -> None:
+        """Returns once all processes have called this."""
+        self.mean(0.0)
 
     def check_same_step(self, step: int, model_dir: str) -> None:
         """Raises ConfigError where processes start from different steps, because they do not see the same

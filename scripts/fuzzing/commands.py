@@ -9,6 +9,7 @@ _TABLES = (
     readers.RESULTS,
     readers.answers(),
     readers.fill_masks(),
+    readers.LAUNCHER,
     readers.SERVERS,
     readers.BENCHMARKS,
 )

@@ -106,6 +106,12 @@ def answers() -> list[Command]:
             typed="One is here.\tTwo is there.\n",
         ),
         Command(
+            "render_job",
+            "scripts/render_job.py",
+            ("--kind=jobset", "--image=host/bert:1", "--workers=2", "--volume=runs:/runs", "program", "run"),
+            numbers=("workers", "gpus", "port", "max_restarts", "grace_secs"),
+        ),
+        Command(
             "export",
             "scripts/export.py",
             ("--checkpoint=nothing", "--export_dir=out"),
@@ -164,6 +170,17 @@ def fill_masks() -> list[Command]:
 
 
 _MODEL, _OF_MODEL = ("bert.json",), ("--bert_config_file=bert.json",)
+LAUNCHER = [
+    Command(
+        "launch",
+        "scripts/launch.py",
+        ("--topology", "--hosts=a:4000,b:4000"),
+        (),
+        (),
+        ("instances_per_host", "max_restarts", "num_replicas", "num_ilds", "host_timeout_secs"),
+        runs=False,
+    ),
+]
 SERVERS = [
     Command(
         "serve",

@@ -226,7 +226,7 @@ def test_configuration_is_locked():
             ["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a,b", "--task_index=0"],
             "expected host:port",
         ),
-        (["--worker_hosts=a:1"], "multi_worker_mirrored"),
+        (["--distribution_strategy=mirrored", "--worker_hosts=a:1"], "multi_worker_mirrored"),
         (
             ["--distribution_strategy=multi_worker_mirrored", "--worker_hosts=a:1,a:1", "--task_index=0"],
             "names a:1 twice",
@@ -379,7 +379,7 @@ def tf_config(jobs: dict, kind: str, index) -> dict:
     return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
 
 
-TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None)
+TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
 
 
 def test_processes_of_tf_config():

@@ -44,7 +44,17 @@ def of_kind(kind: str, folder) -> dict:
     return {} if kind == "plain" else {"input_files": f"{folder}/short-*", "pack_on_the_fly": "true"}
 
 
-def start(folder, model_dir, *arguments, preexec_fn=None, environment=None, **settings) -> subprocess.Popen:
+def start(
+    folder,
+    model_dir,
+    *arguments,
+    preexec_fn=None,
+    environment=None,
+    within=(),
+    program=(sys.executable, "train.py"),
+    **settings,
+) -> subprocess.Popen:
+    """Starts a training run; `within`: words before its command line."""
     defaults = dict(
         bert_config_file=folder / "bert.json",
         input_files=f"{folder}/part-*",
@@ -65,7 +75,7 @@ def start(folder, model_dir, *arguments, preexec_fn=None, environment=None, **se
     )
     flags = [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
     return subprocess.Popen(
-        [sys.executable, "train.py", *arguments, *flags],
+        [*within, *program, *arguments, *flags],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

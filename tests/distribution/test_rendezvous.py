@@ -1,6 +1,7 @@
 """How the processes of a run wait for each other: who is missing is said, and nobody waits for ever."""
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from official.config.cluster import Cluster
-from official.distribution import peers, rendezvous
+from official.distribution import meeting, peers, rendezvous
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
 from tests.conftest import ROOT
@@ -57,7 +58,7 @@ def test_one_process_alone_waits_for_nobody():
 
 
 def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
-    monkeypatch.setattr(rendezvous, "_SECS_BETWEEN_LINES", 0.2)
+    monkeypatch.setattr(meeting, "_SECS_BETWEEN_LINES", 0.2)
     hosts = free_hosts(3)
     for error in meet([(hosts, 0), (hosts, 2)], timeout_secs=1.2):
         assert (
@@ -107,13 +108,31 @@ def test_processes_that_contradict_each_other_are_refused():
     assert isinstance(first, PeerError)
 
 
+def test_addresses_that_nobody_has_told_are_learned():
+    """As of mpirun on several hosts: all know where the first process is, and nothing else."""
+    (first,) = free_hosts(1)
+    met = {}
+
+    def run(rank):
+        met[rank] = rendezvous.meet(Cluster((first, "", ""), rank), 30)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in (2, 0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lists = {each.cluster.hosts for each in met.values()}
+    assert len(lists) == 1 and all(re.fullmatch(r"localhost:\d+", host) for host in lists.pop())
+    assert [set(met[rank].links) for rank in range(3)] == [{1, 2}, {0}, {0}]
+
+
 def greeted(hosts, rank) -> socket.socket:
     """Returns a connection that says what a process of this rank would say."""
     host, port = hosts[0].split(":")
     for _ in range(200):
         with contextlib.suppress(OSError):
             connection = socket.create_connection((host, int(port)), timeout=5)
-            connection.sendall(f"bert-run {rank} {len(hosts)}\n".encode())
+            connection.sendall(f"bert-run {rank} {len(hosts)} 1\n".encode())
             return connection
         time.sleep(0.02)
     raise AssertionError("process 0 does not answer")
@@ -150,9 +169,9 @@ def test_a_process_that_ends_is_missing_again_and_strangers_are_none():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait(number):
     code = (
-        "from official.distribution import rendezvous; from official.config.cluster import Cluster; import"
-        " sys; from official.io import signals\nrendezvous._SECS_BETWEEN_LINES = 0.1; signals.watch()\ntry:\n"
-        " with signals.raising(): rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)\nexcept"
+        "from official.distribution import meeting, rendezvous; from official.config.cluster import Cluster;"
+        " import sys; from official.io import signals\nmeeting._SECS_BETWEEN_LINES = 0.1; signals.watch()\n"
+        "try:\n with signals.raising(): rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)\nexcept"
         " KeyboardInterrupt as error: sys.exit(signals.report(error))"
     )
     process = subprocess.Popen(

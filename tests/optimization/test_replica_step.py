@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.optimization import replica_step
-from official.optimization.replica_step import Gradients, Shared
+from official.optimization.replica_step import Gradients, LaidOut, Shared
 
 
 class Linear:
@@ -39,16 +39,19 @@ def batch(*inputs: float) -> dict:
 
 
 def shared(factor: float = 1.0, scale: float = 1.0) -> Shared:
-    return Shared({"line_loss": tf.constant(factor)}, tf.constant([7, 0, 0]), tf.constant(scale))
+    seeds = tf.constant([[7, 0, 0, 0], [7, 0, 0, 1]])
+    return Shared({"line_loss": tf.constant(factor)}, seeds, tf.constant(scale))
 
 
 LOCAL = dict(loss_normalization="local", clip_scope="micro_batch")
 
 
 def test_a_loss_is_divided_by_the_weight_of_the_step_or_of_the_micro_batch(make_config):
-    factors = replica_step.loss_factors(make_config(), Linear(), batch(1.0, 2.0, 3.0, 4.0))
+    one = LaidOut(1, 1)
+    factors = replica_step.loss_factors(make_config(), Linear(), batch(1.0, 2.0, 3.0, 4.0), one)
     assert factors["line_loss"].numpy() == 0.25
-    assert replica_step.loss_factors(make_config(**LOCAL), Linear(), batch(1.0))["line_loss"].numpy() == 1.0
+    factors = replica_step.loss_factors(make_config(**LOCAL), Linear(), batch(1.0), one)
+    assert factors["line_loss"].numpy() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_a_loss_is_divided_by_the_weight_of_the_step_or_of_the_micro_batch(make_
 def test_the_gradient_of_a_micro_batch(make_config, settings, factor, expected, scale):
     config = make_config(**settings)
     gradients, terms = replica_step.micro_batch_gradients(
-        config, Linear(), Line(), batch(1.0, 3.0), shared(factor, scale)
+        config, Linear(), Line(), batch(1.0, 3.0), shared(factor, scale), tf.zeros([4], tf.int32)
     )
     left = 1.0 if config.clip_scope == "micro_batch" else scale  # clipping has unscaled it
     assert gradients[0].numpy() == pytest.approx(expected * left)
@@ -117,7 +120,7 @@ def test_replicas_are_added_up(make_config, explicit):
 @pytest.mark.parametrize("scope,factor", [("global", 0.5 / 5 / 2), ("none", 1 / 2)])
 def test_clipping_takes_the_norm_of_the_true_gradient(make_config, scope, factor):
     gradients = Gradients([tf.constant([6.0, 0.0]), tf.constant(8.0)], tf.constant(2.0))  # 3, 4: a norm of 5
-    ours, norm = replica_step.clip(make_config(clip_scope=scope, clip_norm=0.5), gradients)
+    ours, norm = replica_step.clip(make_config(clip_scope=scope, clip_norm=0.5), gradients, 1)
     assert norm.numpy() == 5.0 and float(ours) == pytest.approx(factor)
 
 
@@ -132,10 +135,10 @@ def test_variants_of_lamb_clip_to_one_or_to_the_number_of_replicas(make_config, 
     )
     found: list = []
     gradients = Gradients([tf.constant([40.0])], 1.0)
-    strategy.run(lambda: found.append(float(replica_step.clip(config, gradients)[0])))
+    strategy.run(lambda: found.append(float(replica_step.clip(config, gradients, 2)[0])))
     assert found and found == pytest.approx([factor] * len(found))
 
 
 def test_a_norm_that_is_not_finite_is_not_clipped_away(make_config):
-    factor, norm = replica_step.clip(make_config(), Gradients([tf.constant(np.inf)], 1.0))
+    factor, norm = replica_step.clip(make_config(), Gradients([tf.constant(np.inf)], 1.0), 1)
     assert np.isinf(norm) and np.isnan(factor)

@@ -23,9 +23,9 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Programs of others: only the shell's syntax is looked at.
 _OTHERS = set(
     "source pip export pre-commit cd curl mv gcloud nvidia-smi docker git kubectl python3.11 poprun"
-    " sudo".split()
+    " sbatch sudo".split()
 )
-_FLAGS_OF_OTHERS = {"accelerator", "gce_nvme_raid", "gpus", "ipus", "logdir", "np", "vipu"}  # up to a hyphen
+_FLAGS_OF_OTHERS = {"accelerator", "gce_nvme_raid", "gpus", "ipus", "logdir", "np", "ntasks", "vipu"}  # up to a hyphen
 # docker run OPTION... IMAGE COMMAND, of our image.
 _IN_CONTAINER = re.compile(r"docker run .*?\bbert-gpu (.*)")
 all_pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -74,6 +74,10 @@ def check_bert(monkeypatch, arguments: list[str]) -> None:
     if arguments == ["--help"]:
         return
     command, rest = table.find(arguments)
+    if command.name == "launch" and "--" in rest:
+        end = rest.index("--")
+        check_one(monkeypatch, shlex.join(rest[end + 1 :]))
+        rest = rest[:end]
     if command.name in ("train", "plan"):
         flags.parse([*rest, "--plan"])  # which asks for neither data nor devices
     else:
@@ -105,6 +109,8 @@ def check_one(monkeypatch, line: str) -> None:
     if not words or line.startswith("MODEL="):
         return
     program, *arguments = words
+    if program in ("srun", "mpirun") and "bert" in arguments:
+        program, *arguments = arguments[arguments.index("bert") :]
     if program == "bert":
         check_bert(monkeypatch, arguments)
     elif program.startswith("./scripts/"):

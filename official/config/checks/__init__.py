@@ -13,6 +13,7 @@ from official.config.checks import (
     profiling,
     steps,
 )
+from official.config.data_streams import check_streams
 from official.config.table import Config
 
 # In the order in which a person would want to know.
@@ -24,6 +25,7 @@ _CHECKS = (
     inputs.check_lengths,
     inputs.check_vocabulary,
     packing.check_packing,
+    check_streams,
     profiling.check_profile,
     steps.check_steps,
     optimization.check_optimization,

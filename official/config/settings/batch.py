@@ -6,6 +6,9 @@ import dataclasses
 
 from official.config.setting import Section, setting
 
+_LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
+_TRAINED_HERE = (*_LAID_OUT, "pipeline", "tpu")
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -19,6 +22,13 @@ class Batch:
         evaluation=lambda config: config.use_synthetic_data,
     )
     num_accumulation_steps: int = setting(1, "Micro batches whose gradients make one step.", minimum=1)
+    logical_workers: int | None = setting(
+        None,
+        "Lay a new run out for so many processes, --num_accumulation_steps of each, however many compute it: "
+        "its results are then those of so many. Unset: as many as it begins with.",
+        minimum=1,
+        backends=_LAID_OUT,
+    )
     num_steps_per_epoch: int = setting(
         None,
         "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. Unset: "
@@ -57,6 +67,12 @@ class Batch:
     )
     keep_checkpoints: int = setting(
         3, "Keep this many newest checkpoints; that of the best evaluation is kept, too.", minimum=1
+    )
+    async_checkpoints: bool = setting(
+        True,
+        "Write checkpoints beside the training, from a copy of the state in the host's memory. false: the "
+        "training waits, and there is no copy.",
+        backends=_TRAINED_HERE,
     )
 
 

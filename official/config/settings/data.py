@@ -13,9 +13,21 @@ class Data:
 
     input_files: str | None = setting(
         None,
-        "Training TFRecords: comma-separated files or globs (local, gs://, ram://).",
+        "Training TFRecords: comma-separated files, folders or globs (local, gs://, ram://); without listing "
+        "a folder NAME@4096.tfrecord for NAME-00000-of-04096.tfrecord and so on, or its manifest.json.",
         tasks=PRETRAIN,
         evaluation=lambda config: not config.eval_files,
+    )
+    data_streams: int | None = setting(
+        None,
+        "Streams that training files are dealt out to, each with an order of its own; a host reads whole "
+        "ones. It must divide files and batch, and hosts must divide it. Unset: the most, up to 32, that "
+        "does; more hosts need it.",
+        minimum=1,
+        maximum=1 << 16,
+        tasks=PRETRAIN,
+        backends=("one_device", "mirrored", "multi_worker_mirrored", "tpu", "pipeline"),
+        evaluation=False,
     )
     eval_files: str | None = setting(
         None,

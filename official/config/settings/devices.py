@@ -12,7 +12,12 @@ from official.config.setting import Section, setting
 class Devices:
     """Where it is computed, and how."""
 
-    distribution_strategy: str = setting("mirrored", "How replicas are made.", choices=tuple(BACKENDS))
+    distribution_strategy: str = setting(
+        "mirrored",
+        "How replicas are made. Unset where this process is one of several that train: "
+        "multi_worker_mirrored.",
+        choices=tuple(BACKENDS),
+    )
     num_gpus: int | None = setting(
         None, "GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.", minimum=0
     )
@@ -35,8 +40,8 @@ class Devices:
     )
     worker_hosts: str | None = setting(
         None,
-        "Comma-separated host:port of all processes, for multi_worker_mirrored; without it TF_CONFIG says "
-        "so.",
+        "Comma-separated host:port of all processes, for multi_worker_mirrored; without it what started "
+        "them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md).",
         backends=("multi_worker_mirrored",),
     )
     task_index: int | None = setting(
@@ -45,10 +50,31 @@ class Devices:
         minimum=0,
         backends=("multi_worker_mirrored",),
     )
+    coordinator_address: str | None = setting(
+        None,
+        "host:port of the first process, through which all learn each other's addresses, where what started "
+        "them gives numbers only, as mpirun does on several hosts; over the addresses of Kubernetes and "
+        "Slurm.",
+        backends=("multi_worker_mirrored",),
+    )
     peer_timeout_secs: int = setting(
         300,
         "multi_worker_mirrored: how long to wait for the other processes to start; exit code 4 after it.",
         minimum=1,
+        maximum=86400,
+    )
+    peer_silence_secs: int = setting(
+        60,
+        "multi_worker_mirrored: how long another process may be silent, because its machine is down, cut "
+        "off or stopped; exit code 4 after it. One that has ended is noticed at once.",
+        minimum=2,
+        maximum=86400,
+    )
+    peer_stall_secs: int = setting(
+        1800,
+        "multi_worker_mirrored: how long processes may wait for one that is there but does not go on, such "
+        "as for storage that hangs; exit code 4 after it. More than any compilation and call take.",
+        minimum=5,
         maximum=86400,
     )
     all_reduce_alg: str | None = setting(

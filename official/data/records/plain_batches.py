@@ -88,7 +88,7 @@ def training_dataset(
     reading = Reading(tf.data.TFRecordDataset, unpack, reader.ROWS_PER_RECORD, _count)
     done = order.sequences_done if order.rows_done is None else order.rows_done
     rows = Streams(files, num_streams, reading, order.seed).rows(
-        own_streams(files, num_streams, order), done // num_streams, batch_size, counts_path
+        own_streams(files, num_streams, order, batch_size), done // num_streams, batch_size, counts_path
     )
 
     def parse(rows: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -54,7 +54,7 @@ def training_dataset(
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
     record_format = _reader(files, schema)
-    own = own_streams(files, streams, order)
+    own = own_streams(files, streams, order, batch_size)
     all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
     parse = _row_parser(schema, record_format, packer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -14,26 +13,20 @@ from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
-from official.io.finished_jobs import MANIFEST
+from official.io.record_paths import find_files
+
+__all__ = [
+    "check_first_record",
+    "detect_format",
+    "find_bad_record",
+    "find_files",
+    "read_batches",
+    "row_sizes",
+    "sizes_of",
+]
 
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
-
-
-def find_files(patterns: str, flag: str = "") -> list[str]:
-    """Returns the files that comma-separated names, globs or folders of records stand for; see
-    `files.find_files`.
-
-    The manifest that lies among records of our own is left out.
-    """
-    found = io_files.find_files(patterns, flag, in_folders="*.tfrecord")
-    records = [path for path in found if os.path.basename(path) != MANIFEST]
-    if not records:
-        raise ConfigError(
-            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {MANIFEST}. Give"
-            " TFRecord files."
-        )
-    return records
 
 
 def detect_format(files: list[str]) -> str:

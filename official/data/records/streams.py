@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.config import ConfigError, data_streams
+from official.config.data_streams import num_streams
 from official.data import pipeline
 from official.data.records import interleaving
 from official.data.records.row_counts import FRAME_BYTES, RowCounts
@@ -22,6 +23,8 @@ from official.io import files as io_files
 
 if TYPE_CHECKING:
     from official.data.records.on_the_fly import Packer
+
+__all__ = ["Reading", "Streams", "num_streams", "own_streams"]
 
 _INTERLEAVED_FILES = 8  # as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
@@ -56,38 +59,20 @@ class Reading(NamedTuple):
     count_rows: Callable[[list[str], str], list[RowCounts]]
 
 
-def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrder) -> range:
-    """Returns the streams of a host: stream s is host s % num_hosts's.
+def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrder, batch_size: int) -> range:
+    """Returns the streams of a host: stream s is host s % num_hosts's. Only files of its own are looked at.
 
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
     """
-    if num_streams % order.num_hosts:
-        raise ConfigError(
-            f"input_files: {len(files)} files make {num_streams} streams, which {order.num_hosts} hosts"
-            " cannot share evenly. Write a number of shards that is a multiple of"
-            f" {order.num_hosts}, with a --train_batch_size that is one too."
-        )
+    data_streams.check_hosts(len(files), num_streams, order.num_hosts, batch_size * order.num_hosts)
+    own = files[order.host :: order.num_hosts]
     # TensorFlow reads a file that is cut off within its first bytes as an empty one, and a stream of those
     # would never yield.
-    for path, size in zip(files, io_files.sizes(files)):
+    for path, size in zip(own, io_files.sizes(own)):
         if size < FRAME_BYTES:
             raise ConfigError(f"--input_files: {path} has no records.")
     return range(order.host, num_streams, order.num_hosts)
-
-
-def num_streams(num_files: int, train_batch_size: int) -> int:
-    """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both
-    numbers.
-
-    A step takes the same number of rows from every stream, and a host reads whole streams. What a step
-    trains on is thus the same however many hosts there are.
-    """
-    return max(
-        count
-        for count in range(1, pipeline.MOST_STREAMS + 1)
-        if train_batch_size % count == 0 and num_files % count == 0
-    )
 
 
 class Streams(NamedTuple):

@@ -62,6 +62,7 @@ class Backend:
       has_peers: whether other processes take part, and may be lost.
       devices: strategy -> the names of the devices that it computes on.
       noticing_lost_peers: strategy -> a context that raises PeerError where one is.
+      note_passed: strategy -> None; notes that this process has come to a point that all pass together.
     """
 
     strategies: tuple[type, ...]
@@ -75,3 +76,4 @@ class Backend:
     noticing_lost_peers: Callable[[tf.distribute.Strategy], contextlib.AbstractContextManager] = (
         contextlib.nullcontext
     )
+    note_passed: Callable[[tf.distribute.Strategy], None] = lambda strategy: None

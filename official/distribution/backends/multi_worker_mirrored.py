@@ -28,7 +28,8 @@ def _make_strategy(config: Config) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
-    return peers.join(read_cluster(config), options, config.peer_timeout_secs)
+    patience = peers.Patience(config.peer_timeout_secs, config.peer_silence_secs, config.peer_stall_secs)
+    return peers.join(read_cluster(config), options, patience)
 
 
 def _is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -43,4 +44,5 @@ BACKEND = Backend(
     is_chief=_is_chief,
     has_peers=True,
     noticing_lost_peers=peers.noticing_lost_peers,
+    note_passed=peers.note_passed,
 )

@@ -1,0 +1,18 @@
+"""What Kubernetes is given for a run: documents of a job, as one reads and keeps them. No TensorFlow."""
+
+from official.launching.manifests.job import MOST_IPUS, Job, Volume, host_names
+from official.launching.manifests.kinds import KINDS, Kind, documents, place
+from official.launching.manifests.text import to_yaml, wrapped
+
+__all__ = [
+    "KINDS",
+    "MOST_IPUS",
+    "Job",
+    "Kind",
+    "Volume",
+    "documents",
+    "host_names",
+    "place",
+    "to_yaml",
+    "wrapped",
+]

@@ -1,0 +1,41 @@
+"""What a run was laid out for when it began, noted in its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+
+from official.checkpoint.manager import CheckpointManager
+from official.config import ConfigError
+from official.distribution.batch_plan import Layout
+from official.io import json_files
+from official.io.writing import replace_file
+
+FILE_NAME = "layout.json"
+
+
+def read(model_dir: str) -> Layout | None:
+    """Returns the layout of the run that goes on in a folder; None where none does, or nothing is noted.
+
+    Raises:
+      ConfigError: for a file that is damaged.
+    """
+    path = os.path.join(model_dir, FILE_NAME)
+    if not tf.io.gfile.exists(path) or not CheckpointManager(model_dir, {}, 1).steps():
+        return None
+    values = json_files.read_json(path)
+    names = [field.name for field in dataclasses.fields(Layout)]
+    layout = Layout(**{name: json_files.expect(values, name, int, path) for name in names})
+    if min(dataclasses.astuple(layout)) < 1 or layout.train_batch_size % layout.micro_batches:
+        raise ConfigError(
+            f"{path}: {layout.describe()} cannot share {layout.train_batch_size} rows. Remove it."
+        )
+    return layout
+
+
+def write(model_dir: str, layout: Layout) -> None:
+    """Notes the layout of a run. Raises OSError."""
+    replace_file(os.path.join(model_dir, FILE_NAME), json.dumps(dataclasses.asdict(layout)) + "\n")

@@ -1,0 +1,139 @@
+"""pretrain_distributed.sh: both published interfaces, with stand-ins for poprun, rsync and ssh-copy-id."""
+
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Writes its name and words as a line of JSON. poprun, too, leaves what a phase leaves: a checkpoint.
+STAND_IN = """#!{python}
+import json, os, pathlib, sys
+name = os.path.basename(sys.argv[0])
+with open("{folder}/called", "a") as file:
+    print(json.dumps([name, *sys.argv[1:]]), file=file)
+if name == "poprun":
+    with open(sys.argv[-1]) as file:
+        run = pathlib.Path(json.load(file)["model_dir"])
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "ckpt-7031.index").touch()
+    print("trained on a pod")
+    sys.exit({code})
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Returns a function that runs the script in a world without pods: its result, and what it called."""
+
+    def run(*arguments: str, code: int = 0, **variables: str):
+        called = tmp_path / "called"
+        called.unlink(missing_ok=True)
+        for name in ("poprun", "rsync", "ssh-copy-id"):
+            (tmp_path / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path, code=code))
+            (tmp_path / name).chmod(0o755)
+        done = subprocess.run(
+            ["scripts/pretrain_distributed.sh", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                **{
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith(("PHASE", "VIPU"))
+                },
+                "PATH": f"{tmp_path}:{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT),
+                "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
+                "LOG_DIR": str(tmp_path),
+                "LOCAL_HOME": "/localdata/me",
+                **variables,
+            },
+        )
+        lines = called.read_text().splitlines() if called.exists() else []
+        return done, [json.loads(line) for line in lines]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("", "the first argument is none of POD32, POD64, POD128, base and large"),
+        ("huge POD64 a p v h", "the first argument is none of"),
+        ("POD64 vipu", "3 arguments or more are needed"),
+        ("POD64 vipu a b", "POD64 needs 1 host(s), received 2"),
+        ("POD128 vipu a", "POD128 needs 2 host(s), received 1"),
+        ("POD128 vipu a b", "POD128 needs PHASE1_CONFIG_PATH and PHASE2_CONFIG_PATH"),
+        ("base POD64 a p v", "6 arguments or more are needed"),
+        ("base POD16 a p v h", "the size of the pod is POD64 or POD128"),
+        ("base POD64 a p v h", "DATASETS_DIR or PHASE1_TRAIN_FILE must be set"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(script, arguments, message):
+    done, called = script(*arguments.split(), DATASETS_DIR="")
+    assert (done.returncode, done.stdout, done.stderr.count("\n"), called) == (2, "", 1, [])
+    assert message in done.stderr and done.stderr.rstrip().endswith(f"Received: {arguments}".rstrip())
+
+
+def options_of(call: list[str]) -> dict[str, str]:
+    """Returns the options of a call of poprun that stand in words of their own, or with '='."""
+    pairs = [
+        word.split("=", 1) if "=" in word else [word, following] for word, following in zip(call, call[1:])
+    ]
+    return {name: value for name, value in pairs if name.startswith("--")}
+
+
+@pytest.mark.slow
+def test_both_phases_of_large_on_a_pod(script, tmp_path):
+    done, called = script(
+        "POD64", "10.1.3.9", "10.1.3.1", VIPU_PARTITION_NAME="mine", PHASE1_TRAIN_FILE="/d/*.tfrecord"
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = [call for call in called if call[0] == "poprun"]
+    options = options_of(first)
+    assert options["--vipu-partition"] == "mine" and options["--vipu-server-host"] == "10.1.3.9"
+    assert (options["--num-replicas"], options["--ipus-per-replica"], options["--host"]) == (
+        "16",
+        "4",
+        "10.1.3.1",
+    )
+    assert first[:-1] == second[:-1] and first[-4:-1] == ["python3.8", "-m", "official.training.ipu"]
+    configs = [json.loads(pathlib.Path(call[-1]).read_text()) for call in (first, second)]
+    assert [config["max_seq_length"] for config in configs] == [128, 384]
+    assert configs[0]["input_files"] == "/d/*.tfrecord" and configs[0]["distribution_strategy"] == "ipu"
+    assert configs[1]["init_checkpoint"] == f"{tmp_path}/checkpoint/phase1/large/ckpt-7031"
+    names = [call[0] for call in called]
+    assert names == ["ssh-copy-id", "rsync", "rsync", "rsync", "poprun", "rsync", "rsync", "poprun"]
+    assert called[5][-1] == f"10.1.3.1:{tmp_path}/checkpoint/phase1/large/"
+    logs = sorted(path.name[:22] for path in tmp_path.glob("pretrain_large_*_log_*.txt"))
+    assert logs == ["pretrain_large_128_log", "pretrain_large_384_log"]
+
+
+@pytest.mark.slow
+def test_phase_1_of_base_on_hosts_and_a_failure_ends_the_script(script, tmp_path):
+    arguments = "base POD64 allocated part 10.1.3.9 10.1.3.1 10.1.3.2".split()
+    done, called = script(*arguments, DATASETS_DIR="/data", code=3)
+    assert done.returncode == 3 and "trained on a pod" in done.stdout
+    (call,) = [call for call in called if call[0] == "poprun"]
+    options = options_of(call)
+    assert options["--vipu-allocation"] == "allocated" and options["--vipu-partition"] == "part"
+    assert (options["--num-instances"], options["--host"]) == ("2", "10.1.3.1,10.1.3.2")
+    assert [call[-2:] for call in called if "--copy-dirlinks" in call] == [
+        ["/data/wikipedia/128", "10.1.3.1:/data/wikipedia/"],
+        ["/data/wikipedia/128", "10.1.3.2:/data/wikipedia/"],
+    ]
+    done, called = script(*arguments, DATASETS_DIR="/data", DRY_RUN="1")
+    assert done.returncode == 0 and called == []
+    words = shlex.split(done.stdout.replace("\\\n", " "))
+    assert "poprun" in words and words[-2:] == [
+        "official.training.ipu",
+        f"{tmp_path}/pretrain_base_128_config.json",
+    ]

@@ -1,0 +1,251 @@
+"""bert render-job: manifests from a command, which is checked before a cluster sees it."""
+
+import os
+import pathlib
+import re
+import shlex
+import sys
+
+import pytest
+import yaml
+
+from official.cli import render_job, rendered_command
+from official.io.errors import ConfigError
+from tests.conftest import ROOT
+from tests.launching import kubernetes_schemas
+
+SHIPPED = sorted((ROOT / "deploy" / "kubernetes" / "training").glob("*.yaml"))
+IMAGE = "--image=registry.example.com/bert:1"
+RUNS = "--volume=runs:/runs"
+TRAIN = ("bert", "train", "--config=quickstart", "--input_files=/data/*", "--model_dir=/runs/quick")
+
+
+@pytest.fixture
+def render(monkeypatch, capsys):
+    """Returns a function that runs a command line and returns what it printed."""
+
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["bert render-job", *arguments])
+        render_job.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+def commented(text: str) -> list[str]:
+    """Returns the words of the command in the first lines of a file, without what it is handed on to."""
+    lines = [line[4:] for line in text.splitlines() if line.startswith("#   ")]
+    return shlex.split("\n".join(lines).replace("\\\n", " ").split(" | kubectl ")[0])
+
+
+def commands(pod: dict) -> list[list[str]]:
+    """Returns the commands of bert train that a pod runs, by themselves or as a line of a shell."""
+    containers = pod.get("initContainers", []) + pod["containers"]
+    lines = [line for each in containers for text in each.get("args", []) for line in text.splitlines()]
+    found = [each["command"] for each in containers] + [
+        shlex.split(line) for line in lines if "bert train" in line
+    ]
+    return [words[words.index("train") - 1 :] for words in found if "train" in words]
+
+
+def pods(part) -> list[dict]:
+    """Returns the specifications of pods within a manifest."""
+    if isinstance(part, list):
+        return [pod for each in part for pod in pods(each)]
+    if not isinstance(part, dict):
+        return []
+    return [part] if "containers" in part else [pod for each in part.values() for pod in pods(each)]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is shipped
+
+
+def test_every_kind_is_shipped():
+    kinds = {document["kind"] for path in SHIPPED for document in yaml.safe_load_all(path.read_text())}
+    assert kinds == {"JobSet", "Job", "Service", "TFJob", "IPUJob"}
+    ipus = {
+        document["spec"]["ipusPerJobInstance"]
+        for path in SHIPPED
+        for document in yaml.safe_load_all(path.read_text())
+        if document["kind"] == "IPUJob"
+    }
+    assert ipus == {"4", "64"}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_file_is_what_its_command_makes(path, render):
+    text = path.read_text()
+    words = commented(text)
+    assert words[:2] == ["bert", "render-job"]
+    assert render(*words[2:]) == text
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_file_is_valid_and_none_of_its_fields_may_be_misspelt(path):
+    for document in yaml.safe_load_all(path.read_text()):
+        kubernetes_schemas.check(document)
+        for name, damaged in kubernetes_schemas.misspelt(document):
+            try:
+                kubernetes_schemas.check(damaged)
+            except kubernetes_schemas.Refused:
+                continue
+            pytest.fail(f"{name} misspelt passed")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_file_runs_a_command_that_bert_train_takes(path):
+    (pod,) = pods(list(yaml.safe_load_all(path.read_text())))
+    (command,) = commands(pod)
+    assert rendered_command.arguments(tuple(command)) is not None
+    name = {"ipujob_4": "ipujob", "ipujob_64": "ipujob"}.get(path.stem, path.stem)
+    words = commented(path.read_text())
+    assert words[words.index("--") + 1 :][:2] == ["bert", "train"] and f"--kind={name}" in words
+    plans = [word for word in command if word.startswith("--plan")]
+    assert [word for word in command if word not in plans] == words[words.index("--") + 1 :]
+    assert "train_batch_size" in path.read_text().splitlines()[0]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Other jobs
+
+
+@pytest.mark.parametrize("kind", ["jobset", "indexed_job", "tfjob"])
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_numbers_images_commands_volumes_and_names_are_put_in(render, kind, workers):
+    command = (
+        "bert",
+        "train",
+        "--config=quickstart",
+        f"--train_batch_size={16 * workers}",
+        f"--eval_batch_size={workers}",
+    )
+    command += ("--input_files=/d/a b/*", "--model_dir=/saved/x")
+    flags = ["--name=other", "--image=host:5000/x/y@sha256:ab", "--volume=c-1:/d:ro", "--volume=c-2:/saved"]
+    flags += ["--env=A=b=c", "--node-label=gpu.type/x=a100", "--port", "999"]
+    text = render(f"--kind={kind}", f"--workers={workers}", *flags, "--", *command)
+    made = list(yaml.safe_load_all(text))
+    for document in made:
+        kubernetes_schemas.check(document)
+        assert document["metadata"]["name"] == "other"
+    (pod,) = pods(made)
+    (container,) = pod["containers"]
+    assert container["image"] == "host:5000/x/y@sha256:ab" and commands(pod) == [list(command)]
+    assert {"name": "A", "value": "b=c"} in container["env"] and container["ports"][0]["containerPort"] == 999
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/d", "/saved"]
+    assert pod["nodeSelector"] == {"gpu.type/x": "a100"}
+    assert f"= {workers} replica" in text and render(*commented(text)[2:]) == text
+
+
+def test_a_command_of_others_is_not_looked_at(render):
+    text = render("--kind=jobset", IMAGE, "--workers=2", "--", "my_program", "--output=x", "--image=y")
+    (pod,) = pods(list(yaml.safe_load_all(text)))
+    assert pod["containers"][0]["command"] == ["my_program", "--output=x", "--image=y"]
+    assert text.startswith("#   bert render-job --kind=jobset")
+    unchecked = render(
+        "--kind=jobset", IMAGE, "--no-check_command", "--", "bert", "train", "--flagfile=/data/mine.flags"
+    )
+    assert "--flagfile=/data/mine.flags" in unchecked and "--no-check_command" in commented(unchecked)
+
+
+def test_a_file_is_written_whole_and_not_over_another(render, tmp_path):
+    path = tmp_path / "made" / "job.yaml"
+    told = render("--kind=ipujob", IMAGE, f"--output={path}", "--", "program")
+    assert told == f"kubectl create -f {path}\n"
+    assert path.read_text() == render("--kind=ipujob", IMAGE, "--", "program")
+    with pytest.raises(ConfigError, match="exists"):
+        render("--kind=ipujob", IMAGE, f"--output={path}", "--", "program")
+    render("--kind=jobset", IMAGE, f"--output={path}", "--overwrite", "--", "program")
+    assert "JobSet" in path.read_text() and os.listdir(path.parent) == ["job.yaml"]
+
+
+def test_the_environment_of_the_shell_has_no_part(render, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "nonsense")
+    monkeypatch.setenv("BERT_WORKERS", "many")
+    before = dict(os.environ)
+    assert "JobSet" in render("--kind=jobset", "--workers=2", IMAGE, RUNS, "--", *TRAIN)
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--kind=jobsets"], "--kind=jobsets is not one of jobset, .*did you mean"),
+        (
+            ["--kind=tpu_job", "--gpus=1"],
+            "--gpus is not for --kind=tpu_job, but for jobset, indexed_job, tfjob",
+        ),
+        (["--kind=tfjob", "--max_restarts=1"], "--max_restarts is not for --kind=tfjob"),
+        (["--kind=jobset", "--ipus=4"], "--ipus is not for --kind=jobset, but for ipujob"),
+        (["--kind=jobset", "--workers=0"], "--workers=0, expected 1 to"),
+        (["--kind=jobset", "--port=70000"], "--port=70000, expected 1 to 65535"),
+        (["--kind=jobset", "--grace_secs=0"], "--grace_secs=0"),
+        (["--kind=jobset", "--env=A"], "--env=A, expected NAME=VALUE"),
+        (["--kind=jobset", "--env=A=1", "--env=A=2"], "there twice"),
+        (["--kind=jobset", "--volume=runs"], "--volume=runs:, expected CLAIM:/PATH"),
+        (["--kind=jobset", "--imag=x"], "unknown flag --imag"),
+        (["--kind=ipujob", "--ipus=6"], "expected a power of two"),
+        (["--kind=ipujob", "--ipu_image=x"], "--ipu_image=x is for a command of bert train"),
+    ],
+)
+def test_bad_flags_are_refused(render, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        render(*arguments, IMAGE, "--", "program")
+
+
+def test_a_command_is_needed(render):
+    with pytest.raises(ConfigError, match="no command. Give one after --"):
+        render("--kind=jobset", IMAGE)
+
+
+@pytest.mark.parametrize(
+    "kind,given,message",
+    [
+        ("jobset", ["--learning_rat=1"], "Unknown flag --learning_rat"),
+        ("jobset", ["--train_batch_size=31"], "train_batch_size=31 is not divisible by replicas .* = 2 x"),
+        ("jobset", ["--distribution_strategy=mirrored"], "keeps to itself"),
+        ("jobset", ["--num_gpus=8"], "--gpus=0 and num_gpus=8 of the command differ"),
+        ("tfjob", ["--worker_hosts=a:1,b:1", "--task_index=0"], "contradict|Drop them"),
+        ("jobset", ["--model_dir=runs/x"], "model_dir=runs/x is in no volume"),
+        ("jobset", ["--model_dir=/runsx"], "model_dir=/runsx is in no volume"),
+        ("jobset", ["--model_dir=/runs/../x"], "is in no volume"),
+        ("jobset", ["--help"], "--help trains nothing"),
+        ("tpu_job", [], "Add --distribution_strategy=tpu --tpu=local"),
+        ("ipujob", [], "Add --distribution_strategy=ipu"),
+    ],
+)
+def test_a_command_that_pods_would_refuse_is_refused(render, kind, given, message):
+    workers = ["--workers=2"] if kind in ("jobset", "tfjob") else []
+    with pytest.raises(ConfigError, match=message):
+        render(f"--kind={kind}", *workers, IMAGE, RUNS, "--", *TRAIN, *given)
+
+
+def test_a_read_only_volume_keeps_nothing(render):
+    with pytest.raises(ConfigError, match="none is mounted for writing"):
+        render("--kind=jobset", IMAGE, "--volume=runs:/runs:ro", "--", *TRAIN)
+    assert "JobSet" in render("--kind=jobset", IMAGE, "--", *TRAIN[:-1], "--model_dir=gs://bucket/run")
+
+
+def test_ipus_and_the_replicas_of_a_command_go_together(render):
+    command = [
+        "bert",
+        "train",
+        "--config=graphcore/pytorch/pretrain_large_128_POD64",
+        "--distribution_strategy=ipu",
+    ]
+    command += ["--dataset", "generated", "--model_dir=/runs/large"]
+    assert "modelReplicasPerWorker: '16'" in render("--kind=ipujob", "--ipus=64", IMAGE, RUNS, "--", *command)
+    with pytest.raises(ConfigError, match="= 8 replicas, the command has ipu_replicas=16. Give --ipus=64"):
+        render("--kind=ipujob", "--ipus=32", IMAGE, RUNS, "--", *command)
+
+
+def test_the_example_of_the_help_works(render):
+    (example,) = re.findall(r"  bert render-job.*?\n\n", render_job.__doc__, re.DOTALL)
+    words = shlex.split(example.replace("\\\n", " ").split("|")[0])
+    assert "JobSet" in render(*words[2:])
+
+
+def test_a_script_counts_as_bert_train():
+    assert rendered_command.arguments(("python", "/workspace/train.py", "--a")) == ["--a"]
+    assert rendered_command.arguments(("python", "other.py")) is None
+    assert pathlib.Path(ROOT / "scripts" / "render_job.py").exists()

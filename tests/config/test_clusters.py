@@ -1,0 +1,203 @@
+"""How a process learns its place from what started it: every source in its own words, and what it refuses."""
+
+import json
+import re
+import types
+
+import pytest
+
+from official.cli import flags
+from official.config.cluster import Cluster, find_cluster, read_cluster, slurm
+from official.io.errors import ConfigError
+from tests.config.test_configs import GOOD
+
+SLURM = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "1",
+    "SLURM_PROCID": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "gpu[08-09]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+}
+KUBERNETES = {
+    "BERT_WORKERS": "3",
+    "BERT_SERVICE": "bert",
+    "JOB_COMPLETION_INDEX": "2",
+    "HOSTNAME": "train-x7f-workers-0-2",
+}
+MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+SEVERAL_HOSTS = MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+POPRUN = {
+    "POPDIST_NUM_TOTAL_REPLICAS": "12",
+    "POPDIST_NUM_LOCAL_REPLICAS": "4",
+    "POPDIST_REPLICA_INDEX_OFFSET": "8",
+}
+
+
+def asked(worker_hosts=None, task_index=None, coordinator_address=None):
+    return types.SimpleNamespace(
+        worker_hosts=worker_hosts, task_index=task_index, coordinator_address=coordinator_address
+    )
+
+
+def tf_config(hosts: str, index: int) -> dict:
+    return {
+        "TF_CONFIG": json.dumps(
+            {"cluster": {"worker": hosts.split(",")}, "task": {"type": "worker", "index": index}}
+        )
+    }
+
+
+def test_a_process_that_nobody_placed_is_by_itself():
+    assert find_cluster(asked(), {}) is None
+    batch_shell = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "a,b"}
+    assert find_cluster(asked(), batch_shell) is None
+    assert find_cluster(asked(), {"JOB_COMPLETION_INDEX": "2", "TF_CONFIG": "{}"}) is None
+
+
+def test_tasks_of_a_slurm_step():
+    found = find_cluster(asked(), SLURM)
+    names = [host.rpartition(":") for host in found.hosts]
+    ports = [int(port) for *_, port in names]
+    assert [host for host, *_ in names] == ["gpu08", "gpu08", "gpu09"] and found.rank == 2
+    assert ports[1] == ports[0] + 1 and ports[2] == ports[0] and "Slurm" in found.source
+    other_job = find_cluster(asked(), SLURM | {"SLURM_JOB_ID": "78"})
+    assert not set(found.hosts) & set(other_job.hosts)
+    told = find_cluster(asked(), SLURM | {"BERT_PORT": "5000"})
+    assert told.hosts == ("gpu08:5000", "gpu08:5001", "gpu09:5000")
+    in_turns = find_cluster(asked(), SLURM | {"SLURM_DISTRIBUTION": "cyclic", "SLURM_NODEID": "0"})
+    assert [host.split(":")[0] for host in in_turns.hosts] == ["gpu08", "gpu09", "gpu08"]
+
+
+@pytest.mark.parametrize(
+    "text,names",
+    [
+        ("a", ["a"]),
+        ("a1,b", ["a1", "b"]),
+        ("a[1-3]", ["a1", "a2", "a3"]),
+        ("a[09-11,7],b-c", ["a09", "a10", "a11", "a7", "b-c"]),
+        ("r[1-2]n[3,5].x,y", ["r1n3.x", "r1n5.x", "r2n3.x", "r2n5.x", "y"]),
+    ],
+)
+def test_lists_of_slurm_hosts(text, names):
+    assert slurm.host_names(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a"])
+def test_what_is_no_list_of_slurm_hosts(text):
+    with pytest.raises(ConfigError, match="SLURM_STEP_NODELIST"):
+        slurm.host_names(text)
+
+
+def test_counts_of_slurm_tasks():
+    assert slurm.tasks_per_host("2(x3),1") == [2, 2, 2, 1] and slurm.tasks_per_host("4") == [4]
+    with pytest.raises(ConfigError, match="SLURM_STEP_TASKS_PER_NODE"):
+        slurm.tasks_per_host("2(x")
+
+
+def test_pods_of_an_indexed_job():
+    assert find_cluster(asked(), KUBERNETES) == Cluster(
+        tuple(f"train-x7f-workers-0-{index}.bert:2222" for index in range(3)), 2
+    )
+    elsewhere = KUBERNETES | {"BERT_PORT": "7000", "BERT_SERVICE": "bert.ns.svc.cluster.local"}
+    assert find_cluster(asked(), elsewhere).hosts[0] == "train-x7f-workers-0-0.bert.ns.svc.cluster.local:7000"
+
+
+def test_processes_of_mpi():
+    found = find_cluster(asked(), MPI)
+    assert found.rank == 2 and len(set(found.hosts)) == 3 and found.source == "mpirun"
+    assert {host.split(":")[0] for host in found.hosts} == {"localhost"}
+    assert find_cluster(asked(), MPI | POPRUN).source == "poprun"
+    hydra = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2"}
+    assert (find_cluster(asked(), hydra).rank, len(find_cluster(asked(), hydra).hosts)) == (1, 2)
+
+
+def test_processes_of_mpi_on_several_hosts_meet_at_an_address():
+    assert find_cluster(asked(), SEVERAL_HOSTS).hosts == ("", "", "")
+    with pytest.raises(ConfigError, match="--coordinator_address=HOST:PORT"):
+        read_cluster(asked(), SEVERAL_HOSTS)
+    found = read_cluster(asked(coordinator_address="a:1"), SEVERAL_HOSTS)
+    assert found == Cluster(("a:1", "", ""), 2) and found.name(2) == "rank 2" and "mpirun" in found.source
+    assert read_cluster(asked(coordinator_address="a:1"), SLURM).hosts == ("a:1", "", "")
+
+
+def test_those_that_agree_may_both_speak():
+    hosts = "a:1,b:1,c:1"
+    both = find_cluster(asked(hosts, 2), tf_config(hosts, 2) | SLURM)
+    assert both == Cluster(("a:1", "b:1", "c:1"), 2) and both.source == "--worker_hosts"
+    assert find_cluster(asked(coordinator_address="a:1"), tf_config(hosts, 2)).source == "TF_CONFIG"
+    one_task = SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    one_task |= {"SLURM_STEP_NODELIST": "a", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    assert find_cluster(asked(), tf_config(hosts, 2) | one_task).source == "TF_CONFIG"
+    # Slurm's tasks are mpirun's daemons, one a host.
+    assert find_cluster(asked(), MPI | one_task).source == "mpirun"
+
+
+@pytest.mark.parametrize(
+    "flags_given,environment,message",
+    [
+        (("a:1,b:1,c:1", 1), SLURM, "--worker_hosts and the Slurm step contradict each other: rank 1 of 3"),
+        ((), tf_config("a:1,b:1", 1) | MPI, "TF_CONFIG and mpirun contradict each other: rank 1 of 2"),
+        (("a:1,b:1", 1), tf_config("a:1,c:1", 1), "--worker_hosts and TF_CONFIG contradict each other"),
+        ((), KUBERNETES | SLURM | {"BERT_WORKERS": "4"}, "the Kubernetes job and the Slurm step contradict"),
+        ((None, None, "z:1"), tf_config("a:1,b:1", 1), "coordinator_address=z:1 and TF_CONFIG contradict"),
+        ((None, 1), {}, "task_index=1 is a number in --worker_hosts"),
+        ((None, None, "z"), MPI, "coordinator_address: 'z' is not HOST:PORT"),
+        ((), MPI | POPRUN | {"POPDIST_REPLICA_INDEX_OFFSET": "4"}, "poprun and MPI contradict each other"),
+        ((), MPI | {"PMIX_RANK": "1"}, "MPI contradicts itself"),
+        ((), MPI | {"OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK in the environment is '3'"),
+        ((), MPI | {"OMPI_COMM_WORLD_SIZE": "0"}, "OMPI_COMM_WORLD_SIZE in the environment is 0"),
+        ((), MPI | {"BERT_PORT": "70000"}, "BERT_PORT in the environment is '70000'"),
+        ((), KUBERNETES | {"BERT_WORKERS": "many"}, "BERT_WORKERS in the environment is 'many'"),
+        ((), KUBERNETES | {"BERT_SERVICE": ""}, "needs BERT_SERVICE"),
+        ((), KUBERNETES | {"HOSTNAME": "node7"}, "HOSTNAME='node7' is not JOB-2"),
+        ((), {"BERT_WORKERS": "2"}, "JOB_COMPLETION_INDEX in the environment is nothing"),
+        ((), SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2"}, "Slurm contradicts itself"),
+        ((), SLURM | {"SLURM_NODEID": "0"}, "srun --distribution=block"),
+    ],
+)
+def test_what_contradicts_itself_is_one_line(flags_given, environment, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        read_cluster(asked(*flags_given), environment)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.fixture
+def placed(monkeypatch):
+    """Returns (variables) -> the environment of a process that was started with them."""
+
+    def place(variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return variables
+
+    return place
+
+
+@pytest.mark.parametrize("variables", [SLURM, KUBERNETES, MPI, tf_config("a:1,b:1", 1)])
+def test_one_of_several_trains_together_with_the_others(placed, variables):
+    read = flags.read(GOOD, placed(variables))
+    assert read.config.distribution_strategy == "multi_worker_mirrored" and read.told == []
+
+
+def test_one_of_several_may_keep_to_itself(placed):
+    environment = placed(SLURM)
+    assert flags.read(GOOD).config.distribution_strategy == "mirrored"  # no training run
+    alone = flags.read([*GOOD, "--distribution_strategy=mirrored"], environment)
+    assert alone.config.distribution_strategy == "mirrored"
+    assert "rank 2 of 3 (the Slurm step), but --distribution_strategy=mirrored trains alone" in alone.told[0]
+    evaluating = flags.read([*GOOD, "--do_train=false", "--do_eval"], environment)
+    assert evaluating.config.distribution_strategy == "mirrored" and evaluating.told == []
+
+
+def test_worker_hosts_choose_the_strategy_too():
+    given = [*GOOD, "--worker_hosts=a:1,b:1", "--task_index=1"]
+    assert flags.read(given, {}).config.distribution_strategy == "multi_worker_mirrored"
+
+
+def test_a_stray_variable_is_nothing_to_who_chose_to_be_alone():
+    alone = [*GOOD, "--distribution_strategy=one_device"]
+    assert flags.read(alone, {"TF_CONFIG": "{"}).told == []
+    with pytest.raises(ConfigError, match="TF_CONFIG is not of the form"):
+        flags.read(GOOD, {"TF_CONFIG": "{"})

@@ -1,0 +1,75 @@
+"""Which files of training records each of many hosts reads, and how they are named without being listed."""
+
+import json
+
+import pytest
+
+from official.config import data_streams
+from official.data.pipeline import TrainingOrder
+from official.data.records import streams as streams_lib
+from official.data.records.record_files import find_files
+from official.io.errors import ConfigError
+from official.io.files import find_files as find_any
+
+
+def test_files_are_named_by_their_number_without_a_look(tmp_path):
+    names = [f"{tmp_path}/part-{number:05d}-of-00003.tfrecord" for number in range(3)]
+    assert find_files(f"{tmp_path}/part@3.tfrecord", "input_files") == names
+    assert find_any("ram://host_files/x@2", "input_files") == [
+        f"ram://host_files/x-0000{n}-of-00002" for n in (0, 1)
+    ]
+    (tmp_path / "odd@2").write_text("a file of that name")
+    assert find_any(f"{tmp_path}/odd@2", "") == [f"{tmp_path}/odd@2"]
+    with pytest.raises(ConfigError, match="matches no file"):
+        find_files(f"{tmp_path}/part@0.tfrecord", "input_files")
+
+
+def test_a_manifest_names_its_files(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": {"b.tfrecord": 3, "a.tfrecord": 2}}))
+    manifest = f"{tmp_path}/manifest.json"
+    assert find_files(manifest, "input_files") == [f"{tmp_path}/a.tfrecord", f"{tmp_path}/b.tfrecord"]
+    (tmp_path / "c.tfrecord").write_text("")
+    assert len(find_files(f"{manifest},{tmp_path}/c.tfrecord", "input_files")) == 3
+    (tmp_path / "manifest.json").write_text('{"files": [1]}')
+    with pytest.raises(ConfigError, match='"files" is a list'):
+        find_files(manifest, "input_files")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds no records, only manifest.json"):
+        find_files(manifest, "input_files")
+
+
+def test_a_host_looks_at_its_own_files_only(tmp_path):
+    files = [str(tmp_path / f"part-{number}") for number in range(8)]
+    for path in files[1::4]:
+        with open(path, "wb") as file:
+            file.write(b"x" * 100)
+    assert list(streams_lib.own_streams(files, 8, TrainingOrder(1, host=1, num_hosts=4), 2)) == [1, 5]
+    with pytest.raises(ConfigError, match="part-2 cannot be read"):
+        streams_lib.own_streams(files, 8, TrainingOrder(1, host=2, num_hosts=4), 2)
+
+
+def test_thousands_of_hosts_share_streams_that_are_asked_for():
+    assert data_streams.num_streams(8192, 65536) == 32
+    assert data_streams.num_streams(8192, 65536, asked=4096) == 4096
+    data_streams.check_hosts(8192, 4096, 4096, 65536)
+    data_streams.check_hosts(8192, 4096, 1024, 65536)
+
+
+@pytest.mark.parametrize(
+    "files,hosts,batch,message",
+    [
+        (3, 4, 8, "3 files for 4 hosts: host 3 and those behind it would have none"),
+        (4, 3, 8, "4 files make 4 streams, which 3 hosts cannot share evenly. Write a number of shards"),
+        (128, 64, 640, "64 hosts cannot share evenly. Give --data_streams=64"),
+    ],
+)
+def test_hosts_that_cannot_share_files_are_told_what_to_do(files, hosts, batch, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        data_streams.check_hosts(files, data_streams.num_streams(files, batch), hosts, batch)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("files,batch,message", [(10, 32, "the 10 files"), (16, 20, "the 20 rows of a step")])
+def test_streams_that_divide_nothing_are_refused(files, batch, message):
+    with pytest.raises(ConfigError, match=f"data_streams=16 does not divide {message}"):
+        data_streams.num_streams(files, batch, asked=16)

@@ -1,0 +1,124 @@
+"""Which micro batches who computes: of a run that goes on with another number of workers."""
+
+import pytest
+
+from official.config import ConfigError
+from official.distribution.batch_plan import Layout
+from official.distribution.layout import Share, is_kept, lay_out, shares
+
+WORKERS = dict(
+    distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0, train_batch_size=48
+)
+DROPOUT = dict(model=dict(hidden_dropout_prob=0.1))
+BEGAN = Layout(workers=4, num_replicas=4, num_accumulation_steps=3, train_batch_size=48)
+
+
+def test_a_new_run_is_laid_out_for_those_who_begin_it(make_config):
+    plan, layout = lay_out(make_config(**WORKERS, num_accumulation_steps=3), 4, 4, None)
+    assert layout == BEGAN and plan.layout is None
+    assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (4, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "workers,replicas,accumulation", [(1, 1, 12), (2, 2, 6), (3, 3, 4), (1, 2, 6), (6, 6, 2), (12, 12, 1)]
+)
+def test_the_global_batch_and_its_micro_batches_stay(make_config, workers, replicas, accumulation):
+    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
+    plan, layout = lay_out(config, workers, replicas, BEGAN)
+    assert layout == plan.layout == BEGAN
+    assert (plan.num_replicas, plan.num_accumulation_steps) == (replicas, accumulation)
+    assert plan.micro_batch_size == 4 and plan.train_batch_size == 48
+
+
+def test_the_same_number_of_workers_computes_as_before(make_config):
+    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
+    assert lay_out(config, 4, 4, BEGAN) == lay_out(config, 4, 4, None)
+
+
+def test_what_does_not_divide_is_an_error_with_the_valid_numbers(make_config):
+    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
+    with pytest.raises(
+        ConfigError,
+        match="laid out for 4 workers with 4 replicas x 3 micro batches, 12 together: 5 replicas cannot share"
+        " them evenly. Valid numbers of replicas: 1, 2, 3, 4, 6, 12. Or lay .* --num_accumulation_steps",
+    ):
+        lay_out(config, 5, 5, BEGAN)
+    with pytest.raises(ConfigError, match="Valid numbers of replicas: 1, 2, 4, 8, 16, 32"):
+        lay_out(
+            make_config(**{**WORKERS, "train_batch_size": 4096}, **DROPOUT), 3, 3, Layout(1, 4096, 1, 4096)
+        )
+
+
+def test_without_dropout_smaller_micro_batches_are_the_same_to_rounding(make_config):
+    config = make_config(**WORKERS, num_accumulation_steps=3)
+    plan, layout = lay_out(config, 8, 8, BEGAN)
+    assert layout == BEGAN and plan.layout is None
+    assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (8, 2, 3)
+    with pytest.raises(ConfigError, match="48 is not divisible by 7 replicas. Valid .*: 2, 3, 4, 6, 8, 12"):
+        lay_out(config, 7, 7, BEGAN)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(clip_scope="micro_batch", loss_normalization="local"),
+        dict(loss_normalization="local", clip_scope="none"),
+        dict(lamb_variant="mpclip"),
+    ],
+)
+def test_what_a_micro_batch_decides_needs_the_same_ones(make_config, settings):
+    config = make_config(**WORKERS, num_accumulation_steps=3, **settings)
+    with pytest.raises(ConfigError, match="8 replicas cannot share"):
+        lay_out(config, 8, 8, BEGAN)
+
+
+@pytest.mark.parametrize(
+    "changed", [dict(num_accumulation_steps=6), dict(train_batch_size=96), dict(logical_workers=2)]
+)
+def test_somebody_may_lay_it_out_anew(make_config, changed):
+    config = make_config(**{**WORKERS, **DROPOUT, "num_accumulation_steps": 3, **changed})
+    _, layout = lay_out(config, 2, 2, BEGAN)
+    assert layout == Layout(2, 2, config.num_accumulation_steps, config.train_batch_size)
+
+
+def test_one_process_may_be_laid_out_for_several(make_config):
+    config = make_config(train_batch_size=48, num_accumulation_steps=3, logical_workers=4, **DROPOUT)
+    plan, layout = lay_out(config, 1, 1, None)
+    assert layout == plan.layout == BEGAN and plan.num_accumulation_steps == 12
+    with pytest.raises(ConfigError, match="4 workers .* 5 replicas cannot share"):
+        lay_out(config, 5, 5, None)
+
+
+def test_one_process_with_other_devices_goes_on_as_ever(make_config):
+    config = make_config(**DROPOUT, num_virtual_devices=2, distribution_strategy="mirrored")
+    plan, layout = lay_out(config, 1, 2, Layout(1, 1, 1, 8))
+    assert layout == Layout(1, 2, 1, 8) and plan.layout is None and plan.micro_batch_size == 4
+
+
+def test_an_evaluation_needs_to_be_divided_among_who_computes_it(make_config):
+    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3, do_eval=True, num_eval_samples=8)
+    with pytest.raises(ConfigError, match="eval_batch_size=8 is not divisible by replicas = 3"):
+        lay_out(config, 3, 3, BEGAN)
+
+
+def test_what_keeps_a_layout(make_config):
+    assert is_kept(make_config(**WORKERS)) and is_kept(make_config())
+    assert not is_kept(make_config(do_train=False, do_eval=True, num_eval_samples=8))
+    assert not is_kept(make_config(distribution_strategy="tpu"))
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 6, 12])
+def test_every_micro_batch_is_computed_once_and_in_order(hosts):
+    seen = [
+        share.worker * 3 + number
+        for host in range(hosts)
+        for share in shares(BEGAN, host, hosts)
+        for number in range(share.first, share.last)
+    ]
+    assert seen == list(range(12))
+
+
+def test_shares_of_hosts():
+    assert shares(BEGAN, 1, 2) == [Share(2, 0, 3), Share(3, 0, 3)]
+    assert shares(BEGAN, 1, 3) == [Share(1, 1, 3), Share(2, 0, 2)]
+    assert shares(BEGAN, 7, 12) == [Share(2, 1, 2)]

@@ -1,0 +1,100 @@
+"""Who is in a job: names, ranges, ports, and what the processes are told."""
+
+import json
+import socket
+
+import pytest
+
+from official.cli.flags import parse
+from official.config.cluster import read_cluster
+from official.io.errors import ConfigError
+from official.launching import hosts
+from official.launching.hosts import Host, Worker
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a:4000,b:5000", [Host("a", 4000), Host("b", 5000)]),
+        ("a", [Host("a", None)]),
+        (" a:1 , b:2 ,", [Host("a", 1), Host("b", 2)]),
+        ("localhost:4000,localhost:4002", [Host("localhost", 4000), Host("localhost", 4002)]),
+        ("n[0-2,4]:7", [Host("n0", 7), Host("n1", 7), Host("n2", 7), Host("n4", 7)]),
+        (
+            "n[08-10].rack,10.0.0.1:9",
+            [Host(f"n{i}.rack", None) for i in ("08", "09", "10")] + [Host("10.0.0.1", 9)],
+        ),
+    ],
+)
+def test_hosts_are_read_with_ranges_and_ports(text, expected):
+    assert hosts.read_hosts(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text, instances, message",
+    [
+        ("", 1, "names no host"),
+        ("a:b", 1, "'a:b' is not HOST, HOST:PORT or HOST"),
+        ("a:70000", 1, "with a port from 1 to 65535"),
+        ("a:0", 1, "with a port from 1 to 65535"),
+        ("user@a:1", 1, "'user@a:1' is not HOST"),
+        ("n[2-0]", 1, "has a range that is not like"),
+        ("n[1", 1, "is not HOST"),
+        ("a:65535", 2, "a:65536 is no port"),
+        ("a:4000,a:4001", 2, "a:4001 is there twice"),
+        ("a:4000,a:4000", 1, "a:4000 is there twice"),
+    ],
+)
+def test_what_is_no_list_of_hosts_is_one_line(text, instances, message):
+    with pytest.raises(ConfigError, match="--hosts") as error:
+        hosts.read_hosts(text, instances)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_ranks_count_a_host_s_instances_first(monkeypatch):
+    monkeypatch.setattr(hosts, "is_local", lambda name: name == "here")
+    workers = hosts.make_workers(hosts.read_hosts("here:4000,there:5000", 2), 2)
+    assert workers == [
+        Worker(0, "here", 4000, True),
+        Worker(1, "here", 4001, True),
+        Worker(2, "there", 5000, False),
+        Worker(3, "there", 5001, False),
+    ]
+    assert workers[3].name == "rank 3 (there:5001)"
+
+
+def test_ports_that_are_left_out_are_free_ones_of_this_machine():
+    workers = hosts.make_workers([Host("localhost", None)], 5)
+    assert len({worker.port for worker in workers}) == 5 and all(worker.is_local for worker in workers)
+    with socket.socket() as listener:
+        listener.bind(("", workers[0].port))
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (["there"], "there has no port"),
+        (["localhost:1", "there:2"], "localhost means another machine to each"),
+    ],
+)
+def test_other_hosts_need_a_port_and_a_name_of_this_one(monkeypatch, names, message):
+    monkeypatch.setattr(hosts, "is_local", lambda name: name == "localhost")
+    with pytest.raises(ConfigError, match=message):
+        hosts.make_workers(hosts.read_hosts(",".join(names)), 1)
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [("localhost", True), ("127.0.0.1", True), ("192.0.2.1", False), ("no-such-host.invalid", False)],
+)
+def test_which_names_are_this_machine(name, expected):
+    assert hosts.is_local(name) is expected
+
+
+def test_a_run_understands_what_its_processes_are_told():
+    workers = hosts.make_workers(hosts.read_hosts("localhost:4000,localhost:5000"), 1)
+    told = hosts.tf_config(workers, 1)
+    assert json.loads(told)["task"] == {"type": "worker", "index": 1}
+    config = parse(["--config=mlperf_v100", "--plan"])
+    cluster = read_cluster(config, {"TF_CONFIG": told})
+    assert cluster.hosts == ("localhost:4000", "localhost:5000") and cluster.rank == 1

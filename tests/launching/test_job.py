@@ -1,0 +1,317 @@
+"""Jobs of real processes, here and through a stand-in for ssh: output, ends, restarts, and what is left."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from official.io.errors import ConfigError
+from official.launching import hosts, job, ranks
+from tests.conftest import ROOT
+
+RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process
+# Stands for ssh: drops options, keeps a host's environment apart, and fails for a host whose file `cut-HOST`
+# is there. It runs the command below itself, and ends when it is killed.
+SSH = """#!{python}
+import os, subprocess, sys
+words = sys.argv[1:]
+while words[0] == "-o":
+    words = words[2:]
+if os.path.exists("{folder}/cut-" + words[0]):
+    sys.exit(255)
+environment = {{"PATH": os.environ["PATH"], "ON": words[0]}}
+sys.exit(subprocess.run(["sh", "-c", words[1]], env=environment).returncode)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Waits of the launcher, shorter."""
+    monkeypatch.setattr(job, "_CAUSE_SECS", 0.3)
+    monkeypatch.setattr(job, "_GRACE_SECS", 0.5)
+    monkeypatch.setattr(job, "_BETWEEN_CALLS_SECS", 0.1)
+    monkeypatch.setattr(ranks, "SILENCE_SECS", 1.0)
+    monkeypatch.setattr(ranks, "_ALIVE_SECS", 0.2)
+
+
+@pytest.fixture
+def run(quick, tmp_path):
+    """Returns a function that runs a job of two processes of a shell, and returns its code and what it
+    said."""
+
+    def run_job(script: str, names: str = "localhost", instances: int = 2, **more) -> tuple[int, list[str]]:
+        settings = {"environment": {}, "ssh": ("ssh",)} | {
+            key: more.pop(key) for key in list(more) if key in ("environment", "ssh")
+        }
+        order = ranks.Order(("bash", "-c", RANK + script), str(tmp_path), **settings)
+        said: list[str] = []
+        return job.run(job.Job(hosts.read_hosts(names), instances, order, **more), said.append), said
+
+    return run_job
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    path = tmp_path / "fake-ssh"
+    path.write_text(SSH.format(python=sys.executable, folder=tmp_path))
+    path.chmod(0o755)
+    return (str(path),)
+
+
+def alive(marker: str) -> list[int]:
+    """Returns the processes whose environment has a marker."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_lines_have_their_rank_in_front(run, capfd):
+    assert run("echo one; echo problem >&2; printf 'no end'") == (0, [])
+    output, errors = capfd.readouterr()
+    assert sorted(output.splitlines()) == [
+        "[1,0]<stdout>:no end",
+        "[1,0]<stdout>:one",
+        "[1,1]<stdout>:no end",
+        "[1,1]<stdout>:one",
+    ]
+    assert sorted(errors.splitlines()) == ["[1,0]<stderr>:problem", "[1,1]<stderr>:problem"]
+
+
+def test_many_lines_and_long_ones_arrive_whole_and_in_order(run, capfd):
+    assert run("seq 30000; head -c 200000 /dev/zero | tr '\\0' x", instances=1)[0] == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:30000] == [f"[1,0]<stdout>:{number}" for number in range(1, 30001)]
+    assert sum(line.count("x") for line in lines[30000:]) == 200000
+
+
+def test_processes_know_their_place_and_get_variables(run, capfd, tmp_path):
+    assert (
+        run(
+            'echo "$TF_CONFIG"; echo "$A $PWD"',
+            "localhost:41001,localhost:42001",
+            1,
+            environment={"A": "b c"},
+        )[0]
+        == 0
+    )
+    lines = sorted(line.partition(":")[2] for line in capfd.readouterr().out.splitlines())
+    assert lines[:2] == [f"b c {tmp_path}"] * 2
+    told = [json.loads(line) for line in lines[2:]]
+    assert [each["task"]["index"] for each in told] == [0, 1]
+    assert told[0]["cluster"] == told[1]["cluster"] == {"worker": ["localhost:41001", "localhost:42001"]}
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 130, 143])
+def test_ends_of_the_run_s_own_pass_through_without_a_restart(run, tmp_path, code):
+    assert run(f"echo >> starts-$r; exit {code}", max_restarts=3)[0] == code
+    assert (tmp_path / "starts-0").read_text() == (tmp_path / "starts-1").read_text() == "\n"
+
+
+def test_bad_input_of_one_ends_the_others(run):
+    code, said = run("[ $r = 1 ] && exit 2; sleep 600", max_restarts=3)
+    assert code == 2 and len(said) == 1 and "(localhost:" in said[0]
+    assert said[0].startswith("rank 1 ") and said[0].endswith("ended with exit code 2; ending 1 others")
+
+
+@pytest.mark.parametrize("how, told", [("kill -9 $$", "was ended by SIGKILL"), ("exit 4", "exit code 4")])
+def test_a_loss_ends_all_and_all_start_again(run, tmp_path, how, told):
+    lose = f"[ $r = 1 ] && [ ! -e lost ] && {{ touch lost; sleep 0.1; {how}; }}"
+    script = f"echo >> starts-$r; {lose}; [ $(wc -l < starts-$r) = 2 ] || sleep 600"
+    code, said = run(script, max_restarts=2)
+    assert code == 0 and (tmp_path / "starts-0").read_text() == "\n\n"
+    assert told in said[0] and said[1:] == ["restart 1 of 2"]
+
+
+@pytest.mark.parametrize("how, code", [("kill -9 $$", 4), ("exit 4", 4), ("exit 7", 7)])
+def test_the_code_when_no_restart_is_left(run, how, code):
+    ended, said = run(f"[ $r = 0 ] && {{ {how}; }}; sleep 600", max_restarts=1)
+    assert ended == code and len(said) == 3
+
+
+def test_the_cause_counts_and_not_what_follows_from_it(run):
+    """Rank 0 notices first that rank 1 is gone, which ends a moment later than it says so."""
+    code, _ = run("[ $r = 0 ] && exit 4; sleep 0.15; exit 3", max_restarts=3)
+    assert code == 3
+
+
+def test_a_process_that_does_not_end_is_killed(run):
+    began = time.monotonic()
+    assert run("[ $r = 0 ] && exit 2; trap '' TERM; while :; do sleep 1; done")[0] == 2
+    assert time.monotonic() - began < 20
+
+
+def test_a_program_that_is_not_there_is_bad_input(quick, tmp_path, capfd):
+    order = ranks.Order(("no-such-program",), str(tmp_path), {})
+    assert job.run(job.Job(hosts.read_hosts("localhost"), 1, order, 3), lambda text: None) == 2
+    assert "launch: no-such-program: No such file or directory" in capfd.readouterr().err
+
+
+def test_what_a_process_leaves_behind_is_ended(run, tmp_path):
+    """One in the background, and one in a session of its own."""
+    marker = f"MARK={tmp_path}"
+    assert (
+        run("sleep 600 & setsid sleep 600 & sleep 0.2; exit 0", environment={"MARK": str(tmp_path)})[0] == 0
+    )
+    assert alive(marker) == []
+
+
+# ----------------------------------------------------------------------------------------------------
+# The launcher itself
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Returns a function that starts the launcher with a script in a shell, as a process group of its own."""
+    started = []
+
+    def launch(script: str, *flags: str) -> subprocess.Popen:
+        command = [sys.executable, str(ROOT / "scripts/launch.py"), "--instances_per_host=2", *flags]
+        process = subprocess.Popen(
+            [*command, "--", "bash", "-c", RANK + script],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(tmp_path)},
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+TRAPS = (
+    'trap "echo term >> got-$r; exit 143" TERM; trap "echo int >> got-$r; exit 130" INT; touch up-$r;'
+    " while :; do sleep 0.05; done"
+)
+
+
+@pytest.mark.parametrize("number, code, name", [(signal.SIGTERM, 143, "term"), (signal.SIGINT, 130, "int")])
+def test_signals_reach_every_process_once(launched, tmp_path, number, code, name):
+    process = launched(TRAPS, "--max_restarts=3")
+    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
+    os.killpg(process.pid, number)  # as a terminal does
+    assert process.wait(20) == code
+    assert (tmp_path / "got-0").read_text() == (tmp_path / "got-1").read_text() == f"{name}\n"
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
+    process = launched("sleep 600 & setsid sleep 600 & touch up-$r; wait")
+    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
+    assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, guards, shells, sleeps
+    process.kill()
+    wait_until(lambda: not alive(f"MARK={tmp_path}"))
+
+
+def test_nothing_is_left_when_a_guard_is_killed(launched, tmp_path):
+    process = launched("echo $PPID > guard-$r.new; mv guard-$r.new guard-$r; sleep 600 & wait")
+    wait_until(lambda: (tmp_path / "guard-0").exists() and (tmp_path / "guard-1").exists())
+    os.kill(int((tmp_path / "guard-1").read_text()), signal.SIGKILL)
+    assert process.wait(20) == 4 and "was ended by SIGKILL" in process.stderr.read()
+    assert alive(f"MARK={tmp_path}") == []
+
+
+def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
+    process = launched("trap 'touch saved-$r; exit 143' TERM; while :; do echo line; sleep 0.02; done")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(20) == 141
+    assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
+    process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
+
+
+# ----------------------------------------------------------------------------------------------------
+# Other hosts
+
+
+REMOTE = "alpha.invalid:4000,beta.invalid:4000"
+
+
+def test_hosts_elsewhere_get_command_folder_and_variables(run, ssh, capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv("NOT_PASSED", "here")
+    assert run('echo "$ON $r $A $NOT_PASSED $PWD"', REMOTE, 1, ssh=ssh, environment={"A": "it's"})[0] == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == [
+        f"[1,0]<stdout>:alpha.invalid 0 it's  {tmp_path}",
+        f"[1,1]<stdout>:beta.invalid 1 it's  {tmp_path}",
+    ]
+
+
+def test_a_host_that_cannot_be_reached_is_named(run, ssh, tmp_path):
+    (tmp_path / "cut-beta.invalid").touch()
+    code, said = run("sleep 600", REMOTE, 1, ssh=ssh)
+    assert code == 4
+    assert said == ["rank 1 (beta.invalid:4000) cannot be reached: ssh has ended; ending 1 others"]
+
+
+def test_a_host_that_comes_back_goes_on(run, ssh, tmp_path):
+    """Its link is cut in the middle; the next start waits for it."""
+    script = (
+        "echo >> starts-$r; [ $(wc -l < starts-$r) = 2 ] && exit 0; [ $r = 0 ] && sleep 600;"
+        " touch cut-$ON; kill -9 $(cat ssh-pid); sleep 600"
+    )
+    watched = tmp_path / "watched-ssh"  # an ssh whose number the process on the other side knows
+    note = f"echo $$ > {tmp_path}/ssh-pid"
+    case = f'case "$*" in *beta*true) ;; *beta*) {note};; esac'
+    watched.write_text(f'#!/bin/sh\n{case}\nexec {ssh[0]} "$@"\n')
+    watched.chmod(0o755)
+    cut = tmp_path / "cut-beta.invalid"
+    back = threading.Thread(target=lambda: (wait_until(cut.exists), time.sleep(2), cut.unlink()))
+    back.start()
+    code, said = run(script, REMOTE, 1, ssh=(str(watched),), max_restarts=1, host_timeout_secs=20.0)
+    back.join()
+    assert (code, said[1:]) == (0, ["restart 1 of 1", "waiting for beta.invalid, at most 20 s"]), said
+
+
+def test_a_host_that_stays_away_ends_the_job(run, ssh, tmp_path):
+    (tmp_path / "cut-beta.invalid").touch()
+    code, said = run("sleep 600", REMOTE, 1, ssh=ssh, max_restarts=5, host_timeout_secs=0.5)
+    assert code == 4 and said[-1] == "beta.invalid: no answer after --host_timeout_secs=0.5"
+
+
+def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
+    guard = os.path.join(os.path.dirname(job.__file__), "guard.py")
+    order = {
+        "command": ["sleep", "600"],
+        "folder": None,
+        "environment": {"MARK": str(tmp_path)},
+        "silence_secs": 0.6,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", guard], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    wait_until(lambda: alive(f"MARK={tmp_path}"))
+    for _ in range(6):  # longer than the silence it bears
+        process.stdin.write(b"alive\n")
+        time.sleep(0.2)
+    assert process.poll() is None
+    assert process.wait(20) == 137 and b"nothing heard from the launcher" in process.stderr.read()
+    assert alive(f"MARK={tmp_path}") == []
+    process.stdin.close()
+    process.stderr.close()
+
+
+def test_a_launcher_without_ssh_says_so(run):
+    with pytest.raises(ConfigError, match=r"rank 0 \(alpha.invalid:4000\) cannot be started: No such file"):
+        run("true", "alpha.invalid:4000", 1, ssh=("/no/such/ssh",))

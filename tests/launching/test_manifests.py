@@ -1,0 +1,336 @@
+"""Jobs of Kubernetes: every field is one that its reader knows, and a process finds its place by them."""
+
+import shlex
+import signal
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from official.config.cluster import find_cluster
+from official.io.errors import ConfigError
+from official.launching import manifests
+from tests.launching import kubernetes_schemas
+
+COMMAND = ("bert", "train", "--config=quickstart", "--model_dir=/runs/quick")
+NOTHING_ASKED = SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
+VOLUMES = (manifests.Volume("data", "/data", is_read_only=True), manifests.Volume("runs.of-all", "/runs"))
+
+
+def job(**settings) -> manifests.Job:
+    return manifests.Job(
+        **{"name": "bert", "image": "registry.example.com/bert:1", "command": COMMAND, **settings}
+    )
+
+
+# Kind -> jobs of it that differ in what they take.
+FULL = {
+    "namespace": "team",
+    "cpu": "500m",
+    "memory": "64Gi",
+    "volumes": VOLUMES,
+    "variables": {"NCCL_DEBUG": "INFO"},
+    "node_labels": {"pool": "large"},
+}
+TPU = {"tpu_type": "tpu-v3-device", "tpu_topology": "2x2"}
+JOBS = {
+    "jobset": [{"workers": 4, "gpus": 8, **FULL}, {"workers": 1000}],
+    "indexed_job": [{"workers": 3, "gpus": 1, **FULL}, {"workers": 2, "port": 5000}],
+    "tfjob": [{"workers": 4, "gpus": 8, **FULL}, {"workers": 2}],
+    "tpu_job": [{**TPU, **FULL}, {**TPU, "tpu_topology": "2x4"}],
+    "ipujob": [{"ipus": 64, "ipu_image": "graphcore/tensorflow:2", **FULL}, {"grace_secs": None}],
+}
+RENDERED = [(kind, settings) for kind, all_settings in JOBS.items() for settings in all_settings]
+
+
+def spec_of_pods(kind: str, made: list[dict]) -> dict:
+    """Returns the specification of a job's pods."""
+    spec = made[-1]["spec"]
+    if kind == "jobset":
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    return {"tfjob": lambda: spec["tfReplicaSpecs"]["Worker"], "ipujob": lambda: spec["workers"]}.get(
+        kind, lambda: spec
+    )()["template"]["spec"]
+
+
+@pytest.mark.parametrize("kind,settings", RENDERED)
+def test_every_kind_is_valid(kind, settings):
+    made = manifests.documents(kind, job(**settings))
+    for document in made:
+        kubernetes_schemas.check(document)
+    assert list(yaml.safe_load_all(manifests.to_yaml(made, ["a comment"]))) == made
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_misspelt_field_is_refused(kind):
+    for document in manifests.documents(kind, job(**JOBS[kind][0])):
+        cases = list(kubernetes_schemas.misspelt(document))
+        assert len(cases) > 5
+        for name, damaged in cases:
+            with pytest.raises(kubernetes_schemas.Refused):
+                kubernetes_schemas.check(damaged)
+                pytest.fail(f"{document['kind']}: {name} misspelt passed")
+
+
+def test_the_fields_of_a_tfjob_are_those_of_its_models():
+    training = pytest.importorskip("kubeflow.training", reason="kubeflow-training is not installed")
+    for name, fields in kubernetes_schemas.TFJOB.items():
+        known = set(getattr(training, f"KubeflowOrgV1{name}").attribute_map.values())
+        assert known - fields == ({"status"} if name == "TFJob" else set()) and fields <= known
+
+
+@pytest.mark.parametrize("kind", ["jobset", "indexed_job"])
+def test_processes_find_each_other(kind):
+    asked = job(workers=3, port=4000, name="large")
+    made = manifests.documents(kind, asked)
+    container = spec_of_pods(kind, made)["containers"][0]
+    middle = {"jobset": "large-worker-0-", "indexed_job": "large-"}[kind]
+    given = {each["name"]: each["value"] for each in container["env"]}
+    for rank in range(3):
+        # What Kubernetes sets in a pod.
+        own = {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": f"{middle}{rank}"}
+        assert manifests.place(kind, asked, rank) == {**own, **given}
+        found = find_cluster(NOTHING_ASKED, {**own, **given})
+        assert found.rank == rank
+        assert found.hosts == tuple(f"{middle}{each}.large:4000" for each in range(3))
+    if kind == "indexed_job":
+        service, made_job = made
+        assert service["metadata"]["name"] == spec_of_pods(kind, made)["subdomain"] == "large"
+        assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+        assert service["spec"]["selector"] == {"job-name": made_job["metadata"]["name"]}
+    assert container["ports"] == [{"name": "peers", "containerPort": 4000, "protocol": "TCP"}]
+
+
+def test_processes_of_a_tfjob_find_each_other():
+    # Source: kubeflow/trainer at v1.9, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec
+    found = find_cluster(NOTHING_ASKED, manifests.place("tfjob", job(workers=2, namespace="team"), 1))
+    assert found.rank == 1 and found.hosts == ("bert-worker-0.team.svc:2222", "bert-worker-1.team.svc:2222")
+    (container,) = spec_of_pods("tfjob", manifests.documents("tfjob", job(workers=2)))["containers"]
+    assert (container["name"], container["ports"][0]["name"]) == ("tensorflow", "tfjob-port")
+
+
+@pytest.mark.parametrize("kind", ["jobset", "indexed_job", "tpu_job"])
+def test_exit_codes_decide_what_is_tried_again(kind):
+    """Of a failed pod: the first rule that fits counts."""
+    made = manifests.documents(kind, job(**JOBS[kind][0], max_restarts=5))
+    spec = made[-1]["spec"]
+    own = spec["replicatedJobs"][0]["template"]["spec"] if kind == "jobset" else spec
+
+    def meaning(code: int, disrupted: bool = False) -> str:
+        for rule in own["podFailurePolicy"]["rules"]:
+            codes = rule.get("onExitCodes")
+            if codes and codes["containerName"] == "bert" and code in codes["values"]:
+                return rule["action"]
+            if "onPodConditions" in rule and disrupted:
+                return rule["action"]
+        return "Count"
+
+    assert {meaning(code) for code in (1, 2, 3)} == {"FailJob"}
+    assert meaning(4) == meaning(137) == "Count"
+    assert meaning(143) == meaning(137, disrupted=True) == "Ignore"
+    workers = own.get("completions", 1)
+    if kind == "jobset":
+        policy = spec["failurePolicy"]
+        assert (own["backoffLimit"], policy["maxRestarts"]) == (0, 5)
+        (rule,) = policy["rules"]
+        assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    else:
+        assert own["backoffLimit"] == 5 * workers
+
+
+def start_in_tfjob(program: str) -> subprocess.Popen:
+    (container,) = spec_of_pods("tfjob", manifests.documents("tfjob", job(command=("bash", "-c", program))))[
+        "containers"
+    ]
+    return subprocess.Popen(container["command"], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("code,seen", [(0, 0), (1, 1), (2, 2), (3, 3), (4, 138), (143, 143)])
+def test_a_tfjob_sees_codes_that_it_tries_again(code, seen):
+    """Kubeflow's policy ExitCode tries those from 128 on again, and no others."""
+    assert start_in_tfjob(f"exit {code}").wait() == seen
+
+
+def test_a_tfjob_hands_sigterm_on_and_waits():
+    process = start_in_tfjob(
+        "trap 'sleep 0.1; echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143 and process.stdout.read() == "saved\n"
+
+
+@pytest.mark.parametrize("kind,settings", RENDERED)
+def test_a_pod_may_do_little_and_has_what_it_needs(kind, settings):
+    spec = spec_of_pods(kind, manifests.documents(kind, job(**settings)))
+    container = spec["containers"][0]
+    memory = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume}
+    paths = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert memory[paths["/dev/shm"]]["medium"] == "Memory"
+    names = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
+    assert names == {volume["name"] for volume in spec["volumes"]}
+    if "volumes" in settings:
+        read_only = {mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
+        assert {"/data", "/runs"} <= paths.keys() and read_only == {"/data"}
+        assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"] and spec["nodeSelector"][
+            "pool"
+        ] == "large"
+    if kind != "ipujob":
+        assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert spec["terminationGracePeriodSeconds"] == 120
+
+
+def test_devices_are_asked_for():
+    def resources(kind, **settings):
+        return spec_of_pods(kind, manifests.documents(kind, job(**settings)))["containers"][0].get(
+            "resources"
+        )
+
+    assert resources("jobset", workers=2) is None
+    assert resources("jobset", gpus=8, cpu="32", memory="1Ti") == {
+        "requests": {"cpu": 32, "memory": "1Ti"},
+        "limits": {"memory": "1Ti", "nvidia.com/gpu": 8},
+    }
+    assert resources("tpu_job", **TPU) == {
+        "requests": {"google.com/tpu": 4},
+        "limits": {"google.com/tpu": 4},
+    }
+    labels = spec_of_pods("tpu_job", manifests.documents("tpu_job", job(**TPU)))["nodeSelector"]
+    assert labels == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v3-device",
+        "cloud.google.com/gke-tpu-topology": "2x2",
+    }
+
+
+def test_a_shell_in_a_command_keeps_its_dollars():
+    words = ("bash", "-c", "echo $(date) $HOME")
+    for kind in ("jobset", "tfjob"):
+        (container,) = spec_of_pods(kind, manifests.documents(kind, job(command=words)))["containers"]
+        # Kubernetes makes $( of $$( and would put variables in for $(NAME).
+        assert [word.replace("$$(", "$(") for word in container["command"][-3:]] == list(words)
+        assert "$$(date)" in container["command"][-1]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# IPUs: what is published
+
+
+def published(name: str, ipus: int, line: str) -> dict:
+    """Returns the manifest of the tutorial, from the last line of its command on.
+
+    Source: https://epcced.github.io/eidf-docs/services/graphcore/training/L2_multiple_IPU/
+    """
+    replicas = {"modelReplicasPerWorker": "16"} if ipus == 64 else {}
+    container = {
+        "name": name,
+        "image": "graphcore/pytorch:3.3.0",
+        "command": ["/bin/bash", "-c", "--"],
+        "args": [line],
+        "resources": {"limits": {"cpu": 32, "memory": "200Gi"}},
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        "volumeMounts": [{"mountPath": "/dev/shm", "name": "devshm"}],
+    }
+    pod = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "hostIPC": True,
+        "volumes": [{"emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}, "name": "devshm"}],
+    }
+    spec = {
+        "jobInstances": 1,
+        **replicas,
+        "ipusPerJobInstance": str(ipus),
+        "workers": {"template": {"spec": pod}},
+    }
+    return {
+        "apiVersion": "graphcore.ai/v1alpha1",
+        "kind": "IPUJob",
+        "metadata": {"generateName": f"{name}-"},
+        "spec": spec,
+    }
+
+
+PROGRAM = "python3 run_pretraining.py --dataset generated --config {} --training-steps 1"
+POPRUN = (
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_ALLOW_RUN_AS_ROOT=1 poprun --allow-run-as-root 1 --vv"
+    " --num-instances 1 --num-replicas 16 --mpi-global-args=--tag-output --ipus-per-replica 4 "
+)
+
+
+@pytest.mark.parametrize(
+    "name,ipus,config,launcher",
+    [
+        ("bert-training-multi-ipu", 4, "pretrain_base_128_pod4", ""),
+        ("bert-poprun-64ipus", 64, "pretrain_large_128_POD64", POPRUN),
+    ],
+)
+def test_an_ipujob_is_the_published_one(name, ipus, config, launcher):
+    command = tuple(shlex.split(PROGRAM.format(config)))
+    settings = {"cpu": "32", "memory": "200Gi", "shm": "10Gi", "grace_secs": None}
+    asked = job(name=name, image="graphcore/pytorch:3.3.0", command=command, ipus=ipus, **settings)
+    (made,) = manifests.documents("ipujob", asked)
+    line = made["spec"]["workers"]["template"]["spec"]["containers"][0]["args"][0]
+    words = [word for word in shlex.split(line.replace("\\\n", " ")) if word != "exec"]
+    assert words == shlex.split(launcher + PROGRAM.format(config))
+    assert made == published(name, ipus, line)
+
+
+def test_an_ipujob_writes_its_configuration_first():
+    asked = job(ipus=64, ipu_image="graphcore/tensorflow:2", volumes=VOLUMES)
+    spec = spec_of_pods("ipujob", manifests.documents("ipujob", asked))
+    (writer,), (trainer,) = spec["initContainers"], spec["containers"]
+    assert (writer["image"], trainer["image"]) == (asked.image, "graphcore/tensorflow:2")
+    assert f"{shlex.join(COMMAND)} --plan --plan_config_file=/job/run.json" in writer["args"][0].splitlines()
+    assert trainer["args"][0].rstrip().endswith("python3 -m official.training.ipu /job/run.json")
+    for container in (writer, trainer):
+        assert {"name": "job", "mountPath": "/job"} in container["volumeMounts"]
+        subprocess.run(["bash", "-n"], input=container["args"][0], text=True, check=True)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "kind,settings,message",
+    [
+        ("ipujob", {"ipus": 12}, "--ipus=12, expected a power of two: 1, 2, 4, 8, 16, 32, 64"),
+        ("ipujob", {"ipus": 128}, "--ipus=128, expected a power of two"),
+        ("ipujob", {"ipus": 0}, "--ipus=0"),
+        ("ipujob", {"ipus": 16, "ipus_per_replica": 3}, "--ipus_per_replica=3"),
+        ("ipujob", {"ipus": 4, "ipus_per_replica": 8}, "--ipus_per_replica=8 is more than --ipus=4"),
+        ("ipujob", {"ipus": 16, "instances": 8}, "--instances=8 does not divide"),
+        ("tpu_job", {**TPU, "tpu_topology": "4"}, "--tpu_topology=4"),
+        ("tpu_job", {**TPU, "tpu_type": "v3 8"}, "--tpu_type=v3 8"),
+        ("jobset", {"name": "Bert"}, "--name=Bert"),
+        ("jobset", {"name": "b" * 48, "workers": 4}, "at most 46 characters"),
+        ("indexed_job", {"name": "b" * 55, "workers": 1000}, "at most 53 characters"),
+        ("jobset", {"namespace": "a.b"}, "--namespace=a.b"),
+        ("jobset", {"image": "a b"}, "--image='a b'"),
+        ("jobset", {"command": ()}, "no command"),
+        ("jobset", {"memory": "64GB"}, "--memory=64GB"),
+        ("jobset", {"cpu": "0"}, "--cpu=0"),
+        ("jobset", {"shm": "-1Gi"}, "--shm=-1Gi"),
+        ("jobset", {"volumes": (manifests.Volume("runs", "runs"),)}, "--volume=runs:runs"),
+        ("jobset", {"volumes": (manifests.Volume("Runs", "/runs"),)}, "--volume=Runs:/runs"),
+        (
+            "jobset",
+            {"volumes": (manifests.Volume("a", "/a"), manifests.Volume("b", "/a"))},
+            "/a is mounted twice",
+        ),
+        ("jobset", {"volumes": (manifests.Volume("a", "/dev/shm"),)}, "/dev/shm is mounted twice"),
+        ("jobset", {"variables": {"A-B": "1"}}, "--env=A-B"),
+    ],
+)
+def test_what_cannot_be_is_refused(kind, settings, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        manifests.documents(kind, job(**settings))
+
+
+@pytest.mark.parametrize("kind,longest", [("jobset", 46), ("indexed_job", 55), ("tfjob", 48)])
+def test_names_may_be_as_long_as_kubernetes_takes(kind, longest):
+    manifests.documents(kind, job(name="b" * longest, workers=4))
+    with pytest.raises(ConfigError, match=f"at most {longest} characters"):
+        manifests.documents(kind, job(name="b" * (longest + 1), workers=4))
