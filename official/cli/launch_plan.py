@@ -94,7 +94,11 @@ def _local_replicas(command: tuple[str, ...]) -> int:
     program, rest = split(command)
     if program not in _OURS:
         return 1
-    return max(1, train_flags.parse([*rest, "--plan"]).num_gpus or 1)
+    try:
+        config = train_flags.parse([*rest, "--plan"])
+    except ConfigError:  # a process of several knows its place, the launcher has none
+        config = train_flags.parse([*rest, "--plan", "--distribution_strategy=mirrored"])
+    return max(1, config.num_gpus or 1)
 
 
 def split(command: tuple[str, ...]) -> tuple[str, list[str]]:

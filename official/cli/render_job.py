@@ -10,6 +10,7 @@ flags, its batches over all replicas, and that it saves where what it saves is k
 
 import argparse
 import sys
+from typing import Any
 
 from official.cli import command_line, outputs, rendered_command
 from official.io.errors import ConfigError, suggest
@@ -107,18 +108,15 @@ def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> man
         value = getattr(flags, name)
         if value is not None and not least <= value <= most:
             raise ConfigError(f"--{name}={value}, expected {least} to {most}.")
+    told: dict[str, Any] = {name: getattr(flags, name) for name in (*_EVERY, *kind.takes, *kind.defaults)}
+    left = {name: default for name, default in kind.defaults.items() if told[name] is None}
     return manifests.Job(
         command=tuple(command),
         volumes=tuple(map(_read_volume, flags.volume)),
         variables=_read_pairs(flags.env, "env"),
         node_labels=_read_pairs(flags.node_label, "node_label"),
-        **{name: getattr(flags, name) for name in (*_EVERY, *kind.takes)},
-        **{name: _or(getattr(flags, name), default) for name, default in kind.defaults.items()},
+        **{**told, **left},
     )
-
-
-def _or(value: object, default: object) -> object:
-    return default if value is None else value
 
 
 def _read_volume(text: str) -> manifests.Volume:

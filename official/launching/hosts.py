@@ -10,12 +10,11 @@ import re
 import socket
 from collections.abc import Iterator
 
+from official.config.cluster.slurm import host_names
 from official.io.errors import ConfigError
 
-_ENTRY = re.compile(r"([^\s:/@\[\]]+)(?::(\d{1,5}))?")
-_RANGE = re.compile(r"([^\[\]]*)\[([\d,-]+)\]([^\[\]]*)")
+_ENTRY = re.compile(r"([^\s:/@]+)(?::(\d{1,5}))?")
 _MOST_PORTS = 2**16
-_MOST_HOSTS = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,27 +84,18 @@ def _split(text: str) -> list[str]:
 
 
 def _read_entry(entry: str) -> Iterator[Host]:
-    match = _RANGE.fullmatch(entry)
-    names = [entry] if not match else [f"{match[1]}{each}{match[3]}" for each in _numbers(match[2], entry)]
+    match = _ENTRY.fullmatch(entry)
+    try:
+        names = host_names(match[1]) if match else []
+    except ConfigError:
+        names = []
+    if not match or not names or match[2] and not 0 < int(match[2]) < _MOST_PORTS:
+        raise ConfigError(
+            f"--hosts: {entry[:100]!r} is not HOST, HOST:PORT or HOST[0-2,4]:PORT, with a port from 1 to"
+            " 65535."
+        )
     for name in names:
-        found = _ENTRY.fullmatch(name)
-        if not found or found[2] and not 0 < int(found[2]) < _MOST_PORTS:
-            raise ConfigError(
-                f"--hosts: {entry[:100]!r} is not HOST, HOST:PORT or HOST[0-2,4]:PORT, with a port from 1 to"
-                " 65535."
-            )
-        yield Host(found[1], int(found[2]) if found[2] else None)
-
-
-def _numbers(text: str, entry: str) -> Iterator[str]:
-    """Returns the numbers of a range such as 08-10,12, with their leading zeros."""
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal()) or not 0 <= int(last) - int(first) < _MOST_HOSTS:
-            raise ConfigError(f"--hosts: {entry[:100]!r} has a range that is not like [0-2,4].")
-        for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
+        yield Host(name, int(match[2]) if match[2] else None)
 
 
 def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:

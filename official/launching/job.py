@@ -6,6 +6,7 @@ import dataclasses
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -17,7 +18,7 @@ from official.launching import ranks as ranks_lib
 # Ends that are the run's own: nothing would be better the next time.
 OWN_CODES = (1, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 LOST_PEER = 4
-_TOGETHER_SECS = 30.0  # for the others to end by themselves where one has ended in order
+_TOGETHER_SECS = 300.0  # for the others to save, report and end where one has ended in order
 _CAUSE_SECS = 1.0  # for the rank to show that the others' loss comes from
 _GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on
 _ROUND_SECS = 0.1
@@ -113,13 +114,25 @@ class _Inbox:
 def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
     workers = hosts_lib.make_workers(job.hosts, job.instances_per_host)
     ranks: list[ranks_lib.Rank] = []
+    ended = threading.Event()
     try:
         for worker in workers:
             ranks.append(ranks_lib.Rank(job.order, workers, worker.rank))
+        if not all(worker.is_local for worker in workers):
+            threading.Thread(target=_keep_alive, args=(ranks, ended), daemon=True).start()
         return _Watch(ranks, inbox, say).to_the_end()
     finally:
+        ended.set()
         for rank in ranks:  # all have ended, unless something went wrong here
             rank.close()
+
+
+def _keep_alive(ranks: list[ranks_lib.Rank], ended: threading.Event) -> None:
+    """Tells other hosts that the launcher is there; in a thread, for output that nobody takes holds up the
+    main one."""
+    while not ended.wait(ranks_lib.ALIVE_SECS):
+        for rank in ranks:
+            rank.keep_alive()
 
 
 class _Watch:
@@ -163,7 +176,7 @@ class _Watch:
         self._pass_signal_on(self._inbox.received or signal.SIGTERM)
 
     def _pass_signal_on(self, number: int) -> None:
-        self._passed_on, self._steps = number, []
+        self._passed_on = number
         for rank in self._ranks:
             rank.send(number)
 
@@ -176,7 +189,6 @@ class _Watch:
     def _look_after(self, selector: selectors.BaseSelector) -> None:
         ended = []
         for rank in self._ranks:
-            rank.keep_alive()
             try:
                 has_ended = rank.poll()
             except BrokenPipeError:

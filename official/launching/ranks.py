@@ -22,7 +22,7 @@ from official.launching import hosts
 SILENCE_SECS = 30.0
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 _SSH_FAILED = 255
-_ALIVE_SECS = 5.0
+ALIVE_SECS = 5.0
 _LONGEST_LINE_BYTES = 2**16
 _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
 
@@ -76,7 +76,6 @@ class Rank:
         silence = None if self.worker.is_local else SILENCE_SECS
         values = {"command": order.command, "folder": order.folder, "environment": variables}
         self._tell(json.dumps({**values, "silence_secs": silence}))
-        self.last_heard = time.monotonic()
 
     def send(self, number: int) -> None:
         """Sends a signal to the process."""
@@ -90,10 +89,8 @@ class Rank:
             self._process.kill()
 
     def keep_alive(self) -> None:
-        """Tells a host elsewhere, every few seconds, that the launcher is there."""
-        now = time.monotonic()
-        if not self.worker.is_local and self.code is None and now >= self.last_heard + _ALIVE_SECS:
-            self.last_heard = now
+        """Tells a host elsewhere that the launcher is there; call it every `ALIVE_SECS`, in any thread."""
+        if not self.worker.is_local and self.code is None:
             self._tell("alive")
 
     def poll(self) -> bool:
@@ -137,7 +134,7 @@ class Rank:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin
-        with contextlib.suppress(OSError):  # where it has ended, `poll` finds out
+        with contextlib.suppress(OSError, ValueError):  # where it has ended, `poll` finds out
             self._process.stdin.write(f"{line}\n".encode())
 
 

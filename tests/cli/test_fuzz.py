@@ -67,6 +67,7 @@ def test_every_command_that_takes_files_is_there():
         "fuzz.py",
         "kill_runs.py",
         "kill_runs_parts.py",
+        "kill_workers.py",
     }
     scripts = {
         path.name

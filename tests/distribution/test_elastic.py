@@ -54,11 +54,10 @@ def test_another_number_of_workers_goes_on_with_the_same_result(workspace, tmp_p
         told = "The same micro batches as of 2 workers with 2 replicas x 2 micro batches" in output
         assert told == (count != 2), output
     assert_same_to_rounding(state_of(tmp_path / "run", 12), state_of(tmp_path / "whole", 12))
-    names = sorted(name for name in os.listdir(tmp_path / "run") if name.startswith("record_counts"))
-    assert names == [
-        f"record_counts-{worker}-of-{reader}.json"
-        for worker, reader in ((0, 0), (0, 1), (1, 0), (1, 2), (1, 3))
-    ]
+    if kind == "plain":  # packed ones are still within the first sequences that are packed together
+        names = {name for name in os.listdir(tmp_path / "run") if name.startswith("record_counts")}
+        readers = ((0, 0), (0, 1), (1, 0), (1, 2), (1, 3))
+        assert names == {f"record_counts-{worker}-of-{reader}.json" for worker, reader in readers}
 
 
 @pytest.mark.slow

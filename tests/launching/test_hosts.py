@@ -38,7 +38,7 @@ def test_hosts_are_read_with_ranges_and_ports(text, expected):
         ("a:70000", 1, "with a port from 1 to 65535"),
         ("a:0", 1, "with a port from 1 to 65535"),
         ("user@a:1", 1, "'user@a:1' is not HOST"),
-        ("n[2-0]", 1, "has a range that is not like"),
+        ("n[2-0]", 1, "'n[2-0]' is not HOST"),
         ("n[1", 1, "is not HOST"),
         ("a:65535", 2, "a:65536 is no port"),
         ("a:4000,a:4001", 2, "a:4001 is there twice"),

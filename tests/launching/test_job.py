@@ -38,7 +38,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(job, "_GRACE_SECS", 0.5)
     monkeypatch.setattr(job, "_BETWEEN_CALLS_SECS", 0.1)
     monkeypatch.setattr(ranks, "SILENCE_SECS", 1.0)
-    monkeypatch.setattr(ranks, "_ALIVE_SECS", 0.2)
+    monkeypatch.setattr(ranks, "ALIVE_SECS", 0.2)
 
 
 @pytest.fixture
@@ -216,6 +216,16 @@ def test_signals_reach_every_process_once(launched, tmp_path, number, code, name
     assert (tmp_path / "got-0").read_text() == (tmp_path / "got-1").read_text() == f"{name}\n"
 
 
+@pytest.mark.slow
+def test_a_signal_after_a_loss_ends_the_job_without_a_restart(launched, tmp_path):
+    """The other process answers no signal, as where it waits for the one that is lost."""
+    script = "[ $r = 1 ] && exit 4; trap 'touch asked' TERM; touch up; while :; do sleep 0.05; done"
+    process = launched(script, "--max_restarts=3")
+    wait_until((tmp_path / "asked").exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143 and "restart" not in process.stderr.read()
+
+
 def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
     process = launched("sleep 600 & setsid sleep 600 & touch up-$r; wait")
     wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
@@ -233,8 +243,9 @@ def test_nothing_is_left_when_a_guard_is_killed(launched, tmp_path):
 
 
 def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
-    process = launched("trap 'touch saved-$r; exit 143' TERM; while :; do echo line; sleep 0.02; done")
-    process.stdout.readline()
+    trap = "trap 'touch saved-$r; exit 143' TERM; touch up-$r"
+    process = launched(f"{trap}; while :; do echo line; sleep 0.02; done")
+    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
     process.stdout.close()
     assert process.wait(20) == 141
     assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
@@ -255,6 +266,24 @@ def test_hosts_elsewhere_get_command_folder_and_variables(run, ssh, capfd, tmp_p
         f"[1,0]<stdout>:alpha.invalid 0 it's  {tmp_path}",
         f"[1,1]<stdout>:beta.invalid 1 it's  {tmp_path}",
     ]
+
+
+def test_output_that_nobody_takes_loses_no_host(quick, ssh, tmp_path):
+    """A pipe that is full holds the launcher up for longer than a host elsewhere bears silence."""
+    program = (
+        "from official.launching import ranks; ranks.SILENCE_SECS, ranks.ALIVE_SECS = 1.0, 0.2;"
+        " from official.cli import launch; import sys; sys.exit(launch.main())"
+    )
+    flags = ["--hosts=alpha.invalid:4000", f"--ssh={ssh[0]}", "--", "seq", "100000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *flags],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdout.readline() == b"[1,0]<stdout>:1\n"
+        time.sleep(1.5)
+        assert len(process.stdout.read().splitlines()) == 99999
+    assert process.returncode == 0
 
 
 def test_a_host_that_cannot_be_reached_is_named(run, ssh, tmp_path):

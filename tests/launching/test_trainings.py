@@ -1,9 +1,14 @@
 """Runs of several processes under the launcher end with the weights of one with the same global batch."""
 
+import contextlib
+import itertools
 import json
 import os
+import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,9 +16,10 @@ import pytest
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from tests.conftest import ROOT, TINY, make_records, write_records
+from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.fine_tuning_files import WORDS, squad_json
 from tests.records import short_examples
-from tests.run_folders import state_of, untimed_metrics
+from tests.run_folders import assert_same_state, state_of, untimed_metrics
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
 STEPS = 8
@@ -70,7 +76,6 @@ def settings_of(kind: str, folder) -> list[str]:
 def train(folder, kind, model_dir, *flags, workers=None, launch=()) -> subprocess.CompletedProcess:
     command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}", *flags]
     if workers:
-        command += ["--distribution_strategy=multi_worker_mirrored"]
         command = [
             sys.executable,
             "scripts/launch.py",
@@ -113,3 +118,109 @@ def test_two_and_four_workers_end_with_the_weights_of_one_process(workspace, tmp
             assert (line["split"], line["step"]) == (other["split"], other["step"])
             for name in {"loss", "exact_match", "f1"} & other.keys():
                 assert line[name] == pytest.approx(other[name], rel=1e-4)
+
+
+def processes_of(program: str, marker: str) -> dict[int, int]:
+    """Returns {rank: number} of the processes that run a program and have a marker in their environment."""
+    found = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, KeyError):
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if words[1:2] == [program]:
+                variables = (folder / "environ").read_bytes().decode().split("\0")
+                values = dict(each.partition("=")[::2] for each in variables)
+                if values.get("MARK") == marker:
+                    found[json.loads(values["TF_CONFIG"])["task"]["index"]] = int(folder.name)
+    return found
+
+
+def start(workspace, folder) -> subprocess.Popen:
+    """Starts two workers of a longer run, and allows two restarts."""
+    flags = [f"--model_dir={folder}", "--num_steps_per_epoch=60", "--deterministic=true"]
+    launcher = [sys.executable, "scripts/launch.py", "--instances_per_host=2", "--max_restarts=2", "--"]
+    return subprocess.Popen(
+        [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(folder)},
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workspace):
+    process = start(workspace, workspace / "undisturbed")
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, errors
+    return workspace / "undisturbed"
+
+
+def wait_for(path: pathlib.Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 200
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(workspace, undisturbed, tmp_path):
+    process = start(workspace, tmp_path / "run")
+    wait_for(tmp_path / "run" / "ckpt-8.index", process)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate(timeout=100)[1]
+    assert process.returncode == 143 and "restart" not in errors
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
+    again = start(workspace, tmp_path / "run")
+    errors = again.communicate(timeout=300)[1]
+    assert again.returncode == 0 and f"ckpt-{result['step']}: step {result['step']}" in errors
+    assert_same_state(state_of(tmp_path / "run", 60), state_of(undisturbed, 60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp_path, killed):
+    process = start(workspace, tmp_path / "killed")
+    wait_for(tmp_path / "killed" / "ckpt-20.index", process)
+    os.kill(processes_of("train.py", f"{tmp_path}/killed")[killed], signal.SIGKILL)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0 and "launch.py: restart 1 of 2" in errors and "Resuming from" in errors
+    assert_same_state(state_of(tmp_path / "killed", 60), state_of(undisturbed, 60))
+
+
+# Stands for ssh between two namespaces: the host is an address, its number that of the namespace.
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+case "$1" in {addresses[0]}) name={names[0]};; *) name={names[1]};; esac
+exec ip netns exec $name sh -c "$2"
+"""
+
+
+@pytest.mark.slow
+def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  # noqa: F811
+    """The launcher is on the first host. The processes notice the cut, and wait for each other at the next
+    start until the link is back."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH.format(names=hosts, addresses=ADDRESSES))
+    ssh.chmod(0o755)
+    places = ",".join(f"{address}:21901" for address in ADDRESSES)
+    launcher = ["scripts/launch.py", f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3"]
+    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_silence_secs=6"]
+    with subprocess.Popen(
+        ["ip", "netns", "exec", hosts[0], sys.executable, *launcher, "-x", "PYTHONPATH", "--"]
+        + [sys.executable, "train.py", *settings_of("plain", workspace), *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        wait_for(tmp_path / "run" / "ckpt-8.index", process)
+        ip("-n", hosts[1], "link", "set", "eth0", "down")
+        lines = list(itertools.takewhile(lambda line: "restart 1 of 3" not in line, process.stderr))
+        assert process.poll() is None and any("a peer was lost: 10.77.0." in line for line in lines)
+        ip("-n", hosts[1], "link", "set", "eth0", "up")
+        errors = process.stderr.read()
+    assert process.returncode == 0, errors
+    assert "Resuming from" in errors and "restart 2" not in errors

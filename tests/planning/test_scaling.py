@@ -9,7 +9,7 @@ from official.cli import plan_pictures
 from official.config import ConfigError, host_counts
 from official.planning import all_reduce as all_reduce_lib
 from official.planning import plan as plan_lib
-from official.planning import scaling, scaling_fit
+from official.planning import scaling, scaling_fit, scaling_plan
 from official.planning.all_reduce import ALGORITHMS, Network, all_reduce
 from official.planning.scaling import Batch, Work
 from official.tasks import TASKS
@@ -270,6 +270,45 @@ def test_settings_that_do_not_go_together(make_config, settings, message):
 def test_the_time_of_a_step_must_come_from_somewhere(make_config):
     with pytest.raises(ConfigError, match="needs the time of a step. Add --plan_tflops=N"):
         plan_of(make_config(plan=True, plan_hosts="1", plan_gbps=1.0))
+
+
+def test_a_measured_machine_tells_the_time_of_a_step(make_config):
+    """Its update is no part of the micro batches, its all-reduce is none of these hosts'."""
+    config = make_config(**{**HOSTS, "plan_tflops": None}, num_accumulation_steps=2)
+    parts = {"matrix products": 3.0, "optimizer": 0.5, "all-reduce": 1.0, "calls": 0.25}
+    plan = plan_of(make_config(**HOSTS, num_accumulation_steps=2))
+    plan |= {"expected": None, "predicted": {"step_secs": 4.75, "parts": parts}}
+    work = scaling_plan.work_of(config, plan)
+    assert (work.update_secs, work.row_secs * 8) == pytest.approx((0.5, 3.25))
+    own = scaling_plan.work_of(make_config(**HOSTS, plan_update_secs=0.0), plan)
+    assert own.update_secs == 0 and own.row_secs == work.row_secs
+    found = scaling_plan.scaling_of(config, plan)
+    assert found and found["source"] == "machine_file"
+    assert found["hosts"][0]["same_share"]["step_secs"] == pytest.approx(3.75)
+
+
+def test_gradients_in_packs_and_packed_rows_are_more_messages(make_config):
+    config = make_config(**HOSTS, explicit_allreduce=True, allreduce_bytes_per_pack=1000, clip_scope="global")
+    work = scaling_plan.work_of(config, plan_of(config))
+    assert work.packs == -(-work.gradient_bytes // 1000) > 10
+    assert work.small_sums == (config.loss_normalization == "global") + 1
+    plain = make_config(**HOSTS)
+    assert scaling_plan.work_of(plain, plan_of(plain)).packs == 1
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        dict(plan_gbps=1e-300),
+        dict(plan_gbps=9e18, plan_tflops=9e18),
+        dict(plan_latency_usecs=9e18, plan_hosts="1000000"),
+        dict(plan_rows_per_sec=1e-300),
+        dict(plan_update_secs=9e18, plan_overlap=1.0),
+    ],
+)
+def test_extremes_are_numbers(make_config, extreme):
+    plan = plan_of(make_config(**{**HOSTS, **extreme}))
+    assert json.loads(json.dumps(plan["scaling"], allow_nan=False)) and plan_lib.describe(plan)
 
 
 def test_the_curves_are_drawn(make_config, tmp_path):

@@ -40,7 +40,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--published", action="store_true", help="Lay the model beside published runs; measure nothing."
     )
-    inputs.add_timing_flags(parser, rounds=5, steps=1)
+    inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
 

@@ -1,0 +1,115 @@
+"""The flags of `bert launch`, and what it prints without starting anything."""
+
+import subprocess
+import sys
+
+import pytest
+
+from official.cli import launch
+from official.io.errors import ConfigError
+from tests.conftest import ROOT
+
+
+def test_what_stands_after_two_hyphens_is_the_program_s():
+    flags, command = launch.parse_flags(
+        ["--hosts", "a:1", "--instances-per-host=2", "--", "run", "--hosts=b", "--", "x"]
+    )
+    assert (flags.hosts, flags.instances_per_host) == ("a:1", 2)
+    assert command == ("run", "--hosts=b", "--", "x")
+
+
+def test_the_settings_of_a_job(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KNOWN", "here")
+    words = "--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 --ssh=ssh#-p#22 -- run".replace("#", " ")
+    words = [word for word in words.split(" ") if word not in ("-p", "22")]
+    words[words.index("--ssh=ssh")] = "--ssh=ssh -p 22"
+    job = launch.job_of(*launch.parse_flags(words))
+    assert job.max_restarts == 3 and [host.name for host in job.hosts] == ["a", "b"]
+    assert job.order.command == ("run",) and job.order.folder == str(tmp_path)
+    assert job.order.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.order.ssh == ("ssh", "-p", "22")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--hosts=a:1", "a command is missing, expected: launch [flags] -- COMMAND"),
+        ("--hosts=a:1 --", "a command is missing"),
+        ("run", "unexpected argument run"),
+        ("--host=a:1 -- run", "unknown flag --host (did you mean --hosts?)"),
+        ("--instances_per_host=0 -- run", "--instances_per_host=0 is out of range. Allowed: 1 to 1,024."),
+        ("--max_restarts=-1 -- run", "--max_restarts=-1 is out of range. Allowed: 0 to"),
+        ("-x 1A=2 -- run", "-x '1A=2', expected NAME or NAME=VALUE"),
+        ("-x NOT_SET_ANYWHERE -- run", "-x NOT_SET_ANYWHERE: it is not set here"),
+        ("-x TF_CONFIG=x -- run", "-x TF_CONFIG: the launcher sets it"),
+        ("--ssh= -- run", "--ssh= is empty"),
+        ("--hosts=a:b -- run", "--hosts: 'a:b' is not HOST"),
+    ],
+)
+def test_wrong_flags_are_one_line(words, message):
+    with pytest.raises(ConfigError) as error:
+        launch.job_of(*launch.parse_flags(words.split()))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def printed(monkeypatch, capsys, *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["launch.py", *words])
+    assert launch.main() == 0
+    return capsys.readouterr().out
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines if cells}
+
+
+@pytest.mark.parametrize(
+    "words, hosts, instances, replicas",
+    [
+        ("--hosts=a:1,b:1 --instances_per_host=2", ["a", "b"], 4, 4),
+        ("--hosts=node[1-3]:1 --num_replicas=24", ["node1", "node2", "node3"], 3, 24),
+    ],
+)
+def test_the_table_alone(monkeypatch, capsys, words, hosts, instances, replicas):
+    found = rows(printed(monkeypatch, capsys, "--topology", *words.split()))
+    assert list(found) == ["hosts", "instances", "replicas"]
+    assert found["hosts"] == (hosts if replicas > 4 else ["[0]", "[1]"] if len(hosts[0]) > 1 else hosts)
+    assert (len(found["instances"]), len(found["replicas"])) == (instances, replicas)
+
+
+def test_the_table_of_a_run_has_the_replicas_of_its_processes():
+    """And the run starts after it."""
+    done = subprocess.run(
+        [sys.executable, "scripts/launch.py", "--topology", "--instances_per_host=2", "--"]
+        + ["env", sys.executable, "-c", "print('started')"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and rows(done.stdout)["replicas"] == ["0", "1"]
+    assert done.stdout.splitlines()[-1].endswith("<stdout>:started")
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("bert train --config=mlperf_v100 --num_gpus=8", 8),
+        ("python train.py --config=mlperf_v100 --num_gpus=0", 1),
+        ("bert train --config=mlperf_v100 --distribution_strategy=multi_worker_mirrored --num_gpus=4", 4),
+        ("./other --num_gpus=8", 1),
+    ],
+)
+def test_replicas_of_a_process_are_its_gpus(command, expected):
+    from official.cli import launch_plan
+
+    flags, words = launch.parse_flags(["--topology", "--instances_per_host=2", "--", *command.split()])
+    assert launch_plan.topology_of(flags, words).replicas == 2 * expected
+
+
+def test_replicas_that_processes_cannot_share_are_refused(monkeypatch):
+    monkeypatch.setattr(
+        sys, "argv", ["launch.py", "--topology", "--instances_per_host=2", "--num_replicas=3"]
+    )
+    with pytest.raises(ConfigError, match="--num_replicas=3 cannot be shared by 2 processes"):
+        launch.main()
