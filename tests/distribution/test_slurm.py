@@ -104,7 +104,8 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
         f'exec {sys.executable} {ROOT}/train.py "$@"\n'
     )
     program.chmod(0o755)
-    job = ("sbatch", "--wait", "--ntasks=2", f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
+    tasks = ("--nodes=1", "--ntasks-per-node=2")
+    job = ("sbatch", "--wait", *tasks, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
     process = start(
         workspace,
         tmp_path / "run",
@@ -114,6 +115,7 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
         **{**SMALL, "num_steps_per_epoch": 400},
     )
     wait_for(lambda: "ckpt-4.index" in _names(tmp_path / "run"), process)
+    assert process.poll() is None, process.communicate()
     os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
     process.communicate(timeout=400)
     log = (tmp_path / "log").read_text()
