@@ -422,7 +422,9 @@ def test_a_wrong_tf_config_is_one_line(text, message):
 
 # Settings of the sections below that change nothing about an evaluation's result, or to rounding only.
 # Whatever else there is, or comes, in these sections does.
-NOT_OF_EVALUATIONS = {"bert_config_file", "dtype", "train_file", "cache_dir", "length_buckets", "num_runs"}
+NOT_OF_EVALUATIONS = set(
+    "bert_config_file cache_dir data_streams dtype length_buckets num_runs train_file".split()
+)
 
 
 def test_every_setting_of_data_and_tasks_changes_the_evaluation_or_says_no():

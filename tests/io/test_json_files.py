@@ -72,6 +72,7 @@ def test_every_reader_is_this_one():
         "official/training/repeats.py",
         "official/io/unfinished.py",
         "scripts/kill_runs.py",
+        "scripts/kill_workers.py",
         "official/cli/benchmark/memory_steps.py",
         "official/cli/benchmark/programs.py",
         "official/cli/benchmark/machine.py",  # what a process of its own has measured
@@ -82,7 +83,9 @@ def test_every_reader_is_this_one():
         "official/cli/benchmark/serving/peer_programs/load.py",
         "official/cli/benchmark/serving/peer_programs/bare.py",
         "official/cli/benchmark/serving/peer_programs/litserve_server.py",
+        "official/launching/guard.py",  # what the launcher says to it
         "scripts/fuzzing/observed_runs.py",
+        "scripts/fuzzing/observed_jobs.py",
         "official/config/by_step.py",  # of a flag, and it tells a step that stands twice
         "official/config/stage_notation.py",  # of a flag
         "official/distribution/ipu/environment.py",  # of a variable of the environment

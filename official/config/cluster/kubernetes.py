@@ -37,7 +37,7 @@ def read(environment: Mapping[str, str]) -> Cluster | None:
             " (JOB_COMPLETION_INDEX), from which the names of the others follow. Drop hostNetwork, or give"
             " TF_CONFIG."
         )
-    job = name.removesuffix(f"-{rank}")
+    job = name[: -len(f"-{rank}")]
     return Cluster(
         addresses((f"{job}-{index}.{service}" for index in range(count)), port, SOURCE), rank, SOURCE
     )
