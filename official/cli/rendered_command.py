@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from official.cli import flags
 from official.config import Config
 from official.config.backends import BACKENDS
-from official.distribution.batch_plan import make_batch_plan
+from official.distribution.batch_plan import BatchPlan, make_batch_plan
+from official.distribution.layout import lay_out
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.launching import manifests
@@ -62,9 +63,9 @@ def check(kind: str, job: manifests.Job) -> str:
             config = flags.read([*given, "--plan"], os.environ).config
     except flags.HelpRequested:
         raise ConfigError("bert train --help trains nothing. Give the command of a run after --.") from None
-    replicas = _CHECKS.get(kind, _workers)(config, job)
+    batches = _CHECKS.get(kind, _workers)(config, job)
     _check_model_dir(config, job)
-    return make_batch_plan(config, replicas).describe()
+    return batches.describe()
 
 
 @contextlib.contextmanager
@@ -82,8 +83,8 @@ def _environment_of_a_pod(kind: str, job: manifests.Job) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _workers(config: Config, job: manifests.Job) -> int:
-    """Returns the replicas of workers. Raises ConfigError where they would not train together."""
+def _workers(config: Config, job: manifests.Job) -> BatchPlan:
+    """Returns the batches of workers. Raises ConfigError where they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
     if config.worker_hosts is not None or config.task_index is not None:
         raise ConfigError(
@@ -99,21 +100,21 @@ def _workers(config: Config, job: manifests.Job) -> int:
             f"--gpus={job.gpus} and num_gpus={config.num_gpus} of the command differ. Give"
             f" --gpus={config.num_gpus}, or add --num_gpus={job.gpus} to the command."
         )
-    return job.workers * max(job.gpus, 1)
+    return lay_out(config, job.workers, job.workers * max(job.gpus, 1), noted=None)[0]
 
 
-def _tpu(config: Config, job: manifests.Job) -> int:
-    """Returns the cores of a TPU. Raises ConfigError where the command does not take it."""
+def _tpu(config: Config, job: manifests.Job) -> BatchPlan:
+    """Returns the batches of a TPU. Raises ConfigError where the command does not take it."""
     if config.tpu != "local" or not config.num_tpu_cores:  # settings that only go with TPUs
         raise ConfigError(
             "--kind=tpu_job trains on the TPU of its pod. Add --distribution_strategy=tpu --tpu=local"
             " --num_tpu_cores=N to the command."
         )
-    return config.num_tpu_cores
+    return make_batch_plan(config, config.num_tpu_cores)
 
 
-def _ipus(config: Config, job: manifests.Job) -> int:
-    """Returns the replicas on IPUs. Raises ConfigError where the command has others."""
+def _ipus(config: Config, job: manifests.Job) -> BatchPlan:
+    """Returns the batches of IPUs. Raises ConfigError where the command has others."""
     if not BACKENDS[config.distribution_strategy].graphcore_rules:
         raise ConfigError("--kind=ipujob trains on IPUs. Add --distribution_strategy=ipu to the command.")
     if config.ipu_replicas != job.ipu_replicas:
@@ -122,7 +123,7 @@ def _ipus(config: Config, job: manifests.Job) -> int:
             f" the command has ipu_replicas={config.ipu_replicas}. Give"
             f" --ipus={config.ipu_replicas * job.ipus_per_replica}, or --ipu_replicas={job.ipu_replicas}."
         )
-    return config.ipu_replicas
+    return make_batch_plan(config, config.ipu_replicas)
 
 
 _CHECKS = {"tpu_job": _tpu, "ipujob": _ipus}

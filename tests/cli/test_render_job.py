@@ -220,6 +220,16 @@ def test_a_command_that_pods_would_refuse_is_refused(render, kind, given, messag
         render(f"--kind={kind}", *workers, IMAGE, RUNS, "--", *TRAIN, *given)
 
 
+def test_a_run_that_began_with_others_is_rendered_for_more_workers(render):
+    """4 workers x 3 micro batches are dealt out to 6; laid out anew for 6 they would be too many."""
+    command = [*TRAIN, "--train_batch_size=48", "--num_accumulation_steps=3", "--eval_batch_size=12"]
+    flags = ["--kind=jobset", "--workers=6", IMAGE, RUNS, "--"]
+    text = render(*flags, *command, "--logical_workers=4")
+    assert text.startswith("# train_batch_size 48 = 6 replicas x 2 micro batches x 4 sequences")
+    with pytest.raises(ConfigError, match="not divisible"):
+        render(*flags, *command)
+
+
 def test_a_read_only_volume_keeps_nothing(render):
     with pytest.raises(ConfigError, match="none is mounted for writing"):
         render("--kind=jobset", IMAGE, "--volume=runs:/runs:ro", "--", *TRAIN)

@@ -1,8 +1,10 @@
 """Jobs of Kubernetes: every field is one that its reader knows, and a process finds its place by them."""
 
+import json
 import shlex
 import signal
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 from official.config.cluster import find_cluster
 from official.io.errors import ConfigError
 from official.launching import manifests
+from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
 
 COMMAND = ("bert", "train", "--config=quickstart", "--model_dir=/runs/quick")
@@ -287,6 +290,25 @@ def test_an_ipujob_writes_its_configuration_first():
     for container in (writer, trainer):
         assert {"name": "job", "mountPath": "/job"} in container["volumeMounts"]
         subprocess.run(["bash", "-n"], input=container["args"][0], text=True, check=True)
+
+
+def test_the_configuration_goes_with_the_package(tmp_path):
+    """The first step of an IPUJob, with a stand-in for `bert` that writes a path in the package."""
+    asked = job(ipus=4, ipu_image="graphcore/tensorflow:2")
+    (writer,) = spec_of_pods("ipujob", manifests.documents("ipujob", asked))["initContainers"]
+    folder, programs = tmp_path / "job", tmp_path / "bin"
+    for each in (folder, programs):
+        each.mkdir()
+    text = json.dumps({"model": f"{ROOT}/official/x.json"})
+    (programs / "bert").write_text(f"#!/bin/bash\n[ \"$1\" = train ] && echo '{text}' > {folder}/run.json\n")
+    (programs / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    for each in programs.iterdir():
+        each.chmod(0o755)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    command = [*writer["command"], writer["args"][0].replace("/job", str(folder))]
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
+    assert json.loads((folder / "run.json").read_text()) == {"model": f"{folder}/official/x.json"}
+    assert (folder / "official" / "training" / "ipu" / "__main__.py").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------
