@@ -54,6 +54,15 @@ settings() {
   echo "$file"
 }
 
+# to_hosts FILE: copies a file to the same place on every host.
+to_hosts() {
+  local folder
+  folder="$(realpath "$(dirname "$1")")"
+  for host in "${hosts[@]}"; do
+    rsync -a --rsync-path="mkdir -p '$folder' && rsync" "$1" "$host:$folder/"
+  done
+}
+
 # on_pod LOG CONFIG FLAGS...: trains through poprun; what it prints goes to the log, too.
 on_pod() {
   local text
@@ -74,6 +83,8 @@ if [[ "$like" == tf2 && "${DRY_RUN:-}" != 1 ]]; then
     rsync --stats -av --copy-dirlinks "$folder" "$host:$(dirname "$folder")/"
   done
 fi
+# Within the code it is copied with it.
+[[ -z "${LOG_DIR:-}" || "${DRY_RUN:-}" == 1 ]] || to_hosts "$file"
 on_pod "pretrain_${model}_128_log_$started.txt" "$file"
 [[ "$like" == tf1 && "${DRY_RUN:-}" != 1 ]] || exit 0
 
@@ -83,6 +94,6 @@ file="$(settings 2 384 "$config2" --input_files="${PHASE2_TRAIN_FILE:-$data/toke
 for host in "${hosts[@]}"; do
   folder="$(realpath "$(dirname "$start")")"
   rsync -a --rsync-path="mkdir -p '$folder' && rsync" --include "$(basename "$start")*" --exclude='*' "$folder/" "$host:$folder/"
-  rsync -a "$file" "$host:$(realpath "$(dirname "$file")")/"
 done
+to_hosts "$file"
 on_pod "pretrain_large_384_log_$started.txt" "$file" --no-preparation

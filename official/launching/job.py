@@ -261,9 +261,10 @@ def _wait_for_hosts(
         return None
     say(f"waiting for {', '.join(cut_off)}, at most {job.host_timeout_secs:g} s")
     began = time.monotonic()
-    while time.monotonic() < began + job.host_timeout_secs:
+    quiet = began + ranks_lib.SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
+    missing = list(cut_off)
+    while time.monotonic() < began + job.host_timeout_secs or not missing:
         missing = [host for host in cut_off if not _answers(job, host, inbox)]
-        quiet = began + ranks_lib.SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
         if inbox.received is not None:
             return 128 + inbox.received
         if not missing and time.monotonic() >= quiet:
@@ -271,7 +272,7 @@ def _wait_for_hosts(
         with selectors.DefaultSelector() as selector:
             selector.register(inbox.reader, selectors.EVENT_READ)
             selector.select(_BETWEEN_CALLS_SECS)
-    say(f"{', '.join(cut_off)}: no answer after --host_timeout_secs={job.host_timeout_secs:g}")
+    say(f"{', '.join(missing)}: no answer after --host_timeout_secs={job.host_timeout_secs:g}")
     return LOST_PEER
 
 

@@ -1,6 +1,7 @@
 """How a process learns its place from what started it: every source in its own words, and what it refuses."""
 
 import json
+import os
 import re
 import types
 
@@ -120,6 +121,47 @@ def test_processes_of_mpi_on_several_hosts_meet_at_an_address():
     found = read_cluster(asked(coordinator_address="a:1"), SEVERAL_HOSTS)
     assert found == Cluster(("a:1", "", ""), 2) and found.name(2) == "rank 2" and "mpirun" in found.source
     assert read_cluster(asked(coordinator_address="a:1"), SLURM).hosts == ("a:1", "", "")
+
+
+def test_tasks_of_slurm_that_speak_pmi():
+    of_pmi2 = {"PMI_SIZE": "3", "PMI_RANK": "2", "PMI_FD": "11"}
+    assert find_cluster(asked(), SLURM | of_pmi2) == find_cluster(asked(), SLURM)
+    assert find_cluster(asked(), SLURM | of_pmi2).source == "the Slurm step"
+
+
+def test_jobs_of_one_machine_have_ports_of_their_own(monkeypatch):
+    hydra = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "9"}
+    found = []
+    for parent in (1000, 1001):
+        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        found.append(find_cluster(asked(), hydra).hosts)
+    assert not set(found[0]) & set(found[1])
+
+
+@pytest.mark.parametrize("distribution", ["plane=2", "arbitrary", "plane=2:cyclic"])
+def test_a_distribution_that_tells_no_hosts_is_refused_in_every_task(distribution):
+    for rank, node in ((0, 0), (1, 0), (2, 1)):
+        task = SLURM | {
+            "SLURM_PROCID": f"{rank}",
+            "SLURM_NODEID": f"{node}",
+            "SLURM_DISTRIBUTION": distribution,
+        }
+        with pytest.raises(ConfigError, match="SLURM_DISTRIBUTION=.* --coordinator_address"):
+            find_cluster(asked(), task)
+        assert read_cluster(asked(coordinator_address="a:1"), task).rank == rank
+
+
+def test_the_ways_out_that_messages_name_are_ways_out():
+    hosts = "a:1,b:1,c:1"
+    wrong = SLURM | {"SLURM_STEP_NODELIST": "a"}
+    in_host_network = KUBERNETES | {"HOSTNAME": "node7"}
+    for environment in (wrong, in_host_network, {"TF_CONFIG": "{"}):
+        with pytest.raises(ConfigError):
+            find_cluster(asked(), environment)
+        assert find_cluster(asked(hosts, 2), environment).source == "--worker_hosts"
+    assert find_cluster(asked(), wrong | tf_config(hosts, 2)).source == "TF_CONFIG"
+    assert read_cluster(asked(coordinator_address="a:1"), wrong).hosts == ("a:1", "", "")
+    assert read_cluster(asked(coordinator_address="a:1"), in_host_network).hosts == ("a:1", "", "")
 
 
 def test_those_that_agree_may_both_speak():

@@ -344,3 +344,13 @@ def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
 def test_a_launcher_without_ssh_says_so(run):
     with pytest.raises(ConfigError, match=r"rank 0 \(alpha.invalid:4000\) cannot be started: No such file"):
         run("true", "alpha.invalid:4000", 1, ssh=("/no/such/ssh",))
+
+
+def test_a_host_that_answers_is_given_the_time_to_be_quiet(quick, monkeypatch):
+    """However short --host_timeout_secs is."""
+    monkeypatch.setattr(ranks, "answers", lambda *_: True)
+    order, said = ranks.Order(("true",), ".", {}, ("ssh",)), []
+    asked = job.Job([], 1, order, host_timeout_secs=0.2)
+    with job._Inbox() as inbox:
+        assert job._wait_for_hosts(asked, ("beta",), inbox, said.append) is None
+    assert said == ["waiting for beta, at most 0.2 s"]

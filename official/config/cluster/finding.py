@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from official.config.cluster import kubernetes, mpi, slurm, tf_config, worker_flags
@@ -51,10 +51,23 @@ def read_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> C
 def find_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
     ConfigError as `read_cluster` does."""
-    told = [worker_flags.read(asked.worker_hosts, asked.task_index), tf_config.read(environment)]
-    # What mpirun has started may be below a step of Slurm's, whose tasks are then mpirun's daemons.
-    started = [kubernetes.read(environment), mpi.read(environment) or slurm.read(environment)]
-    found = [cluster for cluster in (*told, *started) if cluster]
+    needs_addresses = asked.coordinator_address is None
+    readers: list[Callable[[], Cluster | None]] = [
+        lambda: worker_flags.read(asked.worker_hosts, asked.task_index),
+        lambda: tf_config.read(environment),
+        lambda: kubernetes.read(environment, needs_addresses),
+        # What mpirun has started may be below a step of Slurm's, whose tasks are then mpirun's daemons.
+        lambda: mpi.read(environment) or slurm.read(environment, needs_addresses),
+    ]
+    found: list[Cluster] = []
+    for read in readers:
+        try:
+            cluster = read()
+        except ConfigError:
+            if not any(each.source in _WITH_ADDRESSES for each in found):
+                raise
+            continue  # people's own choice is the way out of what cannot be read
+        found += [cluster] if cluster else []
     # Inside of what is one process for a scheduler, another launcher may start several.
     found = [each for each in found if len(each.hosts) > 1 or each.source in _WITH_ADDRESSES] or found
     for other in found[1:]:

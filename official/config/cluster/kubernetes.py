@@ -16,12 +16,14 @@ SOURCE = "the Kubernetes job"
 _DEFAULT_PORT = 2222  # every pod has an address of its own
 
 
-def read(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the pods of the job; None where the manifest does not say how many workers there are. Raises
-    ConfigError for what is missing or contradicts itself."""
+def read(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
+    """Returns the pods of the job, with their addresses where these are needed; None where the manifest does
+    not say how many workers there are. Raises ConfigError for what is missing or contradicts itself."""
     if not environment.get("BERT_WORKERS"):
         return None
     rank, count = rank_and_count(environment, "JOB_COMPLETION_INDEX", "BERT_WORKERS")
+    if not needs_addresses:
+        return Cluster(("",) * count, rank, SOURCE)
     port = port_of_job(environment, "", _DEFAULT_PORT)
     if count == 1:
         return Cluster(addresses(["localhost"], port, SOURCE), 0, SOURCE)
@@ -35,7 +37,7 @@ def read(environment: Mapping[str, str]) -> Cluster | None:
         raise ConfigError(
             f"HOSTNAME={name[:60]!r} is not JOB-{rank}, the name of pod {rank} of an Indexed Job"
             " (JOB_COMPLETION_INDEX), from which the names of the others follow. Drop hostNetwork, or give"
-            " TF_CONFIG."
+            " --coordinator_address."
         )
     job = name[: -len(f"-{rank}")]
     return Cluster(

@@ -18,7 +18,7 @@ _VARIABLES = {
     "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALNRANKS"),
 }
-_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_ID", "HYDI_CONTROL_FD")
+_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; others: their common parent
 
 
 def read(environment: Mapping[str, str]) -> Cluster | None:
@@ -28,6 +28,12 @@ def read(environment: Mapping[str, str]) -> Cluster | None:
     if count_name is None:
         return None
     rank_name, local_name = _VARIABLES[count_name]
+    if (
+        count_name == "PMI_SIZE"
+        and environment.get("SLURM_STEP_NUM_TASKS")
+        and not environment.get(local_name)
+    ):
+        return None  # these are Slurm's own, of srun --mpi=pmi2
     rank, count = rank_and_count(environment, rank_name, count_name)
     if environment.get("PMIX_RANK") and number(environment, "PMIX_RANK") != rank:
         raise ConfigError(

@@ -17,11 +17,15 @@ _HOSTS, _TASKS = "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
 _MOST_HOSTS = 1 << 16
 
 
-def read(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the tasks of the step; None outside of one. Raises ConfigError for what cannot be read."""
+def read(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
+    """Returns the tasks of the step, with their addresses where these are needed; None outside of one. Raises
+    ConfigError for what cannot be read."""
     if not environment.get("SLURM_STEP_NUM_TASKS"):
         return None
     rank, count = rank_and_count(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if not needs_addresses:
+        return Cluster(("",) * count, rank, SOURCE)
+    _check_distribution(environment.get("SLURM_DISTRIBUTION", ""))
     hosts, tasks = host_names(environment.get(_HOSTS, "")), tasks_per_host(environment.get(_TASKS, ""))
     if len(hosts) != len(tasks) or sum(tasks) != count:
         raise ConfigError(
@@ -33,11 +37,21 @@ def read(environment: Mapping[str, str]) -> Cluster | None:
     if environment.get("SLURM_NODEID") and places[rank] != number(environment, "SLURM_NODEID"):
         raise ConfigError(
             f"Task {rank} of the Slurm step is on host {environment['SLURM_NODEID'][:9]}, expected"
-            f" {places[rank]}. Start it with srun --distribution=block."
+            f" {places[rank]}. Start it with srun --distribution=block, or give --coordinator_address."
         )
     job = ".".join(environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     port = port_of_job(environment, f"slurm {job}")
     return Cluster(addresses((hosts[place] for place in places), port, _HOSTS), rank, SOURCE)
+
+
+def _check_distribution(distribution: str) -> None:
+    """Raises ConfigError, in every task, where the hosts of the tasks do not follow from the lists."""
+    name = distribution.partition(":")[0].partition("=")[0].partition(",")[0]
+    if name in ("plane", "arbitrary"):
+        raise ConfigError(
+            f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
+            " --distribution=block or cyclic, or give --coordinator_address."
+        )
 
 
 def host_names(text: str) -> list[str]:
