@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
+
+from official.io import signals
 
 
 @dataclasses.dataclass
@@ -35,7 +38,7 @@ class Beside:
         self.wait()
         # Python waits for its end before it exits.
         self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._going_on = self._thread.submit(work)
+        self._going_on = self._thread.submit(_to_the_end, work)
 
     def check(self) -> None:
         """Raises what the work has raised, if it is over; waits for nothing."""
@@ -54,6 +57,16 @@ class Beside:
             if not going_on.done():
                 self._going_on = going_on
             raise
+
+
+def _to_the_end(work: Callable[[], None]) -> None:
+    """Does the work; a signal that ends the process lets it finish."""
+    over = threading.Event()
+    with signals.waited_for(over.wait):
+        try:
+            work()
+        finally:
+            over.set()
 
 
 class Stopwatch:

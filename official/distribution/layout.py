@@ -38,15 +38,19 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
     """
     batch_plan.check_evaluation(config, replicas)
     new = _new_layout(config, workers, replicas)
-    keeps = noted is not None and _is_asked_for(noted, config)
-    layout = noted if noted and keeps else new
+    goes_on = noted is not None and _is_asked_for(noted, config)
+    layout = noted if noted and goes_on else new
+    keeps = goes_on or config.logical_workers is not None
     if layout.micro_batches % replicas == 0:
         return _plan_of(config, layout, workers, replicas), layout
     if keeps and _smaller_is_the_same(config):
         return _with_smaller_micro_batches(config, layout, replicas), layout
     if keeps and layout.workers == 1 and not BACKENDS[config.distribution_strategy].several_processes:
         return _plan_of(config, new, workers, replicas), new  # other devices of one process
-    raise _not_shared(config, layout, replicas)
+    who = (
+        f"model_dir={config.model_dir}" if goes_on else f"a run with logical_workers={config.logical_workers}"
+    )
+    raise _not_shared(who, layout, replicas)
 
 
 def _new_layout(config: Config, workers: int, replicas: int) -> Layout:
@@ -107,10 +111,10 @@ def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -
     return BatchPlan(replicas, accumulation, config.train_batch_size, config.eval_batch_size)
 
 
-def _not_shared(config: Config, layout: Layout, replicas: int) -> ConfigError:
+def _not_shared(who: str, layout: Layout, replicas: int) -> ConfigError:
     """Returns the error of micro batches that cannot be dealt out among so many replicas."""
     return ConfigError(
-        f"model_dir={config.model_dir} is laid out for {layout.describe()}, {layout.micro_batches} together:"
+        f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
         f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
         f" {_divisors(layout.micro_batches, replicas)}. Or lay the run out anew, with another"
         " --num_accumulation_steps."

@@ -58,6 +58,9 @@ class _State:
     raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
     stderr: int = 2  # the descriptor on which a line is seen
+    going_on: list[Callable[[], object]] = dataclasses.field(
+        default_factory=list
+    )  # wait for what other threads do
 
 
 _state = _State(_Section(secs=0.0))
@@ -128,6 +131,17 @@ def expendable() -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
+def waited_for(wait: Callable[[], object]) -> Iterator[None]:
+    """While its block runs, in any thread, a signal that would end the process calls `wait` before: for what
+    a thread writes. A second signal waits for nothing."""
+    _state.going_on.append(wait)
+    try:
+        yield
+    finally:
+        _state.going_on.remove(wait)
+
+
+@contextlib.contextmanager
 def telling_on(descriptor: int) -> Iterator[None]:
     """In its block the line that a signal ends with goes to a descriptor: that of the real stderr, where
     something else is in its place."""
@@ -183,6 +197,8 @@ def _listen(reader: int) -> None:
 def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
     time.sleep(secs)
     if _state.section is section:
+        for wait in list(_state.going_on):
+            wait()
         end(number)
 
 

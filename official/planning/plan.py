@@ -15,6 +15,7 @@ from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
 from official.planning import capacity, graph_cost, host_files, prediction
+from official.planning.batches import planned_batches
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
 from official.planning.scaling_plan import gbps_of, scaling_of
@@ -72,7 +73,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
-    batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
+    batches, layout = planned_batches(config)
     task = make_task(_with_packed_rows(_in_calls(config)))
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
@@ -94,7 +95,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
-    plan["files"] = host_files.planned_files(config)
+    plan["files"] = host_files.planned_files(config, layout)
     plan["predicted"] = prediction.of_run(config, batches, cost)
     tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
@@ -125,7 +126,7 @@ def predict_update(config: Config, make_task: MakeTask) -> float | None:
     Raises ConfigError as `predict` does."""
     if not prediction.is_possible(config):
         return None
-    batches = batch_plan.make_batch_plan(config, strategy_lib.num_replicas(config))
+    batches, _ = planned_batches(config)
     return prediction.of_update(config, _cost(config, make_task(_in_calls(config)), batches))
 
 
@@ -163,7 +164,7 @@ def _capacity(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan
     """Returns what the plan says of the memory of devices, see `capacity.capacity`."""
 
     def bytes_with(changed: Config) -> list[int]:
-        smaller = batch_plan.make_batch_plan(changed, batches.num_replicas)
+        smaller, _ = planned_batches(changed)
         task = make_task(_with_packed_rows(_in_calls(changed)))
         cost = _cost(changed, task, smaller)
         return _device_bytes(cost, _pipeline(changed, task, smaller, cost))
@@ -239,11 +240,17 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
         },
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
-        # In the host's memory, while a checkpoint is written beside the training.
-        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes
-        if config.do_train and config.async_checkpoints
-        else 0,
+        # In the host's memory, while a checkpoint is written.
+        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes if _copies_state(config) else 0,
     }
+
+
+def _copies_state(config: Config) -> bool:
+    """Tells whether a checkpoint is written from a copy: beside the training, or of another device's
+    memory."""
+    setting = config_lib.FIELDS["async_checkpoints"]
+    is_beside = config.async_checkpoints and config.distribution_strategy in setting.backends
+    return config.do_train and (is_beside or prediction.device_of(config) != "CPU")
 
 
 def _records(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:

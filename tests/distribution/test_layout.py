@@ -89,6 +89,14 @@ def test_one_process_may_be_laid_out_for_several(make_config):
         lay_out(config, 5, 5, None)
 
 
+def test_a_new_run_that_is_laid_out_may_have_smaller_micro_batches_where_nothing_is_random(make_config):
+    config = make_config(train_batch_size=48, num_accumulation_steps=3, logical_workers=4)
+    plan, layout = lay_out(config, 8, 8, None)
+    assert layout == BEGAN and plan.num_replicas * plan.num_accumulation_steps * plan.micro_batch_size == 48
+    with pytest.raises(ConfigError, match="not divisible by 7 replicas"):
+        lay_out(config, 7, 7, None)
+
+
 def test_one_process_with_other_devices_goes_on_as_ever(make_config):
     config = make_config(**DROPOUT, num_virtual_devices=2, distribution_strategy="mirrored")
     plan, layout = lay_out(config, 1, 2, Layout(1, 1, 1, 8))

@@ -120,6 +120,23 @@ with signals.noting(lambda number: print("noted", flush=True)), signals.expendab
     assert run(program) == (143, "noted\n", "tool.py: terminated.\n")
 
 
+def test_what_a_thread_writes_is_waited_for():
+    program = """
+import threading
+signals.GRACE_SECS = 0.05
+over = threading.Event()
+def write():
+    with signals.waited_for(over.wait):
+        time.sleep(0.5)
+        print("written", flush=True)
+        over.set()
+threading.Thread(target=write, daemon=True).start()
+with signals.noting(lambda number: None), signals.expendable():
+    hit()
+"""
+    assert run(program) == (143, "written\n", "tool.py: terminated.\n")
+
+
 def test_a_forked_process_has_signals_of_its_own():
     """Its parent is not to take them for its own, as it would over the pipe that both have."""
     program = """

@@ -380,6 +380,12 @@ def test_a_packed_plan_says_rows_and_sequences(make_config):
         assert f"about 400 sequences in 160 rows, {how}" in text
 
 
+def test_a_run_that_is_laid_out_for_several_is_planned_as_it_is_dealt_out(make_config):
+    several = plan_of(make_config(train_batch_size=48, logical_workers=4))
+    alone = plan_of(make_config(train_batch_size=48, num_accumulation_steps=4))
+    assert several == alone and several["micro_batch_size"] == 12
+
+
 def test_a_plan_without_packing_speaks_of_none(make_config):
     text = plan_lib.describe(plan_of(make_config()))
     assert "8 sequences = 1 replicas x 8" in text and "rows" not in text and "160 records" in text

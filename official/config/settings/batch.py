@@ -71,7 +71,7 @@ class Batch:
     async_checkpoints: bool = setting(
         True,
         "Write checkpoints beside the training, from a copy of the state in the host's memory. false: the "
-        "training waits, and there is no copy.",
+        "training waits; on a CPU there is no copy then.",
         backends=_TRAINED_HERE,
     )
 
