@@ -155,17 +155,18 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 @contextlib.contextmanager
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Turns what TensorFlow raises where another process is gone into a PeerError of one line. The outermost
-    such context tells the others, at its end, that this process has done its part.
+    such context ends the watch; the others learn that this process has done its part, or, after an exception,
+    only that it has gone.
 
     Args:
       strategy: of several processes, which `join` has made.
     """
     watched = _WATCHED[strategy]
     watched.depth += 1
+    in_order = False
     try:
         yield
-        if watched.depth == 1:
-            watched.watch.end()
+        in_order = True
     except tf.errors.OpError as error:
         if not _is_of_a_lost_peer(error):
             raise
@@ -177,6 +178,8 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         raise PeerError(_line(who)) from None
     finally:
         watched.depth -= 1
+        if watched.depth == 0:
+            watched.watch.end(in_order)
 
 
 def _is_of_a_lost_peer(error: Exception) -> bool:
