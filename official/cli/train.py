@@ -36,10 +36,11 @@ if TYPE_CHECKING:  # it loads TensorFlow
 def start() -> NoReturn:
     """Runs the command line of this process, and ends it.
 
-    After a signal at once: TensorFlow's threads may take longer to end than whoever sent it waits.
+    After a signal, or the loss of another process, at once: TensorFlow's threads may take longer to end than
+    whoever sent it waits, or wait for that process.
     """
     code = main(sys.argv[1:])
-    if code > 128:
+    if code > 128 or code == 4:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(code)  # pylint: disable=protected-access

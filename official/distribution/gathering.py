@@ -2,25 +2,40 @@
 
 import contextlib
 import dataclasses
+import re
 import resource
 import selectors
 import socket
+import time
 from typing import cast
 
 from official.distribution.meeting import CALL_SECS, GREETING, LONGEST_LINE_BYTES, Met, Wait, call, parts
-from official.io.errors import PeerError
+from official.io.errors import ConfigError, PeerError
 
 _OTHER_FILES = 512  # that a process has open at once
+_MOST_STRANGERS = 64
+_PAUSE_SECS = 0.05  # where no connection can be taken
+_GREETING = re.compile(rf"{GREETING} ([0-9]{{1,9}}) ([0-9]{{1,9}}) ([0-9]{{1,9}})\s*")
+
+
+@dataclasses.dataclass
+class _Stranger:
+    """A connection that has not said yet who it is: from which host, what it has said, and until when it may
+    take."""
+
+    host: str
+    deadline: float
+    text: bytes = b""
 
 
 class Guests:
     """The connections to process 0: `present` have said who they are, {rank: connection}, `strangers` have
-    not yet, {connection: bytes so far}. `addresses` are those of all processes, by rank, as far as known."""
+    not yet, oldest first. `addresses` are those of all processes, by rank, as far as known."""
 
     def __init__(self, wait: Wait, listener: socket.socket):
         self.wait = wait
         self.present: dict[int, socket.socket] = {}
-        self.strangers: dict[socket.socket, bytes] = {}
+        self.strangers: dict[socket.socket, _Stranger] = {}
         self.addresses = list(wait.cluster.hosts)
         self._ranks: dict[socket.socket, int] = {}
         self._listener, self._selector = listener, selectors.DefaultSelector()
@@ -37,15 +52,31 @@ class Guests:
 
     def receive(self, secs: float) -> None:
         """Takes what arrives, for some seconds at most."""
-        for key, _ in self._selector.select(secs):
-            if key.fileobj is not self._listener:
-                self._hear(cast(socket.socket, key.fileobj))
-                continue
-            with contextlib.suppress(OSError):
-                connection, _ = self._listener.accept()
-                connection.settimeout(CALL_SECS)
-                self.strangers[connection] = b""
-                self._selector.register(connection, selectors.EVENT_READ)
+        arrived = [cast(socket.socket, key.fileobj) for key, _ in self._selector.select(secs)]
+        now = time.monotonic()  # what came before is heard before anyone is sent away
+        for connection in arrived:
+            if connection is not self._listener:
+                self._hear(connection)
+        if self._listener in arrived:
+            self._accept()
+        for connection, stranger in list(self.strangers.items()):
+            if now > stranger.deadline or len(self.strangers) > _MOST_STRANGERS:
+                self._end(connection)
+
+    def _accept(self) -> None:
+        """Lets the next one in, as a stranger."""
+        try:
+            connection, (host, _) = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError:  # no files are left: strangers leave theirs
+            for stranger in list(self.strangers)[:1]:
+                self._end(stranger)
+            time.sleep(_PAUSE_SECS)
+            return
+        connection.settimeout(CALL_SECS)
+        self.strangers[connection] = _Stranger(host, time.monotonic() + CALL_SECS)
+        self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> None:
         """Takes what a connection has sent, or that it has ended."""
@@ -53,24 +84,30 @@ class Guests:
             data = connection.recv(LONGEST_LINE_BYTES)
         except OSError:
             data = b""
-        text = self.strangers.pop(connection, b"") + data
         if not data:
             self._forget(connection)
-        elif connection in self._ranks:
-            return  # nothing is said after the greeting
-        elif b"\n" in text or len(text) > LONGEST_LINE_BYTES:
-            self._greet(connection, text.decode(errors="replace").split())
-        else:
-            self.strangers[connection] = text
+        elif connection in self.strangers:  # others say nothing after the greeting
+            self._listen_to(connection, data)
 
-    def _greet(self, connection: socket.socket, words: list[str]) -> None:
-        """Takes in who says '<greeting> RANK NUMBER_OF_PROCESSES PORT', and sends others away."""
-        cluster = self.wait.cluster
-        if len(words) != 4 or words[0] != GREETING or not all(word.isdecimal() for word in words[1:]):
+    def _listen_to(self, connection: socket.socket, data: bytes) -> None:
+        """Takes what a stranger has sent: a line, of which the first call may bring a part only."""
+        stranger = self.strangers[connection]
+        if len(stranger.text) + len(data) > LONGEST_LINE_BYTES:
             self._end(connection)
             return
-        rank, count, port = map(int, words[1:])
-        if count != len(cluster.hosts) or not 0 < rank < count:
+        stranger.text += data
+        line, end, _ = stranger.text.partition(b"\n")
+        if end:
+            self._greet(connection, line.decode(errors="replace"))
+
+    def _greet(self, connection: socket.socket, line: str) -> None:
+        """Takes in who says '<greeting> RANK NUMBER_OF_PROCESSES PORT', and sends others away."""
+        cluster = self.wait.cluster
+        match = _GREETING.fullmatch(line)
+        rank, count, port = map(int, match.groups()) if match else (0, 0, 0)
+        if not 0 < port < 2**16:
+            self._end(connection)
+        elif count != len(cluster.hosts) or not 0 < rank < count:
             self._refuse(
                 connection,
                 f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is rank {rank} of"
@@ -86,23 +123,23 @@ class Guests:
 
     def _take_in(self, connection: socket.socket, rank: int, port: int) -> None:
         """Notes a process of the run, which can be called at its address."""
-        address = self.wait.cluster.hosts[rank] or self._address_of(connection, port)
+        address = self.wait.cluster.hosts[rank] or self._address_of(self.strangers[connection].host, port)
         try:
             call(address).close()
         except ConnectionError as error:
             self.wait.problems[rank] = f"it calls, but cannot be called ({error})"
             self._end(connection)
             return
+        del self.strangers[connection]
         self.present[rank], self._ranks[connection], self.addresses[rank] = connection, rank, address
         self.wait.problems.pop(rank, None)
         if missing := self.missing():
             with contextlib.suppress(OSError):
                 connection.sendall(f"missing {self.wait.describe(missing)}\n".encode())
 
-    def _address_of(self, connection: socket.socket, port: int) -> str:
+    def _address_of(self, host: str, port: int) -> str:
         """Returns where others reach a process that has not been told its address: on this host as they reach
         process 0."""
-        host = connection.getpeername()[0]
         if host.startswith("127."):
             host = parts(self.wait.cluster.hosts[0])[0]
         return f"{host}:{port}"
@@ -120,6 +157,7 @@ class Guests:
         self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
+        self.strangers.pop(connection, None)
         self._selector.unregister(connection)
         connection.close()
 
@@ -142,6 +180,9 @@ def gather(wait: Wait, listener: socket.socket) -> Met:
                 guests.receive(wait.pause_secs())
         except PeerError as error:
             guests.tell(f"over {error}")
+            raise
+        except ConfigError as error:  # of an address
+            guests.tell(f"refused {error}")
             raise
         guests.tell("go " + ",".join(guests.addresses))
     return Met(dataclasses.replace(wait.cluster, hosts=tuple(guests.addresses)), guests.present)

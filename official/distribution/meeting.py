@@ -66,15 +66,29 @@ def parts(address: str) -> tuple[str, int]:
 
 
 def call(address: str) -> socket.socket:
-    """Returns a connection to host:port. Raises ConnectionError, whose message says why there is none."""
+    """Returns a connection to host:port. Raises ConnectionError, whose message says why there is none, and
+    ConfigError where there never will be one."""
     try:
         return socket.create_connection(parts(address), timeout=CALL_SECS)
     except (socket.gaierror, UnicodeError):
         raise ConnectionError("no such host is known") from None
-    except TimeoutError:
-        raise ConnectionError("no answer") from None
     except OSError as error:
-        raise ConnectionError(error.strerror or "no answer") from None
+        _check_ipv4(parts(address)[0])
+        is_silent = isinstance(error, TimeoutError)
+        raise ConnectionError("no answer" if is_silent else error.strerror or "no answer") from None
+
+
+def _check_ipv4(host: str) -> None:
+    """Raises ConfigError for a host at which no process of a run can listen."""
+    found: list[tuple] = []
+    with contextlib.suppress(OSError, UnicodeError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    if found and all(family == socket.AF_INET6 for family, *_ in found):
+        raise ConfigError(
+            f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]}; expected"
+            " one of IPv4. Give it one, or another name of that machine in --worker_hosts,"
+            " --coordinator_address or TF_CONFIG."
+        )
 
 
 class Wait:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config.cluster import Cluster
-from official.distribution import rendezvous
+from official.distribution import deadline, rendezvous
 from official.distribution.watch import Watch
 from official.io.errors import ConfigError, PeerError, report_error
 
@@ -34,6 +34,7 @@ _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNOR
 
 _GRACE_SECS = 1.0  # for what this process is about to find out by itself, such as bad input that all read
 _NAMING_SECS = 3.0  # to learn from the watch who it is that TensorFlow misses
+_ALARM_SECS = 5.0  # for the line and the exit code, before a mere signal
 _LAST_SECS = 30.0  # from a loss to the end of this process, at most
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
@@ -92,7 +93,10 @@ def _connected(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
     )
     try:
-        with _killable(timeout_secs):
+        with (
+            _killable(timeout_secs),
+            deadline.ending(timeout_secs, 4, f"{_line(_unconnected(timeout_secs))}."),
+        ):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         if _is_of_a_lost_peer(error):
@@ -135,7 +139,7 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 
     It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes
     were there a moment ago: the alarm is for one that has died since, for which TensorFlow would wait an
-    hour.
+    hour, where there is no `deadline`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -143,7 +147,7 @@ def _killable(timeout_secs: int) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     for number in before:
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(timeout_secs)
+    signal.alarm(int(timeout_secs + _ALARM_SECS))
     try:
         yield
     finally:
@@ -155,17 +159,18 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 @contextlib.contextmanager
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Turns what TensorFlow raises where another process is gone into a PeerError of one line. The outermost
-    such context tells the others, at its end, that this process has done its part.
+    such context ends the watch; the others learn that this process has done its part, or, after an exception,
+    only that it has gone.
 
     Args:
       strategy: of several processes, which `join` has made.
     """
     watched = _WATCHED[strategy]
     watched.depth += 1
+    in_order = False
     try:
         yield
-        if watched.depth == 1:
-            watched.watch.end()
+        in_order = True
     except tf.errors.OpError as error:
         if not _is_of_a_lost_peer(error):
             raise
@@ -177,6 +182,8 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         raise PeerError(_line(who)) from None
     finally:
         watched.depth -= 1
+        if watched.depth == 0:
+            watched.watch.end(in_order)
 
 
 def _is_of_a_lost_peer(error: Exception) -> bool:
@@ -186,6 +193,10 @@ def _is_of_a_lost_peer(error: Exception) -> bool:
 def _describe(error: Exception, cluster: Cluster) -> str:
     """Returns the line for people, with the process that TensorFlow names, where it names one."""
     return _line(_who(error, cluster))
+
+
+def _unconnected(secs: float) -> str:
+    return f"one of those that were there has not connected within --peer_timeout_secs={secs:g}"
 
 
 def _line(who: str) -> str:

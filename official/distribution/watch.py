@@ -21,7 +21,7 @@ from absl import logging
 
 from official.distribution.rendezvous import Met
 
-_BEATS = 6  # within the time of silence
+_BEATS = 6  # within the time of silence, and within that of a stall
 _LONGEST_LINE_BYTES = 4096
 
 
@@ -77,11 +77,12 @@ class Watch:
         """Notes that this process has come to the next point that all pass together."""
         self._passed, self._passed_at = self._passed + 1, time.monotonic()
 
-    def end(self) -> None:
-        """Ends the watch, and tells the others that this process has done its part."""
+    def end(self, in_order: bool = True) -> None:
+        """Ends the watch, and tells the others that this process has done its part, where it has."""
         self._ending.set()
         self._thread.join()
-        self._tell("bye")
+        if in_order:
+            self._tell("bye")
         for peer in self._peers.values():
             peer.link.close()
 
@@ -98,7 +99,8 @@ class Watch:
     # In the thread
 
     def _run(self) -> None:
-        pause, last = self._silence_secs / _BEATS, time.monotonic()
+        pause = min(self._silence_secs, self._stall_secs) / _BEATS
+        last = time.monotonic()
         with selectors.DefaultSelector() as selector:
             for rank, peer in self._peers.items():
                 selector.register(peer.link, selectors.EVENT_READ, rank)
@@ -144,7 +146,7 @@ class Watch:
         words = [line.decode(errors="replace").partition(" ") for line in lines]
         said_bye = any(kind == "bye" for kind, _, _ in words)
         for kind, _, rest in words:
-            if kind == "at" and rest.isdecimal():
+            if kind == "at" and rest.isdecimal() and len(rest) < 20:
                 peer.note_passed(int(rest))
             elif kind == "lost":
                 self.lose(rest)

@@ -124,6 +124,33 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
     assert re.search(r"0: .*Resuming from .*: step \d+", log) and "finished: all 400 steps done" in log
 
 
+@pytest.mark.slow
+def test_a_job_ends_with_bad_input_of_one_task_and_tells_each_task_of_a_signal_once(tmp_path, slurm):
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!/bin/bash\necho $SLURM_CPUS_PER_TASK >> {tmp_path}/cpus\n"
+        '[[ $1 == codes ]] && exit "$((4 - 2 * SLURM_PROCID))"\n'
+        f"trap 'echo TERM >> {tmp_path}/signals; ended=1' TERM\necho >> {tmp_path}/started\n"
+        'until [[ "${ended:-}" ]]; do sleep 0.1; done\nsleep 1\nexit 143\n'
+    )
+    program.chmod(0o755)
+    environment = {**slurm, "BERT_COMMAND": str(program)}
+    job = ("sbatch", "--wait", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1")
+    job = (*job, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
+    done = subprocess.run([*job, "codes"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "restart" not in (tmp_path / "log").read_text()
+    assert (tmp_path / "cpus").read_text() == "1\n" * 2
+    process = subprocess.Popen([*job, "signals"], env=environment, stdout=subprocess.PIPE, text=True)
+    wait_for(
+        lambda: (tmp_path / "started").exists() and len((tmp_path / "started").read_text()) == 2, process
+    )
+    number = process.stdout.readline().strip()
+    subprocess.run(["scancel", "--signal=TERM", number], env=environment, check=True)
+    process.communicate(timeout=60)
+    assert process.returncode == 143, (tmp_path / "log").read_text()
+    assert (tmp_path / "signals").read_text() == "TERM\n" * 2
+
+
 def test_what_the_job_refuses():
     environment = {**os.environ, "BERT_MAX_RESTARTS": "many"}
     script = ROOT / "deploy" / "slurm" / "train.sbatch"
@@ -132,7 +159,19 @@ def test_what_the_job_refuses():
 
 
 @pytest.mark.parametrize(
-    "codes,started,code", [([0], 1, 0), ([2], 1, 2), ([143], 1, 143), ([4, 137, 0], 3, 0), ([4] * 9, 4, 4)]
+    "codes,started,code",
+    [
+        ([0], 1, 0),
+        ([2], 1, 2),
+        ([143], 1, 143),
+        ([130], 1, 130),
+        ([127], 1, 127),
+        ([4, 137, 0], 3, 0),
+        ([142, 0], 2, 0),
+        ([4] * 9, 4, 4),
+        ([252], 1, 2),
+        ([251], 1, 1),
+    ],
 )
 def test_what_the_job_does_with_exit_codes(tmp_path, codes, started, code):
     """With a srun that only ends with one code after the other."""
@@ -148,3 +187,25 @@ def test_what_the_job_does_with_exit_codes(tmp_path, codes, started, code):
     called = (tmp_path / "called").read_text().splitlines()
     assert (done.returncode, len(called)) == (code, started)
     assert called[0].endswith("bert train --config=quickstart")
+
+
+@pytest.mark.parametrize("codes,code", [((0, 0), 0), ((2, 4), 2), ((4, 1), 1), ((3, 137), 3), ((0, 4), 4)])
+def test_bad_input_of_one_task_decides_before_what_the_others_lose(tmp_path, codes, code):
+    """With a srun that starts tasks on this machine and ends with their highest code, as the real one."""
+    srun = tmp_path / "srun"
+    srun.write_text(
+        f'#!/bin/bash\nshift 2\necho "$SRUN_CPUS_PER_TASK" >> {tmp_path}/cpus\nhighest=0\n'
+        f'for code in {codes[0]} {codes[1]}; do CODE="$code" "$@"; got=$?\n'
+        "((got > highest)) && highest=$got; done\nexit $highest\n"
+    )
+    srun.chmod(0o755)
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/bash\necho "$*" >> {tmp_path}/arguments\nexit "$CODE"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BERT_COMMAND": str(program)}
+    environment |= {"BERT_MAX_RESTARTS": "0", "SLURM_CPUS_PER_TASK": "16"}
+    script = ROOT / "deploy" / "slurm" / "train.sbatch"
+    done = subprocess.run([script, "--name=a  b"], env=environment, capture_output=True, check=False)
+    assert done.returncode == code
+    assert (tmp_path / "cpus").read_text() == "16\n"
+    assert (tmp_path / "arguments").read_text() == "--name=a  b\n" * 2

@@ -90,6 +90,16 @@ def test_processes_that_go_on_are_left_alone():
     assert processes.lost == {}
 
 
+def test_processes_that_go_on_are_left_alone_where_silence_may_last_longer_than_a_stall():
+    processes = Processes(silence_secs=60.0, stall_secs=0.5)
+    deadline = time.monotonic() + 0.8
+    while time.monotonic() < deadline:
+        for watch in processes.watches.values():
+            watch.note_passed()
+        time.sleep(0.02)
+    assert processes.lost == {}
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_who_has_done_its_part_is_not_lost(order):
     processes = Processes(silence_secs=0.5)
