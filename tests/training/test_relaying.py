@@ -47,7 +47,7 @@ def as_laid_out(task, layout: Layout, steps: int = 2) -> list[np.ndarray]:
     return [np.concatenate(of_step) for of_step in zip(*parts)]
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_are_those_of_the_layout(make_config, record_files, packed):
     more = dict(pack_on_the_fly=True, max_sequences_per_pack=2) if packed else {}
     task = TASKS["pretrain"](make_config(input_files=record_files(files=4), train_batch_size=16, **more))
