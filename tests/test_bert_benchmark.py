@@ -204,6 +204,7 @@ def test_as_the_driver_runs_it(tmp_path):
         )  # through the driver's own handlers, once each
 
 
+@pytest.mark.slow
 def test_methods_that_are_forked_from_one_import_have_their_own_start_up(tmp_path):
     flags = json.dumps(QUICK | {"stop_threshold": 0.0})
     done = run_driver(tmp_path, FORKING_DRIVER, ROOT, tmp_path, flags)

@@ -79,6 +79,7 @@ def fixture_squad(tmp_path):
     return f"--predict_file={tmp_path}/squad.json", f"--vocab_file={tmp_path}/vocab.txt"
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_interface(read, fakes, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(machine, "find", lambda path: "machine")
     monkeypatch.setattr(speed, "predict_forward", lambda *given: speed.Prediction(given[3] / 4, {}))

@@ -25,7 +25,9 @@ _OTHERS = set(
     "source pip export pre-commit cd curl mv gcloud nvidia-smi docker git kubectl python3.11 poprun"
     " sbatch sudo".split()
 )
-_FLAGS_OF_OTHERS = set("accelerator gce_nvme_raid gpus ipus logdir np ntasks vipu".split())  # up to a hyphen
+_FLAGS_OF_OTHERS = set(
+    "accelerator cpus gce_nvme_raid gpus ipus logdir np ntasks vipu".split()
+)  # up to a hyphen
 _BY_MPI = {
     f"OMPI_COMM_WORLD_{name}": value for name, value in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))
 }

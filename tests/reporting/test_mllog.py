@@ -181,6 +181,7 @@ def short_records(tmp_path):
 PACKED = dict(pack_on_the_fly=True, max_sequences_per_pack=3, average_sequences_per_pack=2)
 
 
+@pytest.mark.slow
 def test_a_packed_run_is_counted_in_sequences(run_config, short_records, monkeypatch, checker):
     """The log's batch is what is expected, its blocks and evaluations are what was trained on."""
     config = run_config(input_files=short_records, stop_threshold=0.99, **PACKED)

@@ -50,6 +50,7 @@ def products_in_layers(config) -> float:
     return sum(float(row["count_per_step"]) for row in rows if row["kind"] == times.PRODUCTS)
 
 
+@pytest.mark.slow
 def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, shared_steps):
     """The steps of the window end within intervals and beyond one."""
     plain = make_config(**STEPS, model_dir=str(tmp_path / "plain"), do_eval=True)
