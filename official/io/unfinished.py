@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from official.io import json_files, writing
+from official.io import json_files, stores, writing
 from official.io.errors import ConfigError
 
 _FOLDER = ".unfinished"
@@ -39,6 +39,10 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
     Raises:
       ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
     """
+    if stores.is_remote(output_dir):
+        raise ConfigError(
+            f"--output_dir={output_dir} is not a folder of this machine. Write to one and copy the files."
+        )
     folder = os.path.join(output_dir, _FOLDER)
     try:
         os.makedirs(folder, exist_ok=True)

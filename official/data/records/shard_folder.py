@@ -6,28 +6,18 @@ import glob
 import os
 from collections.abc import Mapping
 
-from official.io import files, finished_jobs
+from official.io import finished_jobs
 from official.io.errors import ConfigError
 
 
-def check_flags(output_dir: str, random_seed: int, counts: Mapping[str, int | None]) -> None:
-    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), the seed is below
-    0, or the folder is not of this machine."""
+def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
+    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), or the seed is
+    below 0."""
     for name, value in counts.items():
         if value is not None and value < 1:
             raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
     if random_seed < 0:
         raise ConfigError(f"--random_seed={random_seed} is out of range. Allowed: 0 or more.")
-    if files.is_remote(output_dir):
-        raise ConfigError(
-            f"--output_dir={output_dir} is not a folder of this machine. Write to one and copy the files."
-        )
-
-
-def num_workers(num_bytes: int, bytes_per_worker: int) -> int:
-    """Returns the processes of a job that is not told how many: those that have enough to read, one a core at
-    most."""
-    return min(len(os.sched_getaffinity(0)), 1 + num_bytes // bytes_per_worker)
 
 
 def remove_earlier(folder: str) -> None:
