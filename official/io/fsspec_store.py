@@ -116,10 +116,12 @@ class FsspecStore:
         for path in self._find(root):
             parent = os.path.dirname(path)
             files.setdefault(parent, []).append(os.path.basename(path))
-            while parent != root and parent not in folders:
-                folders.setdefault(parent, set())
+            while parent != root:
                 above, name = os.path.split(parent)
-                folders.setdefault(above, set()).add(name)
+                beside = folders.setdefault(above, set())
+                if name in beside:
+                    break
+                beside.add(name)
                 parent = above
         left = [root]
         while left:

@@ -37,14 +37,20 @@ def replacing(path: str) -> Iterator[str]:
     temporary = store_paths.temporary(path)
     try:
         yield temporary
-        store = store_of(path)
-        store.sync(temporary)
-        store.rename(temporary, path)
-        store.sync(os.path.dirname(path) or ".")
+        publish(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # it may not have been made
             os.remove(temporary)
         raise
+
+
+def publish(complete: str, path: str) -> None:
+    """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises
+    OSError."""
+    store = store_of(path)
+    store.sync(complete)
+    store.rename(complete, path)
+    store.sync(os.path.dirname(path) or ".")
 
 
 def set_aside(path: str, ending: str = "") -> None:

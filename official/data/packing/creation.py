@@ -72,7 +72,9 @@ def pack_records(job: Job) -> dict:
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
         with (
-            finished_jobs.unfinished_folder(job.output_dir, identity, job.overwrite) as folder,
+            finished_jobs.unfinished_folder(
+                job.output_dir, identity | {"blocks": rounds.BLOCKS_VERSION}, job.overwrite
+            ) as folder,
             engines.opened(job) as engine,
         ):
             shard_folder.remove_earlier(job.output_dir)
@@ -88,23 +90,21 @@ def _check(job: Job) -> None:
 
 
 def _versions(paths: list[str]) -> dict[str, str]:
-    versions = {}
-    for path in paths:
-        with files.naming(path):
-            versions[path] = "{} bytes, {}".format(*files.version(path))
-    return versions
+    return {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
 
 
 def _make(job: Job, engine: engines.Engine, folder: str, paths: list[str]) -> dict:
     """Runs the rounds and returns the manifest."""
     shard_folder.remove_temporary(job.output_dir)
+    rounds.blocks_of.cache_clear()  # an earlier job may have had the same folder
     sources, total = _sources(paths), sum(files.sizes(paths))
 
     def run(doing: str, tasks: Iterable[tuple], number: int) -> None:
         engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))
 
     run("Counting", ((rounds.count_file, folder, source) for source in sources), len(sources))
-    counts = np.stack([rounds.read_counts(folder, source.number) for source in sources])
+    counted = unfinished.read_all_done(rounds.counts_path(folder, source.number) for source in sources)
+    counts = np.stack([np.array(done["lengths"], np.int64) for done in counted])
     histogram, before = Histogram(counts.sum(axis=0)), np.cumsum(counts, axis=0) - counts
     depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
@@ -112,7 +112,13 @@ def _make(job: Job, engine: engines.Engine, folder: str, paths: list[str]) -> di
     deal = rounds.Deal(folder, job.output_dir, planned.plan, shards, job.random_seed, depth)
     spills = ((rounds.spill_file, deal, source, before[source.number]) for source in sources)
     run("Dealing", spills, len(sources))
-    writes = ((rounds.write_shard, deal, shard, sources[0], total / shards) for shard in range(shards))
+    blocks = tuple(
+        done["blocks"]
+        for done in unfinished.read_all_done(rounds.spilled_path(folder, source.number) for source in sources)
+    )
+    writes = (
+        (rounds.write_shard, deal, shard, sources[0], total / shards, blocks) for shard in range(shards)
+    )
     run("Writing", writes, shards)
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
     shard_folder.remove_all_but(job.output_dir, made)
@@ -151,10 +157,9 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
 def _manifest(job: Job, deal: rounds.Deal, source: rounds.Source, numbers: dict) -> dict:
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
-    shards = [
-        unfinished.read_what_is_done(rounds.shard_path(deal.folder, number))
-        for number in range(deal.num_shards)
-    ]
+    shards = unfinished.read_all_done(
+        rounds.shard_path(deal.folder, number) for number in range(deal.num_shards)
+    )
     packs = sum(shard["packs"] for shard in shards)
     names = [deal.file(number) for number in range(deal.num_shards)]
     return {

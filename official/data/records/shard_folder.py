@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
 from collections.abc import Mapping
 
-from official.io import finished_jobs
+from official.io import finished_jobs, store_paths
 from official.io.errors import ConfigError
+from official.io.stores import store_of
 
 
 def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
@@ -23,22 +24,27 @@ def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
 def remove_earlier(folder: str) -> None:
     """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
     manifest = os.path.join(folder, finished_jobs.MANIFEST)
-    if os.path.exists(manifest):
+    if store_of(folder).exists(manifest):
         for path in [*_shards_in(folder), manifest]:
-            os.remove(path)
+            store_of(folder).remove(path)
 
 
 def remove_temporary(folder: str) -> None:
     """Removes what an interrupted job had begun to write."""
-    for path in glob.glob(os.path.join(glob.escape(folder), "*.tmp-*")):
-        os.remove(path)
+    for path in _found(folder, f"*{store_paths.TEMPORARY}*"):
+        store_of(folder).remove(path)
 
 
 def remove_all_but(folder: str, made: set[str]) -> None:
     """Removes the shards of a job that was thrown away: those that are not in `made`, paths in the folder."""
     for path in {*_shards_in(folder)} - made:
-        os.remove(path)
+        store_of(folder).remove(path)
 
 
 def _shards_in(folder: str) -> list[str]:
-    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
+    return _found(folder, "part-*-of-*.tfrecord")
+
+
+def _found(folder: str, pattern: str) -> list[str]:
+    """Returns the files in a folder whose names fit a glob."""
+    return [os.path.join(folder, name) for name in fnmatch.filter(store_of(folder).names_in(folder), pattern)]
