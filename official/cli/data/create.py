@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 
-from official.cli import command_line
+from official.cli import command_line, engine_flags
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -48,8 +48,7 @@ def make_parser() -> command_line.Parser:
     command_line.add_lower_case_flag(parser)
     _add_example_flags(parser)
     _add_format_flags(parser)
-    workers = "Processes; the records do not depend on it. Unset: one per core, fewer for little text."
-    add("--num_workers", type=int, help=workers)
+    engine_flags.add(parser, "records")
     add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
     overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
     add("--overwrite", action="store_true", help=overwrite)

@@ -7,9 +7,8 @@ between documents) and manifest.json. On which side a document is depends on its
 """
 
 import argparse
-import os
 
-from official.cli import command_line
+from official.cli import command_line, engine_flags
 
 
 def make_parser() -> command_line.Parser:
@@ -34,12 +33,7 @@ def make_parser() -> command_line.Parser:
         default="auto",
         help="As of create_pretraining_data.py.",
     )
-    add(
-        "--num_workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="Processes. The files do not depend on it.",
-    )
+    engine_flags.add(parser, "files")
     add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
     return parser
 
