@@ -38,7 +38,12 @@ class ReadCounts:
     empty_documents: int = 0  # title or heading and nothing else
     cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
     cut_lines: int = 0  # longer than a line may be: taken as several
-    skipped_lines: int = 0  # of no document, not JSON with a text, or without a byte that could be decoded
+    skipped_lines: int = (
+        0  # of no document, not JSON with a text, rows without one, or without a byte that could be decoded
+    )
+    redirect_pages: int = 0  # of a MediaWiki dump, left out
+    other_pages: int = 0  # of a MediaWiki dump, of another namespace or not wikitext: left out
+    unreadable_pages: int = 0  # of a MediaWiki dump, damaged or not to be made text of: left out
     undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
     by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
 

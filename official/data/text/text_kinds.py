@@ -20,7 +20,6 @@ _BINARY = {
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
     b"\x7fELF": "a program",
-    b"PAR1": "a Parquet file",
     b"SQLite format 3\0": "an SQLite database",
     b"Rar!": "a RAR archive",
     b"\x80\x04\x95": "a Python pickle",
@@ -30,8 +29,8 @@ _ARCHIVES = {
     b"PK\x03\x04": "zip archive",
     b"PK\x05\x06": "zip archive",
     b"7z\xbc\xaf": "7z archive",
-    b"\x28\xb5\x2f\xfd": "zstd file",
 }
+_PARQUET = b"PAR1"
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -44,12 +43,17 @@ _ARRAY_START = re.compile(r'\[\s*(?:\{\s*["}]|\]\s*$)')
 _TEXTS_START = re.compile(r'\[\s*(?=")')
 
 
+def is_parquet(head: bytes) -> bool:
+    """Tells whether a file that begins so is a Parquet file."""
+    return head.startswith(_PARQUET)
+
+
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
     for start, name in _ARCHIVES.items():
         if head.startswith(start):
             raise ConfigError(
-                f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2 or xz."
+                f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
             )
 
 
