@@ -292,7 +292,7 @@ class BlockText(io.RawIOBase):
             self._text, self._place = text, 0
             self.packed_bytes = byte - self._first_byte
             if self.end is None and self._end_byte is not None and byte >= self._end_byte:
-                self.end = self._before + self.start
+                self.end = self._before + 1
         data = self._text[self._place : self._place + len(buffer)]
         buffer[: len(data)] = data
         self._place += len(data)
