@@ -143,7 +143,8 @@ class Blocks:
           combined: checksum of the stream before it, None where that is not known.
         """
         while bit is not None:
-            text, end, block_sum = self._read_ahead.pop(bit, None) or self._read(bit)
+            known = self._read_ahead.pop(bit, None)
+            text, end, block_sum = known or self._read(bit)
             self._packed.forget_before(end.bit)
             yield bit, text
             if combined is not None:

@@ -1,6 +1,7 @@
 """Values of JSON -> title and text of a document."""
 
 import contextlib
+from collections.abc import Iterable, Iterator
 
 from official.config import ConfigError
 from official.io import json_files
@@ -37,19 +38,24 @@ def _value_of(value: object, field: str) -> object:
     return _value_of(value.get(name), rest) if dot else None
 
 
-def check_field(lines: list[str], path: str, field: str) -> None:
-    """Raises ConfigError where lines are objects and none of them has the field: it names those they have."""
-    seen: dict[str, None] | None = None
+def parsed(lines: list[str]) -> Iterator[object]:
+    """Yields the values of lines of JSON; others are passed over."""
     for line in lines:
         with contextlib.suppress(ConfigError):
-            value = json_files.parse_json(line, "a line")
-            if _value_of(value, field) is not None:
-                return
+            yield json_files.parse_json(line, "a line")
+
+
+def check_field(values: Iterable[object], path: str, field: str) -> None:
+    """Raises ConfigError where there are objects and none has the field: it names those with text."""
+    seen: dict[str, None] | None = None
+    for value in values:
+        if _value_of(value, field) is not None:
+            return
+        if isinstance(value, dict):
             seen = (seen or {}) | dict.fromkeys(_texts_in(value))
-    if seen is None:  # no whole object is among the lines
-        return
-    named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
-    raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
+    if seen is not None:
+        named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
+        raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
 
 
 def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:

@@ -30,6 +30,7 @@ _DUMP_START, _PAGE_START = "<mediawiki", "<page>"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 _MOST_HEADING_CHARACTERS = 1000
+_MOST_CHECKED = 100  # elements of an array, for the field that is missing
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -84,7 +85,7 @@ def find_format(lines: list[str], path: str, head: bytes, text_field: str) -> Fo
     if first.startswith(_BLOCK_START):
         return _WIKIEXTRACTOR
     if _JSON_START.match(first):
-        json_text.check_field(lines, path, text_field)
+        json_text.check_field(json_text.parsed(lines), path, text_field)
         return dataclasses.replace(_JSON, items=functools.partial(_json_items, field=text_field))
     if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
         return _DUMP_INDEX
@@ -135,10 +136,16 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str) -> Items:
 
 def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
     """As `_json_items`, for the file that is one array; it is one split."""
+    first: list[object] = []  # elements, as long as none has the field
+    found = False
     for value in json_array.read_elements(file.text, path, counts):
-        yield from _items_of(
-            ("", value) if isinstance(value, str) else json_text.page_of(value, field), counts
-        )
+        page = ("", value) if isinstance(value, str) else json_text.page_of(value, field)
+        found = found or page is not None
+        if not found and len(first) < _MOST_CHECKED:
+            first.append(value)
+        yield from _items_of(page, counts)
+    if not found:
+        json_text.check_field(first, path, field)
 
 
 def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:

@@ -9,6 +9,7 @@ import numpy as np
 
 from official.io import unfinished
 
+PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
 _MOST_LISTED = 1000  # files that a manifest lists
 
 

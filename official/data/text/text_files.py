@@ -164,13 +164,12 @@ def open_text(split: Split) -> Iterator[TextFile]:
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
     if text_kinds.is_parquet(magic):
         return TextFile(file, split, magic, None)
-    text, part, packed = file, split, None
+    text, packed = file, Packed(file, split) if compressed.is_compressed(magic) else None
+    part: lines.Part = split
     if compressed.is_bzip2(magic):
-        packed = Packed(file, split)
-        part = bzip2_blocks.BlockText(file, split.start, split.end)
-        text = io.BufferedReader(part, _BUFFER_BYTES)
-    elif compressed.is_compressed(magic):
-        packed = Packed(file, split)
+        part = blocks = bzip2_blocks.BlockText(file, split.start, split.end)
+        text = io.BufferedReader(blocks, _BUFFER_BYTES)
+    elif packed:
         text = compressed.text_of(file, magic)
     if packed and split.start:
         head = _head_of(split.path, files.version(split.path))

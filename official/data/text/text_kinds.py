@@ -20,6 +20,7 @@ _BINARY = {
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
     b"\x7fELF": "a program",
+    b"PAR1": "a Parquet file inside of a compressed one",
     b"SQLite format 3\0": "an SQLite database",
     b"Rar!": "a RAR archive",
     b"\x80\x04\x95": "a Python pickle",

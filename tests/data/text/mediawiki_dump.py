@@ -33,14 +33,15 @@ _PAGE = """  <page>
 """
 _ARTICLE = """{{{{Infobox thing|name={title}|size=3 {{{{convert|3|m}}}}}}}}
 [[File:Thing.jpg|thumb|A [[caption]] of it.]]
-'''{title}''' is a ''thing'' about {word} &mdash; see [[{word} (disambiguation)|{word}]] and [[other]]s.<ref name="a">Cited & \
-counted.</ref> It costs 3&nbsp;< 5 euros & more.<!-- a comment -->
+'''{title}''' is a ''thing'' about {word} &mdash; see [[{word} (x)|{word}]] and [[other]]s.<ref name="a">Cited
+& counted.</ref> It costs 3&nbsp;< 5 euros & more.<!-- a comment -->
 
  An indented line, which stays a line.
 
 == History ==
 {{{{main|History of {title}}}}}
-It was made in {year}. It was ''[[lost]]'' in [http://example.com a fire] later.<ref name="b"/> {{{{CURRENTYEAR}}}} passed.
+It was made in {year}. It was ''[[lost]]'' in [http://example.com a fire].<ref name="b"/>
+{{{{CURRENTYEAR}}}} passed.
 
 * a point
 * another one with <math>x < y</math>
