@@ -25,8 +25,6 @@ from official.data.text.text_files import Split, TextFile
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
 _MOST_CHARACTERS = 1 << 22  # of a document
-# Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
-_SENTENCES_OF_PARAGRAPHS = 1.5
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -67,14 +65,14 @@ def read_in_blocks(
     """
     owners = Owners(counts)
 
-    def paragraphs():
+    def units():
         for split in splits:
             owners.begin(split.path)
-            for document in _read_paragraphs(split, sentence_splitting, counts, text_field):
-                owners.put_in()
-                yield document
+            for unit in _read_units(split, sentence_splitting, counts, text_field):
+                owners.put_in(len(unit.documents))
+                yield unit
 
-    for block in sentences.split_documents(paragraphs()):
+    for block in sentences.split_documents(units()):
         owners.take_out(block.counts)
         documents = int(np.count_nonzero(block.counts))
         counts.documents += documents
@@ -83,10 +81,10 @@ def read_in_blocks(
         yield block
 
 
-def _read_paragraphs(
+def _read_units(
     split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
-) -> Iterator[tuple[list[str], bool]]:
-    """Yields the paragraphs of each document and whether they are to be split into sentences."""
+) -> Iterator[sentences.Unit]:
+    """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
         head = _head_lines(file.head)
         layout = layouts.find_format(head, split.path, file.head, text_field)
@@ -94,12 +92,16 @@ def _read_paragraphs(
             items = layout.items(_lines_of_split(file, split, layout, counts), counts)
         else:
             items = layout.items(file, split.path, counts)
-        are_paragraphs = _has_paragraphs(head, layout, sentence_splitting)
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
-        for document in _collect(items, counts):
-            counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
-            yield document, are_paragraphs
+        documents = _collect(items, counts)
+        if _is_seen_later(file, layout, sentence_splitting):
+            yield sentences.Unit(list(documents), "auto")
+        else:
+            splitting = _splitting_of(head, layout, sentence_splitting)
+            for document in documents:
+                counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
+                yield sentences.Unit([document], splitting)
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
         text_kinds.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
@@ -156,12 +158,20 @@ def _head_lines(head: bytes) -> list[str]:
     return [line for line in map(layouts.strip, whole) if line]
 
 
-def _has_paragraphs(head: list[str], layout: layouts.Format, sentence_splitting: str) -> bool:
+def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: str) -> bool:
+    """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
+    both, for many small files at once."""
+    is_small = len(file.head) < min(text_kinds.HEAD_BYTES, _MOST_LINE_BYTES) and file.part.start == 0
+    return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
+
+
+def _splitting_of(head: list[str], layout: layouts.Format, sentence_splitting: str) -> str:
     if sentence_splitting != "auto":
-        return sentence_splitting == "always"
+        return sentence_splitting
     if not layout.may_hold_sentences:
-        return True
-    return sum(map(len, sentences.split_paragraphs(head))) > _SENTENCES_OF_PARAGRAPHS * len(head)
+        return "always"
+    found = sum(map(len, sentences.split_paragraphs(head)))
+    return "always" if sentences.hold_paragraphs(found, len(head)) else "never"
 
 
 def _collect(items: layouts.Items, counts: ReadCounts) -> Iterator[list[str]]:

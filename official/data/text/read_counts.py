@@ -77,8 +77,8 @@ class Owners:
     def begin(self, path: str) -> None:
         self._waiting.append([path, 0])
 
-    def put_in(self) -> None:
-        self._waiting[-1][1] += 1
+    def put_in(self, documents: int) -> None:
+        self._waiting[-1][1] += documents
 
     def take_out(self, sentences_of: np.ndarray) -> None:
         """Counts documents that come out, by the sentences of each."""

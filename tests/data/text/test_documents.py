@@ -360,15 +360,17 @@ def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_spli
         [sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])]
         for texts, is_split in documents
     ]
+    splittings = {True: "always", False: "never"}
+    units = [sentences.Unit([texts], splittings[is_split]) for texts, is_split in documents]
     assert [
-        document for lines in sentences.split_documents(documents) for document in lines.documents()
+        document for lines in sentences.split_documents(units) for document in lines.documents()
     ] == expected
 
 
 def test_an_error_while_documents_are_split_comes_through(monkeypatch):
     monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(sentences.split_documents([(["A text."], True)]))
+        list(sentences.split_documents([sentences.Unit([["A text."]], "always")]))
 
 
 @pytest.mark.parametrize("folder", ["wikipedia", "wikitext-2"])
