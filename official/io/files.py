@@ -86,9 +86,11 @@ def is_folder(path: str) -> bool:
 def sizes(paths: Iterable[str]) -> list[int]:
     """Returns the bytes of each file. Raises ConfigError for one that is not there."""
     found = []
-    for path in paths:
-        with naming(path):
+    for path in paths:  # there may be very many: no context manager
+        try:
             found.append(version(path)[0])
+        except OSError as error:
+            raise unreadable(path, error) from None
     return found
 
 
@@ -120,4 +122,9 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> ConfigError:
+    """Returns the ConfigError that names a file."""
+    return ConfigError(f"{path} cannot be read: {error.strerror or error}.")

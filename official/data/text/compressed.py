@@ -19,6 +19,7 @@ _GZIP = re.compile(rb"\x1f\x8b\x08")
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _XZ = re.compile(rb"\xfd7zXZ\x00")
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the second: frames without text
+_FIRST = {b"\x1f", b"B", b"\xfd", b"\x28", *(bytes([code]) for code in range(0x50, 0x60))}  # bytes of them
 _MOST_ZSTD_WINDOW = 31  # log2 of bytes; other people's corpora are made with --long=31
 
 
@@ -32,7 +33,7 @@ DAMAGES = (DamagedError, EOFError, zlib.error, gzip.BadGzipFile)
 
 def is_compressed(magic: bytes) -> bool:
     """Tells whether a file that begins so is compressed."""
-    return any(pattern.match(magic) for pattern in (_GZIP, _BZIP2, _XZ, _ZSTD))
+    return magic[:1] in _FIRST and any(pattern.match(magic) for pattern in (_GZIP, _BZIP2, _XZ, _ZSTD))
 
 
 def is_bzip2(magic: bytes) -> bool:

@@ -86,8 +86,7 @@ def _read_units(
 ) -> Iterator[sentences.Unit]:
     """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
-        head = _head_lines(file.head)
-        layout = layouts.find_format(head, split.path, file.head, text_field)
+        layout = layouts.find_format(_head_lines(file.head), split.path, file.head, text_field)
         if layout.has_lines:
             items = layout.items(_lines_of_split(file, split, layout, counts), counts)
         else:
@@ -98,7 +97,7 @@ def _read_units(
         if _is_seen_later(file, layout, sentence_splitting):
             yield sentences.Unit(list(documents), "auto")
         else:
-            splitting = _splitting_of(head, layout, sentence_splitting)
+            splitting = _splitting_of(file.head, layout, sentence_splitting)
             for document in documents:
                 counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
                 yield sentences.Unit([document], splitting)
@@ -151,11 +150,11 @@ def _without_undecodable(line: bytes, strip: Callable[[str], str]) -> tuple[str,
     return strip(text), dropped
 
 
-def _head_lines(head: bytes) -> list[str]:
-    """Returns the lines that are not blank and, if there is another, not cut off at the end."""
+def _head_lines(head: bytes) -> Iterator[str]:
+    """Yields the lines that are not blank and, if there is another, not cut off at the end."""
     found = head.decode("utf-8", "ignore").split("\n")
     whole = found[:-1] if len(head) == text_kinds.HEAD_BYTES and len(found) > 1 else found
-    return [line for line in map(layouts.strip, whole) if line]
+    return filter(None, map(layouts.strip, whole))
 
 
 def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: str) -> bool:
@@ -165,13 +164,14 @@ def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: s
     return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
 
 
-def _splitting_of(head: list[str], layout: layouts.Format, sentence_splitting: str) -> str:
+def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) -> str:
     if sentence_splitting != "auto":
         return sentence_splitting
     if not layout.may_hold_sentences:
         return "always"
-    found = sum(map(len, sentences.split_paragraphs(head)))
-    return "always" if sentences.hold_paragraphs(found, len(head)) else "never"
+    paragraphs = list(_head_lines(head))
+    found = sum(map(len, sentences.split_paragraphs(paragraphs)))
+    return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 
 
 def _collect(items: layouts.Items, counts: ReadCounts) -> Iterator[list[str]]:

@@ -38,7 +38,7 @@ def _value_of(value: object, field: str) -> object:
     return _value_of(value.get(name), rest) if dot else None
 
 
-def parsed(lines: list[str]) -> Iterator[object]:
+def parsed(lines: Iterable[str]) -> Iterator[object]:
     """Yields the values of lines of JSON; others are passed over."""
     for line in lines:
         with contextlib.suppress(ConfigError):

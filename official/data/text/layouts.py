@@ -14,6 +14,7 @@ A format is found from a file's first line that is not blank:
 import dataclasses
 import functools
 import html
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -63,7 +64,7 @@ class Format:
     may_hold_sentences: bool = False
 
 
-def find_format(lines: list[str], path: str, head: bytes, text_field: str) -> Format:
+def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
     """Returns the format of a file.
 
     Args:
@@ -75,7 +76,7 @@ def find_format(lines: list[str], path: str, head: bytes, text_field: str) -> Fo
     Raises:
       ConfigError: for JSON lines none of which has that field.
     """
-    first = lines[0] if lines else ""
+    first = next(lines, "")
     if text_kinds.is_parquet(head):
         return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
     if text_kinds.is_json_array(head):
@@ -85,7 +86,7 @@ def find_format(lines: list[str], path: str, head: bytes, text_field: str) -> Fo
     if first.startswith(_BLOCK_START):
         return _WIKIEXTRACTOR
     if _JSON_START.match(first):
-        json_text.check_field(json_text.parsed(lines), path, text_field)
+        json_text.check_field(json_text.parsed(itertools.chain([first], lines)), path, text_field)
         return dataclasses.replace(_JSON, items=functools.partial(_json_items, field=text_field))
     if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
         return _DUMP_INDEX

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import os
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -14,6 +15,7 @@ from official.io import files
 
 _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
+_SMALL_BYTES = 1 << 16
 _TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
 
@@ -115,23 +117,25 @@ def identify(paths: Iterable[str]) -> dict[str, str]:
 
 def _identity(path: str) -> str:
     with files.naming(path):
-        size, changed = files.version(path)
         if files.is_remote(path):
+            size, changed = files.version(path)
             return f"{size} bytes, {changed}"
-        with open(path, "rb", buffering=_SAMPLE_BYTES) as file:
+        with open(path, "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            size, changed = found.st_size, found.st_mtime_ns
             head = file.read(_SAMPLE_BYTES)
             text_kinds.refuse_archive(path, head)
             if not compressed.is_compressed(head) and not text_kinds.is_parquet(head):
                 text_kinds.refuse_binary(path, head)
             digest = hashlib.blake2b(head, digest_size=16)
+            is_large = size > 3 * _SAMPLE_BYTES
             for start in (
-                (size // 2, size - _SAMPLE_BYTES)
-                if size > 3 * _SAMPLE_BYTES
-                else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES)
+                (size // 2, size - _SAMPLE_BYTES) if is_large else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES)
             ):
-                file.seek(start)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if size > 3 * _SAMPLE_BYTES else "")
+                if start < size:
+                    file.seek(start)
+                    digest.update(file.read(_SAMPLE_BYTES))
+    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -148,17 +152,19 @@ def open_text(split: Split) -> Iterator[TextFile]:
         an unknown part of the text is worse than a job that stops.
     """
     path = split.path
-    with files.naming(path), files.open_binary(path) as file:
-        magic = file.read(compressed.MAGIC_BYTES)
-        file.seek(0)
-        text_kinds.refuse_archive(path, magic)
-        try:
+    try:
+        with _open(path) as file:
+            magic = file.read(compressed.MAGIC_BYTES)
+            file.seek(0)
+            text_kinds.refuse_archive(path, magic)
             yield _opened(file, magic, split)
-        except compressed.DAMAGES as error:
-            raise ConfigError(
-                f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or"
-                " leave it out."
-            ) from None
+    except compressed.DAMAGES as error:
+        raise ConfigError(
+            f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or leave"
+            " it out."
+        ) from None
+    except OSError as error:
+        raise files.unreadable(path, error) from None
 
 
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
@@ -181,6 +187,18 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
         text = io.BufferedReader(lines.LineFeeds(text), _BUFFER_BYTES)
         head = lines.with_line_feeds(head)
     return TextFile(text, part, head, packed)
+
+
+def _open(path: str) -> BinaryIO:
+    """Opens a file; a small one of this machine is read at once, which is the cheapest way for very many."""
+    if files.is_remote(path):
+        return files.open_binary(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        content = os.read(descriptor, _SMALL_BYTES)
+    finally:
+        os.close(descriptor)
+    return io.BytesIO(content) if len(content) < _SMALL_BYTES else files.open_binary(path)
 
 
 @functools.lru_cache(maxsize=8)
