@@ -5,7 +5,6 @@ import gzip
 import io
 import lzma
 import re
-import sys
 import zlib
 from collections.abc import Callable
 from typing import BinaryIO
@@ -56,10 +55,7 @@ def text_of(file: BinaryIO, magic: bytes) -> BinaryIO:
 def _new_zstd():
     """Returns a decompressor of one frame, with the methods of those of bz2 and lzma."""
     try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
+        from backports import zstd  # late: what Python 3.14 has itself
     except ImportError:
         raise ConfigError(
             "text that is compressed with zstd needs the package backports.zstd. Run pip install"

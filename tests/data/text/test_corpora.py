@@ -78,9 +78,7 @@ def test_lines_without_the_field_among_others_are_skipped(tmp_path):
 
 
 def zstd_of():
-    return pytest.importorskip(
-        "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", reason="backports.zstd"
-    )
+    return pytest.importorskip("backports.zstd", reason="pip install 'bert-tf2[zstd]'")
 
 
 def test_zstd_is_read_like_other_compressed_files(tmp_path):
@@ -119,7 +117,7 @@ def test_zstd_with_a_long_window_is_read(tmp_path):
 
 
 def test_zstd_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    for name in ("backports", "backports.zstd", "compression", "compression.zstd"):
+    for name in ("backports", "backports.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"pip install 'bert-tf2\[zstd\]'"):
         read(write(tmp_path / "a.zst", b"\x28\xb5\x2f\xfd rest"), "text")
