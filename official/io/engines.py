@@ -53,7 +53,8 @@ class Engine(Protocol):
       num_workers: tasks that run at the same time, at most; None: as many as there are cores for.
     """
 
-    num_workers: int | None
+    @property
+    def num_workers(self) -> int | None: ...
 
     def run(self, tasks: Round) -> None:
         """Runs the tasks of a round, the later ones after the earlier ones have begun.

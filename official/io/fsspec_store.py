@@ -148,9 +148,14 @@ class FsspecStore:
             return []
 
     def names_in(self, folder: str) -> list[str]:
-        with _errors(folder):
-            system, inner = self._at(folder)
-            listed = system.ls(inner, detail=False)
+        try:
+            with _errors(folder):
+                system, inner = self._at(folder)
+                listed = system.ls(inner, detail=False)
+        except FileNotFoundError:
+            if self._has_rename:
+                raise
+            return []  # a folder of objects is there with the first of them
         own = inner.rstrip("/")  # some stores list the folder itself, as an object without bytes
         return [os.path.basename(path.rstrip("/")) for path in listed if path.rstrip("/") != own]
 

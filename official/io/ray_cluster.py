@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import pathlib
 import secrets
@@ -88,7 +89,7 @@ def main() -> None:
             num_cpus=int(sys.argv[1]),
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             object_store_memory=_OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,

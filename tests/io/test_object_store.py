@@ -84,9 +84,9 @@ def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkey
         assert files.is_file(path)
 
 
-@pytest.mark.slow  # three commands that load TensorFlow, twice
+@pytest.mark.slow  # commands that load TensorFlow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_create_pack_and_inspect_make_the_same_bytes_in_a_store(bucket, tmp_path, engine):
+def test_records_are_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path, engine):
     if engine == "ray":
         pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(60))]
@@ -96,20 +96,19 @@ def test_create_pack_and_inspect_make_the_same_bytes_in_a_store(bucket, tmp_path
     ]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    given = [f"--input_files={tmp_path}/text.txt", f"--vocab_file={tmp_path}/vocab.txt"]
+    run("data", "create", f"--output_dir={tmp_path}/records", "--max_seq_length=32", *given)
     remote = f"{bucket}/{engine}"
-    for name in ("vocab.txt", "text.txt"):
-        writing.replace_file(f"{remote}/{name}", (tmp_path / name).read_bytes())
+    for path in (tmp_path / "records").iterdir():
+        writing.replace_file(f"{remote}/records/{path.name}", path.read_bytes())
     for folder, flags in ((str(tmp_path), []), (remote, [f"--engine={engine}", "--num_workers=2"])):
-        created = [f"--input_files={folder}/text.txt", f"--vocab_file={folder}/vocab.txt", *flags]
-        run("data", "create", f"--output_dir={folder}/records", "--max_seq_length=32", *created)
         run("pack", f"--input_files={folder}/records", f"--output_dir={folder}/packed", *flags)
-    for folder in ("records", "packed"):
-        store = stores.store_of(remote)
-        names = sorted(store.names_in(f"{remote}/{folder}"))
-        assert names == sorted(os.listdir(tmp_path / folder))
-        for name in filter(lambda name: name.endswith(".tfrecord"), names):
-            with store.open(f"{remote}/{folder}/{name}") as file:
-                assert file.read() == (tmp_path / folder / name).read_bytes()
+    store = stores.store_of(remote)
+    names = sorted(store.names_in(f"{remote}/packed"))
+    assert names == sorted(name for name in os.listdir(tmp_path / "packed") if not name.startswith("."))
+    for name in filter(lambda name: name.endswith(".tfrecord"), names):
+        with store.open(f"{remote}/packed/{name}") as file:
+            assert file.read() == (tmp_path / "packed" / name).read_bytes()
     told = run("data", "inspect", f"{remote}/packed")
     assert told == run("data", "inspect", str(tmp_path / "packed"))
 
