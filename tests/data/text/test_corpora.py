@@ -10,8 +10,10 @@ import sys
 import pytest
 import tensorflow as tf
 
+from official.cli import vocab
+from official.cli.data import create, prepare
 from official.config import ConfigError
-from official.data.text import json_text, text_files
+from official.data.text import json_text, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from tests.data.text.test_bzip2_blocks import read_parts
 from tests.data.text.test_documents import plan_splits, write
@@ -71,6 +73,19 @@ def test_lines_without_the_field_among_others_are_skipped(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"x": 1}\n{"text": "One."}\n{"text": null}\n[1]\n')
     assert read(path, "text")[0] == [["One."]] and read(path, "text")[1].skipped_lines == 3
     assert json_text.page_of(["text"], "text") is None
+
+
+def test_preparation_and_vocabularies_take_the_field(tmp_path):
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"a": {"b": text}}) for text in TEXTS))
+    job = preparation.Job(path, str(tmp_path / "out"), text_field="a.b")
+    manifest = preparation.prepare(job)
+    assert manifest["documents"] == 50 and manifest["flags"]["text_field"] == "a.b"
+    with pytest.raises(ConfigError, match="has no field --text_field=text. Fields with text: a.b"):
+        preparation.prepare(preparation.Job(path, str(tmp_path / "other")))
+    assert len(vocab.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
+    for command in (prepare, vocab, create):
+        parser = command.make_parser()
+        assert parser.get_default("text_field") == "text"
 
 
 # ------------------------------------------------------------------------------------------------------------

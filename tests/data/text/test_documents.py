@@ -558,6 +558,31 @@ def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
     assert [found.documents for found in counts.by_file.values()] == [2, 1, 1, 0]
 
 
+def test_many_small_files_are_split_together_and_opened_once(tmp_path, monkeypatch):
+    kinds = [
+        "He came. He left.\nA dog. A cat.\n\nNo. Yes.",
+        "He came. He left.\nA dog.\nA cat.\n",
+        "",
+        "One.\n\n\nTwo.",
+    ]
+    paths = [write(tmp_path / f"{number:03}", kinds[number % 4]) for number in range(100)]
+    alone = [document for path in paths for document in read(path)[0]]
+    texts, opened, split, open_file = [], [], sentences.blingfire.text_to_sentences, os.open
+    monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: texts.append(1) or split(text))
+    monkeypatch.setattr(
+        text_files.os, "open", lambda path, *given: opened.append(path) or open_file(path, *given)
+    )
+    documents, counts = read(*paths)
+    assert documents == alone and len(texts) == 1 and opened == paths
+    assert alone[:4] == [
+        ["He came.", "He left.", "A dog.", "A cat."],
+        ["No.", "Yes."],
+        ["He came. He left.", "A dog.", "A cat."],
+        ["One."],
+    ]
+    assert counts.files == 100 and [found.documents for found in counts.by_file.values()] == [2, 1, 0, 2] * 25
+
+
 def test_a_split_reads_no_further_than_it_must():
     file = io.BytesIO(b"One.\n\nTwo.\n" + b"Long. " * 200_000)
     assert list(lines.read_lines(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
