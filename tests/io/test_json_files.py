@@ -71,6 +71,7 @@ def test_every_reader_is_this_one():
         "official/training/runner.py",
         "official/training/repeats.py",
         "official/io/unfinished.py",
+        "official/io/store_lock.py",
         "scripts/kill_runs.py",
         "scripts/kill_workers.py",
         "official/cli/benchmark/memory_steps.py",

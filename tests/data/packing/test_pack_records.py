@@ -162,8 +162,9 @@ def test_shards_have_all_rows_and_places():
 def test_a_shard_reads_only_its_part(tmp_path):
     examples = make_examples(20)
     shards, places = np.arange(20) % 3, np.arange(20)
-    spills.write_block(str(tmp_path / "block-0"), [examples], shards, places, 3)
-    found = spills.read_shard(str(tmp_path), 1)
+    path = str(tmp_path / "block-0")
+    spills.write_block(path, [examples], shards, places, 3)
+    found = spills.Blocks([path], 3).read_shard(1)
     assert found.places.tolist() == [1, 4, 7, 10, 13, 16, 19]
     read = found.examples(np.array([6, 0]), LENGTH, MOST).features()
     for name, values in examples.features().items():
