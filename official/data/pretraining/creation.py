@@ -1,38 +1,35 @@
 """Text files -> TFRecords of pre-training examples and a manifest.
 
-Two rounds of independent tasks, each in as many processes as asked for:
-  1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks
-     (`official.data.pretraining.corpus`).
-  2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
-     it. The second segment of a random pair comes from the pool of the first, and the shuffle is one of all
-     examples of the pool.
-Memory holds a block or a pool per process, and never the text. What a task writes depends on the input, the
-flags and the task's number, not on the processes; a task that is done is not done again when the job is
-started once more.
+Rounds of independent tasks, each in as many processes as asked for:
+  1. Every few megabytes of the text are tokenised and written to the job's work folder, the documents in the
+     order of a random key (`official.data.pretraining.blocks`).
+  2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
+     (`official.data.pretraining.regrouping`).
+  3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
+     it (`official.data.pretraining.layout`).
+Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
+the input, the flags and the task's number, not on the processes; a task that is done is not done again when
+the job is started once more.
 """
 
 import collections
 import dataclasses
-import functools
-import itertools
 import os
 
 import numpy as np
 
-from official.config import ConfigError
-from official.data.pretraining import shard_round, text_round
-from official.data.pretraining.job import Job, Layout
+from official.data.pretraining import regrouping, shard_round, text_round
+from official.data.pretraining.job import Job
+from official.data.pretraining.layout import Layout, plan_layout
 from official.data.records import record_formats, shard_folder
 from official.data.text import read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, finished_jobs, unfinished, workers
 
-_VERSION = 4  # of what the same flags make of the same text
-_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
+_VERSION = 5  # of what the same flags make of the same text
+_TASKS = 64  # of the first round, at least, where the text is large
+_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where no number of workers is given: starting one costs seconds
-_POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
-_FEWEST_POOL_DOCUMENTS = 32  # on average
-_FEWEST_SHARDS_UNASKED = 8
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -52,12 +49,15 @@ def create_pretraining_data(job: Job) -> dict:
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
-    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
+    num_bytes = sum(files.sizes(paths))
+    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
+    tasks = text_files.plan_tasks(paths, task_bytes)
     with finished_jobs.unfinished_folder(
-        job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
+        job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
     ) as folder:
         shard_folder.remove_earlier(job.output_dir)
-        manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
+        grouping = regrouping.Grouping(folder, 0, 0, unfinished.digest(identity))
+        manifest = _make(job, grouping, tasks, words, num_bytes)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -77,31 +77,39 @@ def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
 
 
 def _make(
-    job: Job, folder: str, tasks: list[list[text_files.Split]], words: Vocabulary, num_bytes: int
+    job: Job,
+    grouping: regrouping.Grouping,
+    tasks: list[list[text_files.Split]],
+    words: Vocabulary,
+    num_bytes: int,
 ) -> dict:
-    """Runs both rounds and returns the manifest."""
+    """Runs all rounds and returns the manifest; `grouping` says where the first one is to write."""
     shard_folder.remove_temporary(job.output_dir)
-    shard_round.planned_pool.cache_clear()  # an earlier job may have had the same flags, and other text
-    run = functools.partial(
-        workers.run_all,
-        num_workers=job.num_workers or shard_folder.num_workers(num_bytes, _BYTES_PER_WORKER),
-        total_bytes=num_bytes,
-        preload=__name__,
+    num_workers = job.num_workers or shard_folder.num_workers(num_bytes, _BYTES_PER_WORKER)
+
+    def run(round_tasks, doing: str, items: str, total_bytes: float = num_bytes):
+        workers.run_all(round_tasks, num_workers, total_bytes, doing, items, preload=__name__)
+
+    folder, sha256 = grouping.folder, words.sha256
+    run(
+        ((text_round.tokenize_text, job, grouping, *task, sha256) for task in enumerate(tasks)),
+        doing="Tokenising",
+        items="documents",
     )
-    sha256 = words.sha256
-    text_tasks = [(text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks)]
-    run(text_tasks, doing="Tokenising", items="documents")
     text, by_file = read_counts.sum_of(text_round.counts_path(folder, task) for task in range(len(tasks)))
-    layout = _plan_layout(job, text)
-    numbers, share = range(layout.num_shards), num_bytes / layout.num_shards
-    shard_tasks = [
-        (shard_round.write_shard, job, folder, layout, number, share, sha256) for number in numbers
-    ]
-    run(shard_tasks, doing="Writing", items="examples")
-    shards = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in numbers]
-    made = {os.path.join(job.output_dir, layout.file(number)) for number in numbers}
-    shard_folder.remove_all_but(job.output_dir, made)
-    return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
+    layout = plan_layout(job, text, job.rules.dupe_factor)
+    grouping = regrouping.regroup(
+        dataclasses.replace(grouping, files=text["blocks"]), text["block_bytes"], layout.num_pools, run
+    )
+    shards, share = range(layout.num_shards), num_bytes / layout.num_shards
+    run(
+        ((shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards),
+        doing="Writing",
+        items="examples",
+    )
+    done = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in shards]
+    shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
+    return _manifest(job, layout, words, text, done) | {"inputs": read_counts.listed(by_file)}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -117,39 +125,13 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
-def _plan_layout(job: Job, text: collections.Counter) -> Layout:
-    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
-    memory allows."""
-    num_documents = text["kept_documents"]
-    if num_documents < 2:
-        skipped = (
-            f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
-        )
-        raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
-            " next segment comes from another document. Documents are separated by blank lines."
-        )
-    fewest = -(-text["tokens"] // _POOL_TOKENS)
-    most_shards = num_documents * job.rules.dupe_factor
-    num_shards = job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, fewest), most_shards)
-    if num_shards > most_shards:
-        raise ConfigError(
-            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
-            f" documents make at least. Allowed: 1 to {most_shards}."
-        )
-    most = max(1, num_documents // _FEWEST_POOL_DOCUMENTS)
-    divisors = [count for count in range(1, num_shards + 1) if num_shards % count == 0]
-    multiples = range(num_shards, most + num_shards, num_shards)
-    allowed = [count for count in itertools.chain(divisors, multiples) if count <= most]
-    return Layout(next((count for count in allowed if count >= fewest), allowed[-1]), num_shards)
-
-
 def _manifest(
     job: Job, layout: Layout, words: Vocabulary, text: collections.Counter, shards: list[dict]
 ) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
     return {
+        "version": _VERSION,
         "flags": job.flags() | {"num_shards": layout.num_shards},
         "vocabulary_sha256": words.sha256,
         "vocabulary_size": words.size,
@@ -169,6 +151,6 @@ def _manifest(
             for name in ("instances", "random_next", "masked_tokens")
         },
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
-        "files": {layout.file(number): shard["instances"] for number, shard in enumerate(shards)},
-        "file_bytes": {layout.file(number): shard["bytes"] for number, shard in enumerate(shards)},
+        "files": {name: shard["instances"] for name, shard in zip(layout.files, shards)},
+        "file_bytes": {name: shard["bytes"] for name, shard in zip(layout.files, shards)},
     }

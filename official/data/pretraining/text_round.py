@@ -1,4 +1,5 @@
-"""The first round of making pre-training data: text -> blocks of tokenised documents."""
+"""The first round of making pre-training data: text -> files of tokenised documents in the order of their
+keys."""
 
 import collections
 import dataclasses
@@ -8,14 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from official.data.pretraining import corpus
+from official.data.pretraining import blocks, corpus, regrouping
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.text import documents, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
 
 KEYS = 2  # the kind of random stream from which documents get their keys
-BLOCK_TOKENS = 1 << 22
+BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
 
 
 def counts_path(folder: str, number: int) -> str:
@@ -23,9 +24,11 @@ def counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Split], sha256: str) -> None:
-    """Writes the blocks of a task's splits of the text and, last, what was counted."""
-    if unfinished.read_done(counts_path(folder, number)):
+def tokenize_text(
+    job: Job, grouping: regrouping.Grouping, number: int, splits: list[text_files.Split], sha256: str
+) -> None:
+    """Writes the documents of a task's splits of the text and, last, what was counted."""
+    if unfinished.read_done(counts_path(grouping.folder, number)):
         return
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
@@ -36,10 +39,14 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
         _tokenized(lines, tokenizer)
         for lines in _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts), counts)
     )
-    for block_number, block in enumerate(_blocks(parts)):
-        prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
-        corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
+    os.makedirs(grouping.level_folder, exist_ok=True)
+    for block in _blocks(parts):
+        drawn = keys.integers(2**64, size=block.num_documents, dtype=np.uint64)
+        sample = blocks.Sample(block, drawn, np.zeros(block.num_documents, np.uint8)).sorted()
+        blocks.write_block(regrouping.block_path(grouping.level_folder, number, kept["blocks"]), sample)
         kept.update(
+            blocks=1,
+            block_bytes=blocks.size(sample),
             kept_documents=block.num_documents,
             kept_sentences=block.num_sentences,
             tokens=len(block.tokens),
@@ -47,7 +54,7 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
         )
     by_file = read_counts.to_json(counts.by_file)
     unfinished.write_done(
-        counts_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
+        counts_path(grouping.folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
     )
 
 
