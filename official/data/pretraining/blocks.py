@@ -52,6 +52,33 @@ class Sample:
         """Returns some documents, by their numbers, in the order given."""
         return Sample(self.documents.take(order), self.keys[order], self.sources[order])
 
+    def counts(self, unknown: int) -> dict[str, int]:
+        """Returns what a manifest says of documents; `unknown` is the id of [UNK]."""
+        return {
+            "kept_documents": self.documents.num_documents,
+            "kept_sentences": self.documents.num_sentences,
+            "tokens": len(self.documents.tokens),
+            "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
+        }
+
+    def without_duplicates(self) -> tuple["Sample", "Sample"]:
+        """Returns the first of each set of equal documents, and the others. Equal documents have equal keys,
+        and the documents are in the order of their keys."""
+        is_other = np.zeros(len(self.keys), bool)
+        different: list[int] = []  # documents of the key that is looked at
+        for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
+            if not different or self.keys[different[0]] != self.keys[number]:
+                different = [int(number) - 1]
+            is_other[number] = any(self._are_equal(number, earlier) for earlier in different)
+            if not is_other[number]:
+                different.append(int(number))
+        if not is_other.any():
+            return self, self.take(np.flatnonzero(is_other))
+        return self.take(np.flatnonzero(~is_other)), self.take(np.flatnonzero(is_other))
+
+    def _are_equal(self, one: int, other: int) -> bool:
+        return all(map(np.array_equal, self.documents.content(one), self.documents.content(other)))
+
 
 def _find(keys: np.ndarray, key: int) -> int:
     """Returns how many of the ascending keys are lower than `key`, 2**64 at most."""

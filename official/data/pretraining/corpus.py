@@ -32,6 +32,12 @@ class TokenizedDocuments:
         """Returns int64 [D + 1]: the first token of each document, and the end of the last one."""
         return self.sentence_starts[self.document_starts]
 
+    def content(self, document: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of a document, and the lengths of its sentences."""
+        first, end = self.document_starts[document : document + 2]
+        starts = self.sentence_starts[first : end + 1]
+        return self.tokens[starts[0] : starts[-1]], np.diff(starts)
+
     def take(self, order: np.ndarray) -> "TokenizedDocuments":
         """Returns some documents, by their numbers, in the order given."""
         lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)

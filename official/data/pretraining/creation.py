@@ -18,9 +18,10 @@ import os
 
 import numpy as np
 
-from official.data.pretraining import regrouping, shard_round, text_round
+from official.data.pretraining import disk_needs, regrouping, shard_round, text_round
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
+from official.data.pretraining.sources import Source, copies_of, find_sources
 from official.data.records import record_formats, shard_folder
 from official.data.text import read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
@@ -44,20 +45,26 @@ def create_pretraining_data(job: Job) -> dict:
         written to.
     """
     job, words = _checked(job)
-    paths = files.find_files(job.input_files, "input_files")
+    sources = find_sources(job)
+    paths = [path for source in sources for path in source.paths]
     identity = _identity(job, paths, words)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     num_bytes = sum(files.sizes(paths))
     task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
-    tasks = text_files.plan_tasks(paths, task_bytes)
+    tasks = [
+        (number, splits)
+        for number, source in enumerate(sources)
+        for splits in text_files.plan_tasks(source.paths, task_bytes)
+    ]
+    disk_needs.check(job, paths, len(tasks), words)
     with finished_jobs.unfinished_folder(
         job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
     ) as folder:
         shard_folder.remove_earlier(job.output_dir)
         grouping = regrouping.Grouping(folder, 0, 0, unfinished.digest(identity))
-        manifest = _make(job, grouping, tasks, words, num_bytes)
+        manifest = _make(job, grouping, sources, tasks, words, num_bytes)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -66,7 +73,8 @@ def is_finished(job: Job) -> bool:
     if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
     job, words = _checked(job)
-    identity = _identity(job, files.find_files(job.input_files, "input_files"), words)
+    paths = [path for source in find_sources(job) for path in source.paths]
+    identity = _identity(job, paths, words)
     return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
@@ -79,28 +87,38 @@ def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
 def _make(
     job: Job,
     grouping: regrouping.Grouping,
-    tasks: list[list[text_files.Split]],
+    sources: list[Source],
+    tasks: list[tuple[int, list[text_files.Split]]],
     words: Vocabulary,
     num_bytes: int,
 ) -> dict:
-    """Runs all rounds and returns the manifest; `grouping` says where the first one is to write."""
+    """Runs all rounds and returns the manifest.
+
+    Args:
+      grouping: says where the first round is to write.
+      tasks: (number of the source, parts of its text) each.
+      num_bytes: of the text.
+    """
     shard_folder.remove_temporary(job.output_dir)
     num_workers = job.num_workers or shard_folder.num_workers(num_bytes, _BYTES_PER_WORKER)
 
-    def run(round_tasks, doing: str, items: str, total_bytes: float = num_bytes):
-        workers.run_all(round_tasks, num_workers, total_bytes, doing, items, preload=__name__)
+    def run(round_tasks, doing: str, items: str):
+        workers.run_all(round_tasks, num_workers, num_bytes, doing, items, preload=__name__)
 
     folder, sha256 = grouping.folder, words.sha256
     run(
-        ((text_round.tokenize_text, job, grouping, *task, sha256) for task in enumerate(tasks)),
+        (
+            (text_round.tokenize_text, job, grouping, number, *task, sha256)
+            for number, task in enumerate(tasks)
+        ),
         doing="Tokenising",
         items="documents",
     )
-    text, by_file = read_counts.sum_of(text_round.counts_path(folder, task) for task in range(len(tasks)))
-    layout = plan_layout(job, text, job.rules.dupe_factor)
-    grouping = regrouping.regroup(
-        dataclasses.replace(grouping, files=text["blocks"]), text["block_bytes"], layout.num_pools, run
-    )
+    text, by_file, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
+    copies = copies_of(sources, [own["tokens"] for own in by_source], job.rules.dupe_factor)
+    layout = plan_layout(job, text, copies)
+    grouping = dataclasses.replace(grouping, files=text["blocks"])
+    grouping, dropped = regrouping.regroup(job, grouping, text, layout.num_pools, sha256, run)
     shards, share = range(layout.num_shards), num_bytes / layout.num_shards
     run(
         ((shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards),
@@ -109,7 +127,27 @@ def _make(
     )
     done = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in shards]
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
-    return _manifest(job, layout, words, text, done) | {"inputs": read_counts.listed(by_file)}
+    for counts in (dropped, *(shard["dropped"] for shard in done)):
+        text.update(counts)
+    return {
+        **_manifest(job, layout, words, text, done),
+        **_mixture(sources, by_source, copies, done),
+        "inputs": read_counts.listed(by_file),
+    }
+
+
+def _sums(folder: str, source_of_tasks: list[int], sources: int) -> tuple[collections.Counter, dict, list]:
+    """Returns what the tasks of the first round counted: in all, by file, and by source."""
+    text: collections.Counter[str] = collections.Counter()
+    by_file: dict[str, read_counts.FileCounts] = {}
+    by_source: list[collections.Counter] = []
+    for source in range(sources):
+        tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
+        counts, own_files = read_counts.sum_of(text_round.counts_path(folder, number) for number in tasks)
+        by_source.append(counts)
+        text.update(counts)
+        by_file.update(own_files)
+    return text, by_file, by_source
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -146,6 +184,7 @@ def _manifest(
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
+        "duplicate_documents": text["duplicate_documents"],
         **{
             name: sum(shard[name] for shard in shards)
             for name in ("instances", "random_next", "masked_tokens")
@@ -153,4 +192,25 @@ def _manifest(
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         "files": {name: shard["instances"] for name, shard in zip(layout.files, shards)},
         "file_bytes": {name: shard["bytes"] for name, shard in zip(layout.files, shards)},
+    }
+
+
+def _mixture(
+    sources: list[Source], by_source: list[collections.Counter], copies: list[float], shards: list[dict]
+) -> dict:
+    """Returns what the manifest says of each source, nothing where there is one without a name."""
+    if not sources[0].name:
+        return {}
+    reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)
+    return {
+        "sources": {
+            source.name: {
+                "documents": counts["kept_documents"],
+                "tokens": counts["tokens"],
+                "copies": own,
+                "wanted_share": source.share,
+                "reached_share": int(tokens) / int(reached.sum()),
+            }
+            for source, counts, own, tokens in zip(sources, by_source, copies, reached)
+        }
     }

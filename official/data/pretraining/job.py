@@ -24,6 +24,8 @@ class Job:
     num_shards: int | None = None
     overwrite: bool = False
     do_lower_case: bool | None = None
+    drop_duplicates: bool = False
+    mixture: str | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""

@@ -17,18 +17,21 @@ copy c of slice f + c. So
 import collections
 import dataclasses
 import itertools
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from official.config import ConfigError
 from official.data.pretraining.job import Job
 
-_POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
+POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
 _FEWEST_SHARDS_UNASKED, _MOST_SHARDS_UNASKED = 8, 8192
 _PIECES = 4  # of a slice; the examples of one are shuffled
 _MOST_PASSES_AT_ONCE = 16  # of a slice are planned together
 _KEYS = 1 << 64
+_MIXED = np.uint64(0x9E3779B97F4A7C15)  # a product with it has high bits that depend on all bits of a key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,11 @@ class Layout:
 
     num_pools: int
     num_shards: int
-    passes: int
+    copies: tuple[float, ...]  # of the documents of each source, on average
+
+    @property
+    def passes(self) -> int:
+        return math.ceil(max(self.copies) - 1e-9)
 
     @property
     def pools_per_slice(self) -> int:
@@ -79,6 +86,17 @@ class Layout:
                 found.append(Stretch(pool, passes, parts))
         return found
 
+    def is_in_pass(self, number: int, sources_D: np.ndarray, keys_D: np.ndarray) -> np.ndarray:
+        """Returns bool [D]: whether a copy of each document is in a pass.
+
+        Every pass has the same share of the documents of a source; which ones follows from their keys.
+        """
+        if len(self.copies) == 1:
+            return np.ones(len(keys_D), bool)
+        rate_D = np.array(self.copies)[sources_D] / self.passes
+        begin_D = (keys_D * _MIXED >> np.uint64(11)) * 2.0**-53  # even, from 0 to 1
+        return np.floor((number + 1) * rate_D + begin_D) > np.floor(number * rate_D + begin_D)
+
     def keys(self, pool: int) -> tuple[int, int]:
         """Returns the first key of a pool and the one behind its last."""
         return pool * _KEYS // self.num_pools, (pool + 1) * _KEYS // self.num_pools
@@ -91,12 +109,13 @@ class Layout:
         return [self.file(shard) for shard in range(self.num_shards)]
 
 
-def plan_layout(job: Job, text: collections.Counter, passes: int) -> Layout:
+def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) -> Layout:
     """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
     memory allows.
 
     Args:
       text: counts of it, `kept_documents`, `tokens` and `skipped_lines`.
+      copies: of the documents of each source, on average.
 
     Raises:
       ConfigError: where there is too little text, or more files are asked for than it fills.
@@ -110,8 +129,8 @@ def plan_layout(job: Job, text: collections.Counter, passes: int) -> Layout:
             f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
             " next segment comes from another document. Documents are separated by blank lines."
         )
-    fewest = -(-text["tokens"] // _POOL_TOKENS)
-    most_shards = num_documents * passes
+    fewest = -(-text["tokens"] // POOL_TOKENS)
+    most_shards = int(num_documents * min(copies))
     num_shards = job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, fewest), most_shards, _MOST_SHARDS_UNASKED)
     if num_shards > most_shards:
         raise ConfigError(
@@ -123,7 +142,7 @@ def plan_layout(job: Job, text: collections.Counter, passes: int) -> Layout:
     multiples = range(num_shards, most + num_shards, num_shards)
     allowed = [count for count in itertools.chain(divisors, multiples) if count <= most]
     num_pools = next((count for count in allowed if count >= fewest), allowed[-1])
-    return Layout(num_pools, num_shards, passes)
+    return Layout(num_pools, num_shards, tuple(copies))
 
 
 def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:

@@ -6,6 +6,7 @@ others, each of which covers a 256th of the keys. That is done again while reads
 all of it stays proportional to the text. The documents that a pool reads, and their order, are the same.
 """
 
+import collections
 import dataclasses
 import functools
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 from official.config import ConfigError
 from official.data.pretraining import blocks
+from official.data.pretraining.job import Job, vocabulary_of
 from official.io import unfinished, workers
 
 _BITS = 8  # of the keys, by which a level tells more apart than the one below
@@ -79,48 +81,78 @@ def _files_of_level_0(grouping: Grouping) -> list[str]:
     return found
 
 
-def regroup(grouping: Grouping, total_bytes: int, num_pools: int, run: Callable) -> Grouping:
+def is_needed(grouping: Grouping, total_bytes: int, num_pools: int) -> bool:
+    """Tells whether pools would read too little at once from the files, `total_bytes` in all."""
+    return grouping.files > 1 and total_bytes < _FEWEST_READ_BYTES * grouping.files * num_pools
+
+
+def regroup(
+    job: Job, grouping: Grouping, text: collections.Counter, num_pools: int, sha256: str, run: Callable
+) -> tuple[Grouping, collections.Counter]:
     """Regroups documents as often as it takes, in tasks that `run` runs; what is done already is not done
     again. Files of a level are removed when the level above is complete.
 
     Args:
       grouping: of level 0.
-      total_bytes: of all files.
+      text: counts of it, `block_bytes`, of all files.
       num_pools: that will be read from them.
       run: (tasks, doing, items) -> None.
 
     Returns:
-      From what the pools are to be read.
+      From what the pools are to be read, and the counts of the documents that were dropped on the way.
     """
-    while grouping.files > 1 and total_bytes < _FEWEST_READ_BYTES * grouping.files * num_pools:
-        above = grouping.above()
+    dropped: collections.Counter[str] = collections.Counter()
+    while is_needed(grouping, text["block_bytes"], num_pools):
+        above, ranges = grouping.above(), range(1 << (_BITS * (grouping.level + 1)))
         complete = f"{above.level_folder}.json"
         if not unfinished.read_done(complete):
-            ranges = range(1 << (_BITS * above.level))
-            share = total_bytes / len(ranges) / above.files
+            share = text["bytes"] / len(ranges) / above.files
+            places = [(number, file) for file in range(above.files) for number in ranges]
             run(
-                (
-                    (merge, above, grouping.files, number, file, share)
-                    for file in range(above.files)
-                    for number in ranges
-                ),
+                ((merge, job, above, grouping.files, place, share, sha256) for place in places),
                 doing="Regrouping",
                 items="documents",
             )
-            unfinished.write_done(complete, {"files": above.files})
+            counts: collections.Counter[str] = collections.Counter()
+            for place in places:
+                counts.update(unfinished.read_what_is_done(_counts_path(above, place)))
+            unfinished.write_done(complete, counts)
+        dropped.update(unfinished.read_what_is_done(complete))
         shutil.rmtree(grouping.level_folder, ignore_errors=True)  # or it is gone already
         grouping = above
-    return grouping
+    return grouping, dropped
 
 
-def merge(target: Grouping, files_below: int, number: int, file: int, share: float) -> None:
-    """Writes a file of a level: the documents of a range of keys from up to 256 files of the level below."""
-    path = target.path(number, file)
-    if not os.path.exists(path):
+def _counts_path(grouping: Grouping, place: tuple[int, int]) -> str:
+    return f"{grouping.path(*place)}.json"
+
+
+def merge(
+    job: Job, target: Grouping, files_below: int, place: tuple[int, int], share: float, sha256: str
+) -> None:
+    """Writes a file of a level: the documents of a range of keys from up to 256 files of the level below.
+
+    Args:
+      place: number of the range, and of the file among those of the range.
+      share: of the text, in bytes.
+    """
+    counted, (number, file) = _counts_path(target, place), place
+    if not unfinished.read_done(counted):
         first_key = number << target.range_bits
         end_key = first_key + (1 << target.range_bits)
         paths = target.below(files_below).paths(first_key, end_key)
         sample = blocks.read_range(paths[file * _FAN_IN : (file + 1) * _FAN_IN], first_key, end_key)
+        counts: dict[str, int] = {"duplicate_documents": 0}
+        if job.drop_duplicates:
+            sample, others = sample.without_duplicates()
+            counts = dropped_counts(others, vocabulary_of(job.vocab_file, sha256).id_of("[UNK]"))
         os.makedirs(target.level_folder, exist_ok=True)
-        blocks.write_block(path, sample, first_key, target.range_bits)
+        blocks.write_block(target.path(number, file), sample, first_key, target.range_bits)
+        unfinished.write_done(counted, counts)
     workers.report(share, 0)
+
+
+def dropped_counts(others: blocks.Sample, unknown: int) -> dict[str, int]:
+    """Returns what duplicates change in the counts of the text; `unknown` is the id of [UNK]."""
+    counts = {name: -value for name, value in others.counts(unknown).items()}
+    return {**counts, "duplicate_documents": len(others.keys)}

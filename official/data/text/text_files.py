@@ -57,7 +57,7 @@ def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Spli
     """
     paths = list(paths)
     for path, size in zip(paths, files.sizes(paths)):
-        count = 1 if size <= split_bytes or _is_one_part(path) else -(-size // split_bytes)
+        count = 1 if size <= split_bytes or is_one_part(path) else -(-size // split_bytes)
         bounds = [size * number // count for number in range(count + 1)]
         for start, end in zip(bounds, bounds[1:]):
             yield Split(path, start, None if end == size else end), end - start
@@ -77,7 +77,8 @@ def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
     return tasks
 
 
-def _is_one_part(path: str) -> bool:
+def is_one_part(path: str) -> bool:
+    """Tells whether a file is read as a whole: one that is compressed, or a JSON array."""
     with open_text(path) as file:
         return file.packed is not None or text_kinds.is_json_array(file.head)
 
