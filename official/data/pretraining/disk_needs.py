@@ -80,12 +80,15 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     read, parts, text_bytes, packed_bytes = 0, [], 0.0, 0
     for split, size, expansion in _samples(paths, sizes, wanted // _PLACES):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
-        counts = documents.ReadCounts()
+        counts, given = documents.ReadCounts(), 0
         for lines in documents.read_in_blocks([split], job.sentence_splitting, counts):
             parts.append(text_round.tokenized(lines, tokenizer))
-            if counts.text_bytes >= wanted // _PLACES:
-                break
-        read += counts.text_bytes
+            given += len(lines.text)
+            if given >= wanted // _PLACES:
+                break  # what was read is ahead of what was given
+        else:
+            given = counts.text_bytes
+        read += given
     text = total * text_bytes / max(packed_bytes, 1)
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong

@@ -156,7 +156,7 @@ def test_a_file_of_two_sources_and_a_source_without_text(vocab_file, tmp_path):
 )
 def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, num_shards, num_streams):
     # Quarters of a slice come in one order: between copies that follow each other lie three quarters of a
-    # pass over the files that are open. Windows are shuffled, and slices and groups of files differ somewhat.
+    # pass over the files that are open. Windows are shuffled, and of 64 files a slice has 18 documents only.
     documents = list(range(NAMES))
     text = write_documents(tmp_path / "text", documents)
     manifest = creation.create_pretraining_data(
@@ -174,7 +174,7 @@ def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, 
     smallest_group = own // -(-own // 8) * num_streams
     one_pass = NAMES / num_shards * smallest_group
     gaps = [np.diff(np.flatnonzero(seen == number)).min() for number in documents]
-    assert len(seen) > 2 * 10 * NAMES and min(gaps) > 0.5 * one_pass
+    assert len(seen) > 2 * 10 * NAMES and min(gaps) > (0.4 if num_shards == 64 else 0.6) * one_pass
 
 
 # ------------------------------------------------------------------------------------------------------------
