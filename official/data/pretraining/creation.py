@@ -29,7 +29,7 @@ from official.io import files, finished_jobs, unfinished, workers
 
 _VERSION = 5  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_FEWEST_TASK_BYTES, MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 _BYTES_PER_WORKER = 16 << 20  # of text, where no number of workers is given: starting one costs seconds
 
 
@@ -52,7 +52,7 @@ def create_pretraining_data(job: Job) -> dict:
     if manifest:
         return manifest
     num_bytes = sum(files.sizes(paths))
-    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
+    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), MOST_TASK_BYTES)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)

@@ -20,6 +20,7 @@ from official.io import unfinished, workers
 
 _BITS = 8  # of the keys, by which a level tells more apart than the one below
 _FAN_IN = 1 << _BITS  # files that become one
+RANGES = 1 << _BITS  # into which a range is cut
 _FEWEST_READ_BYTES = 1 << 16  # that a pool reads from a file, on average
 
 
