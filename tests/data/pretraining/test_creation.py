@@ -279,7 +279,7 @@ def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypa
     monkeypatch.setattr(regrouping, "_FAN_IN", 1 << bits)
     monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
     done, merge = [], regrouping.merge
-    monkeypatch.setattr(regrouping, "merge", lambda *task: done.append(task[0].level) or merge(*task))
+    monkeypatch.setattr(regrouping, "merge", lambda *task: done.append(task[1].level) or merge(*task))
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert max(done, default=0) == levels
