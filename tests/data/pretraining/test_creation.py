@@ -450,6 +450,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
             raise OSError(28, "No space left on device")
         return encode(*arguments, **named)
 
+    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
     monkeypatch.setattr(record_formats, "encode", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
@@ -468,6 +469,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
+    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
     monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))

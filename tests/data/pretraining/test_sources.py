@@ -208,7 +208,7 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
 
 def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):
     text = write_documents(tmp_path / "text", range(900))
-    usage = collections.namedtuple("usage", "free")(100_000)
+    usage = (10**6, 900_000, 100_000)
     monkeypatch.setattr(disk_needs.shutil, "disk_usage", lambda _: usage)
     job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=10)
     with pytest.raises(ConfigError, match="needs about .* 100.0 kB are free.*--dupe_factor=10, .*compact"):
