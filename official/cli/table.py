@@ -68,6 +68,7 @@ _ROWS = (
     Command("benchmark predictions", "official.cli.benchmark.predictions", "steps, beside what is predicted"),
     Command("benchmark scaling", "official.cli.benchmark.scaling", "two processes, beside what is predicted"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
+    Command("benchmark data-scale", "official.cli.benchmark.data_scale", "making records of ever more text"),
     Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
     Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),

@@ -56,6 +56,12 @@ def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
         folder, manifest.get("file_bytes", {})
     ):
         return manifest
+    if "version" in manifest and manifest["version"] != identity.get("version"):
+        raise ConfigError(
+            f"--output_dir={folder} holds the files of another version of this program"
+            f" (version {manifest['version']} in {MANIFEST}, this one is {identity.get('version')}). Give"
+            " another --output_dir, or make them anew with --overwrite."
+        )
     raise ConfigError(
         f"--output_dir={folder} holds the files of an earlier run with other flags or input, or not all of"
         f" them ({MANIFEST}, ..). Give another --output_dir, or replace them with --overwrite."

@@ -270,6 +270,15 @@ BENCHMARKS = [
         runs=False,
     ),
     Command(
+        "benchmark_data_scale",
+        "scripts/benchmark_data_scale.py",
+        ("--input_files=text", "--vocab_file=vocab.txt"),
+        ("text", "vocab.txt"),
+        (WORDS,),
+        ("num_workers",),
+        runs=False,
+    ),
+    Command(
         "benchmark_features",
         "scripts/benchmark_features.py",
         ("--predict_file=squad/dev.json", "--vocab_file=vocab.txt", "--output=out.json"),

@@ -54,6 +54,13 @@ def make_parser() -> command_line.Parser:
 def _add_example_flags(parser: command_line.Parser) -> None:
     """Adds the flags that say what the examples are."""
     add = parser.add_argument
+    duplicates = "Keep one of the documents that are the same, token by token."
+    add("--drop_duplicates", action="store_true", help=duplicates)
+    mixture = (
+        "Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:"
+        " 'books=FILES,..,wiki=FILES,..'."
+    )
+    add("--mixture", help=mixture)
     add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
     add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
     dupes = "Times that the text is cut into examples, each time with other cuts and masks."
@@ -144,13 +151,20 @@ def show(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    for name in ("skipped_lines", "skipped_sentences", "cut_documents", *read_counts.PAGES_LEFT_OUT):
+    names = ("skipped_lines", "skipped_sentences", "cut_documents", "duplicate_documents")
+    for name in (*names, *read_counts.PAGES_LEFT_OUT):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     undecodable = ""
     if manifest["undecodable_bytes"]:
         print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
         undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out"
+    for name, source in manifest.get("sources", {}).items():
+        print(
+            f"{name}: {source['documents']:,} documents, {source['tokens']:,} tokens, {source['copies']:.2f}"
+            f" copies, {source['reached_share']:.2%} of the text that was cut ({source['wanted_share']:.2%}"
+            " wanted)."
+        )
     text_files = f"{manifest['input_files']:,} text file" + "s" * (manifest["input_files"] != 1)
     made = "{instances:,} examples in {files} files".format(**manifest | {"files": len(manifest["files"])})
     read = (

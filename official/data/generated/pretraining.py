@@ -38,7 +38,8 @@ def make_examples(vocabulary: Vocabulary, rules: pairs.ExampleRules, seed: int) 
     """Returns `RECORDS` examples of random sentences; see `write`."""
     generator = np.random.default_rng(seed)
     documents = _documents(vocabulary, rules.max_seq_length, generator)
-    plan = pairs.plan_pairs(documents, rules, generator)[:RECORDS]
+    chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+    plan = pairs.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
     return masking.build_examples(plan, documents, vocabulary, rules, generator)
 
 

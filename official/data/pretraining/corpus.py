@@ -1,28 +1,11 @@
-"""Tokenised documents: in memory, and on disk in blocks from which a pool of documents is read back.
-
-The text is tokenised once. Blocks of a few million tokens go to disk, the documents of each in the order of
-a random 64-bit key. A pool is the documents whose keys lie in one range: a random sample of all documents,
-found in every block as one slice, and small enough to be held in memory however large the whole is.
-"""
+"""Tokenised documents in memory, as a few arrays."""
 
 import dataclasses
-import glob
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.rows import ragged
-
-_DOCUMENT = np.dtype(
-    [("key", np.uint64), ("token", np.int64), ("sentence", np.int64)]
-)  # where it begins in the block
-_ARRAYS = (
-    "tokens",
-    "sentences",
-    "documents",
-)  # a file each; that of the documents is the last that is written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +27,25 @@ class TokenizedDocuments:
     @property
     def num_sentences(self) -> int:
         return len(self.sentence_starts) - 1
+
+    def token_starts(self) -> np.ndarray:
+        """Returns int64 [D + 1]: the first token of each document, and the end of the last one."""
+        return self.sentence_starts[self.document_starts]
+
+    def content(self, document: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of a document, and the lengths of its sentences."""
+        first, end = self.document_starts[document : document + 2]
+        starts = self.sentence_starts[first : end + 1]
+        return self.tokens[starts[0] : starts[-1]], np.diff(starts)
+
+    def take(self, order: np.ndarray) -> "TokenizedDocuments":
+        """Returns some documents, by their numbers, in the order given."""
+        lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)
+        return TokenizedDocuments(
+            ragged.take(self.tokens, self.token_starts(), order),
+            ragged.offsets(lengths),
+            ragged.offsets(np.diff(self.document_starts)[order]),
+        )
 
 
 def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarray) -> TokenizedDocuments:
@@ -72,69 +74,3 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
         ragged.offsets(np.concatenate(lengths)),
         ragged.offsets(np.concatenate(sentences)),
     )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# On disk
-
-
-def write_block(prefix: str, documents: TokenizedDocuments, keys: np.ndarray) -> None:
-    """Writes PREFIX.tokens.npy, PREFIX.sentences.npy and PREFIX.documents.npy, the documents in ascending
-    order of their keys.
-
-    Args:
-      keys: [D] uint64.
-    """
-    order = np.argsort(keys, kind="stable")
-    sentences = _ranges(documents.document_starts, order)
-    lengths = np.diff(documents.sentence_starts)[sentences]
-    index = np.zeros(documents.num_documents + 1, _DOCUMENT)
-    index["key"][:-1], index["key"][-1] = keys[order], np.iinfo(np.uint64).max
-    index["sentence"] = ragged.offsets(np.diff(documents.document_starts)[order])
-    index["token"] = ragged.offsets(lengths)[index["sentence"]]
-    tokens = documents.tokens[_ranges(documents.sentence_starts[documents.document_starts], order)]
-    for name, array in zip(_ARRAYS, (tokens, lengths.astype(np.int32), index)):
-        np.save(f"{prefix}.{name}.npy", array)
-
-
-def _ranges(starts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns the numbers of range starts[i] .. starts[i + 1] for each i of `order`, one range after the
-    other."""
-    return ragged.ranges(starts[order], np.diff(starts)[order])
-
-
-def find_blocks(folder: str) -> list[str]:
-    """Returns the prefixes of all blocks in a folder, sorted."""
-    ending = f".{_ARRAYS[-1]}.npy"
-    return sorted(
-        path.removesuffix(ending) for path in glob.glob(os.path.join(glob.escape(folder), "*" + ending))
-    )
-
-
-def read_pool(blocks: Iterable[str], first_key: int, end_key: int) -> TokenizedDocuments:
-    """Returns the documents of all blocks with first_key <= key < end_key; an end of 2**64 takes in the last
-    key."""
-    return concatenate(_slices(blocks, first_key, end_key))
-
-
-def _load(prefix: str) -> tuple[np.ndarray, ...]:
-    try:
-        return tuple(np.load(f"{prefix}.{name}.npy", mmap_mode="r") for name in _ARRAYS)
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(
-            f"{prefix}.*.npy of an unfinished job are damaged ({error}). Delete {os.path.dirname(prefix)} and"
-            " start again."
-        ) from None
-
-
-def _slices(blocks: Iterable[str], first_key: int, end_key: int) -> Iterator[TokenizedDocuments]:
-    for prefix in blocks:
-        tokens, lengths, index = _load(prefix)
-        first = np.searchsorted(index["key"][:-1], np.uint64(first_key))
-        end = len(index) - 1 if end_key == 2**64 else np.searchsorted(index["key"][:-1], np.uint64(end_key))
-        part = index[first : end + 1]
-        yield TokenizedDocuments(
-            tokens=np.array(tokens[part["token"][0] : part["token"][-1]]),
-            sentence_starts=ragged.offsets(lengths[part["sentence"][0] : part["sentence"][-1]]),
-            document_starts=part["sentence"] - part["sentence"][0],
-        )

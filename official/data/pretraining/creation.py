@@ -1,37 +1,37 @@
 """Text files -> TFRecords of pre-training examples and a manifest.
 
-Two rounds of independent tasks, each in as many processes as asked for:
-  1. Every few megabytes of the text are tokenised and written to the job's work folder in blocks
-     (`official.data.pretraining.corpus`).
-  2. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
-     it. The second segment of a random pair comes from the pool of the first, and the shuffle is one of all
-     examples of the pool.
-Memory holds a block or a pool per process, and never the text. What a task writes depends on the input, the
-flags and the task's number, not on the processes; a task that is done is not done again when the job is
-started once more.
+Rounds of independent tasks, each in as many processes as asked for:
+  1. Every few megabytes of the text are tokenised and written to the job's work folder, the documents in the
+     order of a random key (`official.data.pretraining.blocks`).
+  2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
+     (`official.data.pretraining.regrouping`).
+  3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
+     it (`official.data.pretraining.layout`).
+Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
+the input, the flags and the task's number, not on the processes; a task that is done is not done again when
+the job is started once more.
 """
 
 import collections
 import dataclasses
-import itertools
 import os
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from official.config import ConfigError
-from official.data.pretraining import shard_round, text_round
-from official.data.pretraining.job import Job, Layout
+from official.data.pretraining import disk_needs, regrouping, shard_round, text_round
+from official.data.pretraining.job import Job
+from official.data.pretraining.layout import Layout, plan_layout
+from official.data.pretraining.sources import Source, copies_of, find_sources
 from official.data.records import record_formats, shard_folder
 from official.data.text import read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, unfinished
 from official.io.engines import Engine, Round
 
-_VERSION = 4  # of what the same flags make of the same text
-_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
-_POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
-_FEWEST_POOL_DOCUMENTS = 32  # on average
-_FEWEST_SHARDS_UNASKED = 8
+_VERSION = 5  # of what the same flags make of the same text
+_TASKS = 64  # of the first round, at least, where the text is large
+_FEWEST_TASK_BYTES, MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -46,20 +46,30 @@ def create_pretraining_data(job: Job) -> dict:
         written to.
     """
     job, words = _checked(job)
-    paths = files.find_files(job.input_files, "input_files")
+    sources = find_sources(job)
+    paths = [path for source in sources for path in source.paths]
     identity = _identity(job, paths, words)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
-    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
+    num_bytes = sum(files.sizes(paths))
+    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), MOST_TASK_BYTES)
+    tasks = [
+        (number, splits)
+        for number, source in enumerate(sources)
+        for splits in text_files.plan_tasks(source.paths, task_bytes)
+    ]
+    disk_needs.check(job, paths, len(tasks), words)
     with (
         finished_jobs.unfinished_folder(
-            job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
+            job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
         ) as folder,
         engines.opened(job) as engine,
     ):
         shard_folder.remove_earlier(job.output_dir)
-        manifest = _make(job, engine, folder, tasks, words, sum(files.sizes(paths)))
+        grouping = regrouping.Grouping(folder, 0, 0, unfinished.digest(identity))
+        run = _runner(engine, num_bytes)
+        manifest = _make(job, run, grouping, sources, tasks, words)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -68,7 +78,8 @@ def is_finished(job: Job) -> bool:
     if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
     job, words = _checked(job)
-    identity = _identity(job, files.find_files(job.input_files, "input_files"), words)
+    paths = [path for source in find_sources(job) for path in source.paths]
+    identity = _identity(job, paths, words)
     return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
@@ -80,29 +91,65 @@ def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
 
 def _make(
     job: Job,
-    engine: Engine,
-    folder: str,
-    tasks: list[list[text_files.Split]],
+    run: Callable[[Iterable[tuple], int, str, str], None],
+    grouping: regrouping.Grouping,
+    sources: list[Source],
+    tasks: list[tuple[int, list[text_files.Split]]],
     words: Vocabulary,
-    num_bytes: int,
 ) -> dict:
-    """Runs both rounds and returns the manifest."""
+    """Runs all rounds and returns the manifest.
+
+    Args:
+      run: runs the tasks of a round; see `_runner`.
+      grouping: says where the first round is to write.
+      tasks: (number of the source, parts of its text) each.
+    """
     shard_folder.remove_temporary(job.output_dir)
-    shard_round.planned_pool.cache_clear()  # an earlier job may have had the same flags, and other text
-    sha256 = words.sha256
-    text_tasks = ((text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks))
-    engine.run(Round(text_tasks, len(tasks), num_bytes, "Tokenising", "documents", __name__))
-    text, by_file = read_counts.sum_of(text_round.counts_path(folder, task) for task in range(len(tasks)))
-    layout = _plan_layout(job, text)
-    numbers, share = range(layout.num_shards), num_bytes / layout.num_shards
-    shard_tasks = (
-        (shard_round.write_shard, job, folder, layout, number, share, sha256) for number in numbers
+    folder, sha256 = grouping.folder, words.sha256
+    text_tasks = (
+        (text_round.tokenize_text, job, grouping, number, *task, sha256) for number, task in enumerate(tasks)
     )
-    engine.run(Round(shard_tasks, len(numbers), num_bytes, "Writing", "examples", __name__))
-    shards = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in numbers]
-    made = {os.path.join(job.output_dir, layout.file(number)) for number in numbers}
-    shard_folder.remove_all_but(job.output_dir, made)
-    return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
+    run(text_tasks, len(tasks), "Tokenising", "documents")
+    text, by_file, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
+    copies = copies_of(sources, [own["tokens"] for own in by_source], job.rules.dupe_factor)
+    layout = plan_layout(job, text, copies)
+    grouping = dataclasses.replace(grouping, files=text["blocks"])
+    grouping, dropped = regrouping.regroup(job, grouping, text, layout.num_pools, sha256, run)
+    shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
+    shard_tasks = (
+        (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
+    )
+    run(shard_tasks, layout.num_shards, "Writing", "examples")
+    done = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in shards]
+    shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
+    for counts in (dropped, *(shard["dropped"] for shard in done)):
+        text.update(counts)
+    return {
+        **_manifest(job, layout, words, text, done),
+        **_mixture(sources, by_source, copies, done),
+        "inputs": read_counts.listed(by_file),
+    }
+
+
+def _runner(engine: Engine, num_bytes: int) -> Callable[[Iterable[tuple], int, str, str], None]:
+    """Returns what runs the tasks of a round over all of the text: (tasks, number, doing, items) -> None."""
+    return lambda tasks, number, doing, items: engine.run(
+        Round(tasks, number, num_bytes, doing, items, __name__)
+    )
+
+
+def _sums(folder: str, source_of_tasks: list[int], sources: int) -> tuple[collections.Counter, dict, list]:
+    """Returns what the tasks of the first round counted: in all, by file, and by source."""
+    text: collections.Counter[str] = collections.Counter()
+    by_file: dict[str, read_counts.FileCounts] = {}
+    by_source: list[collections.Counter] = []
+    for source in range(sources):
+        tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
+        counts, own_files = read_counts.sum_of(text_round.counts_path(folder, number) for number in tasks)
+        by_source.append(counts)
+        text.update(counts)
+        by_file.update(own_files)
+    return text, by_file, by_source
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -118,39 +165,13 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
-def _plan_layout(job: Job, text: collections.Counter) -> Layout:
-    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
-    memory allows."""
-    num_documents = text["kept_documents"]
-    if num_documents < 2:
-        skipped = (
-            f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
-        )
-        raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
-            " next segment comes from another document. Documents are separated by blank lines."
-        )
-    fewest = -(-text["tokens"] // _POOL_TOKENS)
-    most_shards = num_documents * job.rules.dupe_factor
-    num_shards = job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, fewest), most_shards)
-    if num_shards > most_shards:
-        raise ConfigError(
-            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
-            f" documents make at least. Allowed: 1 to {most_shards}."
-        )
-    most = max(1, num_documents // _FEWEST_POOL_DOCUMENTS)
-    divisors = [count for count in range(1, num_shards + 1) if num_shards % count == 0]
-    multiples = range(num_shards, most + num_shards, num_shards)
-    allowed = [count for count in itertools.chain(divisors, multiples) if count <= most]
-    return Layout(next((count for count in allowed if count >= fewest), allowed[-1]), num_shards)
-
-
 def _manifest(
     job: Job, layout: Layout, words: Vocabulary, text: collections.Counter, shards: list[dict]
 ) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
     return {
+        "version": _VERSION,
         "flags": job.flags() | {"num_shards": layout.num_shards},
         "vocabulary_sha256": words.sha256,
         "vocabulary_size": words.size,
@@ -165,12 +186,34 @@ def _manifest(
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
+        "duplicate_documents": text["duplicate_documents"],
         **{name: text[name] for name in read_counts.PAGES_LEFT_OUT if text[name]},
         **{
             name: sum(shard[name] for shard in shards)
             for name in ("instances", "random_next", "masked_tokens")
         },
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
-        "files": {layout.file(number): shard["instances"] for number, shard in enumerate(shards)},
-        "file_bytes": {layout.file(number): shard["bytes"] for number, shard in enumerate(shards)},
+        "files": {name: shard["instances"] for name, shard in zip(layout.files, shards)},
+        "file_bytes": {name: shard["bytes"] for name, shard in zip(layout.files, shards)},
+    }
+
+
+def _mixture(
+    sources: list[Source], by_source: list[collections.Counter], copies: list[float], shards: list[dict]
+) -> dict:
+    """Returns what the manifest says of each source, nothing where there is one without a name."""
+    if not sources[0].name:
+        return {}
+    reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)
+    return {
+        "sources": {
+            source.name: {
+                "documents": counts["kept_documents"],
+                "tokens": counts["tokens"],
+                "copies": own,
+                "wanted_share": source.share,
+                "reached_share": int(tokens) / int(reached.sum()),
+            }
+            for source, counts, own, tokens in zip(sources, by_source, copies, reached)
+        }
     }

@@ -1,4 +1,4 @@
-"""What `create_pretraining_data` is to make, and how its examples are dealt out to files."""
+"""What `create_pretraining_data` is to make."""
 
 import dataclasses
 import functools
@@ -28,6 +28,8 @@ class Job:
     engine: str = "local"
     ray_address: str | None = None
     do_lower_case: bool | None = None
+    drop_duplicates: bool = False
+    mixture: str | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
@@ -35,29 +37,6 @@ class Job:
         for name in ("output_dir", "overwrite", *engines.FIELDS):
             del flags[name]
         return flags | flags.pop("rules")
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How the pools are dealt out to the shards: one of `shards_per_pool` and `pools_per_shard` is 1."""
-
-    num_pools: int
-    num_shards: int
-
-    @property
-    def shards_per_pool(self) -> int:
-        return max(1, self.num_shards // self.num_pools)
-
-    def parts(self, shard: int) -> list[tuple[int, int]]:
-        """Returns (pool, part) of which the shard is made; a part is every `shards_per_pool`-th example of a
-        pool."""
-        if self.num_pools <= self.num_shards:
-            return [divmod(shard, self.shards_per_pool)]
-        pools_per_shard = self.num_pools // self.num_shards
-        return [(pool, 0) for pool in range(shard * pools_per_shard, (shard + 1) * pools_per_shard)]
-
-    def file(self, shard: int) -> str:
-        return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,8 +2,8 @@
 TensorFlow.
 
 Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
-documents, each as often as it is duplicated, go forward together, one pair per step, so that a step is a few
-operations on arrays.
+documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a step
+is a few operations on arrays.
 """
 
 import dataclasses
@@ -79,31 +79,40 @@ def _check(rules: ExampleRules, name: str, minimum, maximum) -> None:
         raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}.")
 
 
-def plan_pairs(documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator) -> np.ndarray:
-    """Cuts every document, dupe_factor times, into pairs of segments, half of them with a second segment from
-    another document.
+def plan_pairs(
+    documents: TokenizedDocuments,
+    chosen: np.ndarray,
+    ranks: np.ndarray,
+    rules: ExampleRules,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Cuts documents into pairs of segments, half of them with a second segment from another document.
 
     Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
     rest, or sentences from a random place of another document, in which case the rest is used again for the
     next pair.
 
     Args:
-      documents: two at least.
+      documents: those that random second segments come from, two at least.
+      chosen: int [K], the documents to cut; one that is there twice is cut twice, in different ways.
+      ranks: int [K]; pairs of a lower rank come first, those of one rank in random order.
       rng: all draws come from it.
 
     Returns:
-      int32 [N, 5], columns A_START .. IS_RANDOM, shuffled.
+      int32 [N, 5], columns A_START .. IS_RANDOM.
     """
-    lanes = _Lanes.begin(documents, rules, rng)
+    if not len(chosen):
+        return np.empty((0, 5), np.int32)
+    lanes = _Lanes.begin(documents, chosen, rules, rng)
     steps = []
-    while len(lanes.document):
+    while len(lanes.number):
         cuts = lanes.cut(documents.sentence_starts, rng)
         steps.append((lanes, cuts))
         lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
-    plan = _plan(
-        _joined(lanes for lanes, _ in steps), _joined(cuts for _, cuts in steps), documents, rules, rng
-    )
-    return plan[rng.permutation(len(plan))]
+    lanes, cuts = (_joined(parts) for parts in zip(*steps))
+    plan = _plan(lanes, chosen[lanes.number], cuts, documents, rules, rng)
+    order = rng.permutation(len(plan))
+    return plan[order[np.argsort(ranks[lanes.number[order]], kind="stable")]]
 
 
 def _joined(parts):
@@ -119,23 +128,28 @@ def _joined(parts):
 
 @dataclasses.dataclass(frozen=True)
 class _Lanes:
-    """Where every duplicate of every document stands that has sentences left; arrays of one length, the
-    number of lanes."""
+    """Where every document that is cut stands while it has sentences left; arrays of one length, the number
+    of lanes."""
 
-    document: np.ndarray
+    number: np.ndarray  # of the lane, from 0 to K - 1
     sentence: np.ndarray  # the next one
     end: np.ndarray  # of the document's sentences
     target: np.ndarray  # tokens of a pair
 
     @classmethod
-    def begin(cls, documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator) -> "_Lanes":
-        document = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-        is_short = rng.random(len(document)) < rules.short_seq_prob
-        short = 2 + _draw(rng, np.full(len(document), rules.max_pair_length - 1))
+    def begin(
+        cls,
+        documents: TokenizedDocuments,
+        chosen: np.ndarray,
+        rules: ExampleRules,
+        rng: np.random.Generator,
+    ) -> "_Lanes":
+        is_short = rng.random(len(chosen)) < rules.short_seq_prob
+        short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
         return cls(
-            document,
-            documents.document_starts[document],
-            documents.document_starts[document + 1],
+            np.arange(len(chosen)),
+            documents.document_starts[chosen],
+            documents.document_starts[chosen + 1],
             np.where(is_short, short, rules.max_pair_length),
         )
 
@@ -150,7 +164,7 @@ class _Lanes:
     def advance(self, sentence: np.ndarray) -> "_Lanes":
         """Returns the lanes that have a sentence left when each goes on with `sentence`."""
         left = sentence < self.end
-        return _Lanes(self.document[left], sentence[left], self.end[left], self.target[left])
+        return _Lanes(self.number[left], sentence[left], self.end[left], self.target[left])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,15 +182,20 @@ def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
 
 
 def _plan(
-    lanes: _Lanes, cuts: _Cuts, documents: TokenizedDocuments, rules: ExampleRules, rng: np.random.Generator
+    lanes: _Lanes,
+    document: np.ndarray,
+    cuts: _Cuts,
+    documents: TokenizedDocuments,
+    rules: ExampleRules,
+    rng: np.random.Generator,
 ) -> np.ndarray:
-    """Makes a pair of each cut. Returns int32 [N, 5]. What is drawn here has no bearing on the next cut, so
-    that it waits until all are made."""
+    """Makes a pair of each cut, whose document is `document`. Returns int32 [N, 5].
+
+    What is drawn here has no bearing on the next cut, so that it waits until all are made.
+    """
     starts = documents.sentence_starts
     a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
-    random_start, random_end = _random_segments(
-        documents, lanes.document, lanes.target - (a_end - a_start), rng
-    )
+    random_start, random_end = _random_segments(documents, document, lanes.target - (a_end - a_start), rng)
     b_start, b_end = (
         np.where(cuts.is_random, random_start, a_end),
         np.where(cuts.is_random, random_end, starts[cuts.end]),

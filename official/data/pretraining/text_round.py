@@ -1,21 +1,24 @@
-"""The first round of making pre-training data: text -> blocks of tokenised documents."""
+"""The first round of making pre-training data: text -> files of tokenised documents in the order of their
+keys."""
 
 import collections
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Iterator
 
 import numpy as np
 
-from official.data.pretraining import corpus
+from official.data.pretraining import blocks, corpus, regrouping
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.text import documents, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
+from official.io.stores import store_of
 
 KEYS = 2  # the kind of random stream from which documents get their keys
-BLOCK_TOKENS = 1 << 22
+BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
 
 
 def counts_path(folder: str, number: int) -> str:
@@ -23,34 +26,57 @@ def counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Split], sha256: str) -> None:
-    """Writes the blocks of a task's splits of the text and, last, what was counted."""
-    if unfinished.read_done(counts_path(folder, number)):
+def tokenize_text(
+    job: Job,
+    grouping: regrouping.Grouping,
+    number: int,
+    source: int,
+    splits: list[text_files.Split],
+    sha256: str,
+) -> None:
+    """Writes the documents of a task's splits of the text, all of one source, and, last, what was counted."""
+    if unfinished.read_done(counts_path(grouping.folder, number)):
         return
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
-    keys = np.random.default_rng([job.random_seed, KEYS, number])
-    tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
+    rng = np.random.default_rng([job.random_seed, KEYS, number])
+    tokenizer = tokenizer_of(job.vocab_file, sha256, job.do_lower_case)
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
     parts = (
-        _tokenized(lines, tokenizer)
+        tokenized(lines, tokenizer)
         for lines in _reported(
             documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts
         )
     )
-    for block_number, block in enumerate(_blocks(parts)):
-        prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
-        corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
-        kept.update(
-            kept_documents=block.num_documents,
-            kept_sentences=block.num_sentences,
-            tokens=len(block.tokens),
-            unknown_tokens=int(np.count_nonzero(block.tokens == unknown)),
-        )
+    store_of(grouping.folder).make_folder(grouping.level_folder)
+    for texts in _blocks(parts):
+        sample = blocks.Sample(
+            texts, _keys(job, texts, rng), np.full(texts.num_documents, source, np.uint8)
+        ).sorted()
+        if job.drop_duplicates:
+            sample, others = sample.without_duplicates()
+            kept["duplicate_documents"] += len(others.keys)
+        blocks.write_block(regrouping.block_path(grouping.level_folder, number, kept["blocks"]), sample)
+        kept.update(sample.counts(unknown), blocks=1, block_bytes=blocks.size(sample))
     by_file = read_counts.to_json(counts.by_file)
     unfinished.write_done(
-        counts_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
+        counts_path(grouping.folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
     )
+
+
+def _keys(job: Job, texts: corpus.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
+    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, so
+    that equal documents meet."""
+    if not job.drop_duplicates:
+        return rng.integers(2**64, size=texts.num_documents, dtype=np.uint64)
+    seed = str(job.random_seed).encode()
+    digests = []
+    for number in range(texts.num_documents):
+        tokens, lengths = texts.content(number)
+        digest = hashlib.blake2b(tokens.tobytes(), digest_size=8, key=seed[:64])
+        digest.update(lengths.astype("<u4").tobytes())
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), "<u8")
 
 
 def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
@@ -61,7 +87,8 @@ def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) ->
         yield lines
 
 
-def _tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> corpus.TokenizedDocuments:
+def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> corpus.TokenizedDocuments:
+    """Returns the tokens of documents; those without one are left out."""
     tokens, lengths = tokenizer.tokenize_lines(lines.text)
     return corpus.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
@@ -80,5 +107,8 @@ def _blocks(parts: Iterator[corpus.TokenizedDocuments]) -> Iterator[corpus.Token
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str, sha256: str, do_lower_case: bool) -> Tokenizer:
-    return Tokenizer(dataclasses.replace(vocabulary_of(vocab_file, sha256), do_lower_case=do_lower_case))
+def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> Tokenizer:
+    """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
+    return Tokenizer(
+        dataclasses.replace(vocabulary_of(vocab_file, sha256), do_lower_case=bool(do_lower_case))
+    )

@@ -1,25 +1,31 @@
 """Where an interleaved reading of files stands after some records: found by arithmetic, not by reading.
 
-A reading goes through `cycle` places in turns and takes a block of `part` records of the file there; the
-last block of a file is what is left. A place whose file gives nothing more stays empty for that turn and
-takes the next file at its next one. That is how tf.data's interleave works on files that are read in batches
-of `part`; so a reading that goes on is a new one of the files in the order in which their turns come, each
-without its first records.
+Files are read in groups, one group after the other. The files of a group are read in turns, a block of `part`
+records of each; the last block of a file is what is left of it. That is how tf.data's interleave works on
+files that are read in batches of `part`. So a reading that goes on is a new one of the group's files in the
+order in which their turns come, each without its first records, and then of the groups behind it.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a reading stands."""
+    """Where a reading stands.
 
-    files: list[
-        tuple[int, int]
-    ]  # (number, records that are passed) of those not read to the end, in the order of their turns
-    cut: int  # records that are passed, too, of the first block that comes
+    Attributes:
+      files: (number, records that are passed) of those not read to the end: those of the group in the order
+        of their turns, then those of the groups behind it.
+      group: how many of them are of the group.
+      cut: records that are passed, too, of the first block that comes.
+    """
+
+    files: list[tuple[int, int]]
+    group: int
+    cut: int
 
 
 def find_place(records: Sequence[int], cycle: int, part: int, passed: int) -> Place:
@@ -27,48 +33,29 @@ def find_place(records: Sequence[int], cycle: int, part: int, passed: int) -> Pl
 
     Args:
       records: of each file, in the order in which they are opened.
-      cycle: places.
+      cycle: files of a group.
       part: records of a block.
       passed: fewer than all records.
     """
-    places: list[list[int] | None] = [None] * cycle
-    turn, opened = 0, 0
-    while True:
-        if turn == 0:
-            passed -= _whole_rounds(places, records, part, passed)
-        if places[turn] is None and opened < len(records):
-            places[turn], opened = [opened, 0], opened + 1
-        open_file = places[turn]
-        if open_file is not None:
-            number, read = open_file
-            block = min(part, records[number] - read)
-            if block > passed:
-                return Place(_turns(places[turn:] + places[:turn], opened, len(records)), passed)
-            places[turn] = [number, read + block] if block else None
-            passed -= block
-        turn = (turn + 1) % cycle
+    first = 0
+    while passed >= (whole := sum(records[first : first + cycle])):
+        first, passed = first + cycle, passed - whole
+    numbers = range(first, min(first + cycle, len(records)))
+    behind = [(number, 0) for number in range(numbers.stop, len(records))]
 
+    def read(rounds: int) -> list[int]:
+        return [min(records[number], rounds * part) for number in numbers]
 
-def _whole_rounds(places: list, records: Sequence[int], part: int, passed: int) -> int:
-    """Takes as many rounds of full blocks from all places as can be taken; returns their records."""
-    if None in places:
-        return 0
-    rounds = min(
-        passed // (part * len(places)), *((records[number] - read) // part for number, read in places)
+    rounds = (
+        bisect.bisect_right(range(max(records) // part + 2), passed, key=lambda count: sum(read(count))) - 1
     )
-    for place in places:
-        place[1] += rounds * part
-    return rounds * part * len(places)
-
-
-def _turns(places: list, opened: int, count: int) -> list[tuple[int, int]]:
-    """Returns the files in the order of their turns: an empty place opens the next file when its turn
-    comes."""
-    following = iter(range(opened, count))
-    turns = []
-    for place in places:
-        if place is not None:
-            turns.append(tuple(place))
-        elif (number := next(following, None)) is not None:
-            turns.append((number, 0))
-    return turns + [(number, 0) for number in following]
+    left = passed - sum(read(rounds))
+    done, next_round = ([*zip(numbers, read(count))] for count in (rounds, rounds + 1))
+    for turn, (before, after) in enumerate(zip(done, next_round)):
+        if after[1] - before[1] > left:
+            turns = [
+                (number, own) for number, own in done[turn:] + next_round[:turn] if own < records[number]
+            ]
+            return Place(turns + behind, len(turns), left)
+        left -= after[1] - before[1]
+    raise AssertionError("a round that is not whole ends inside one of its blocks")

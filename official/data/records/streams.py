@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "Streams", "num_streams", "own_streams"]
 
-_INTERLEAVED_FILES = 8  # as the MLPerf reference
+_INTERLEAVED_FILES = 8  # at most, as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
 _PACKING = -1  # in place of an epoch: the order of packed rows
 
@@ -38,6 +38,7 @@ class _Place(NamedTuple):
     files: list[str]  # in the order in which they are opened
     passed: list[int]  # records of each of them that were read before
     num_files: int  # of them; what is behind them is filling
+    group: int  # files of them that are read in turns before the others are begun
     window: int  # number of the first one that is made
     cut_records: int  # that were read before, of the first block that comes
     cut_rows: int  # that were given before, of the first window
@@ -144,25 +145,37 @@ class Streams(NamedTuple):
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
 
     def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-        blocks = tf.data.Dataset.from_tensor_slices(self._order(number, epoch)).interleave(
-            lambda path: self.reading.open(path).batch(self._part()),
-            cycle_length=self._cycle(),
-            block_length=1,
+        order = self._order(number, epoch)
+        blocks = self._blocks(
+            tf.data.Dataset.from_tensor_slices((order, tf.zeros(tf.shape(order), tf.int64)))
         )
         return self._shuffled(blocks, number, epoch, 0)
 
     def _windows(self, number: tf.Tensor, place: _Place) -> tf.data.Dataset:
         """Returns the windows of an epoch from a place on."""
-        blocks = (
-            tf.data.Dataset.from_tensor_slices((place.files, place.passed))
-            .take(place.num_files)
-            .interleave(
-                lambda path, passed: self.reading.open(path).skip(passed).batch(self._part()),
-                cycle_length=self._cycle(),
-                block_length=1,
+        files = tf.data.Dataset.from_tensor_slices((place.files, place.passed)).take(place.num_files)
+        begun = files.take(place.group).batch(self._cycle())
+        blocks = self._in_groups(begun).concatenate(self._blocks(files.skip(place.group)))
+        return self._shuffled(_skip(blocks, place.cut_records), number, place.epoch, place.window)
+
+    def _blocks(self, files: tf.data.Dataset) -> tf.data.Dataset:
+        return self._in_groups(files.batch(self._cycle()))
+
+    def _in_groups(self, groups: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns blocks of records of groups of (file, records to pass over), one group after the other.
+
+        All files of a group are begun together. A file that was begun where another ends would be ever
+        further behind the others, and in each the copies of a document come at other times: they would meet.
+        """
+
+        def read(path, passed):
+            return self.reading.open(path).skip(passed).batch(self._part())
+
+        return groups.flat_map(
+            lambda paths, passed: tf.data.Dataset.from_tensor_slices((paths, passed)).interleave(
+                read, cycle_length=self._cycle(), block_length=1
             )
         )
-        return self._shuffled(_skip(blocks, place.cut_records), number, place.epoch, place.window)
 
     def _shuffled(
         self, blocks: tf.data.Dataset, number: tf.Tensor, epoch: tf.Tensor, first_window: tf.Tensor | int
@@ -190,7 +203,9 @@ class Streams(NamedTuple):
         return max(_SHUFFLED_ROWS // self.num_streams // self.reading.rows_per_record, 1)
 
     def _cycle(self) -> int:
-        return min(_INTERLEAVED_FILES, -(-len(self.files) // self.num_streams))
+        """Returns how many files of a stream are read in turns: all groups are about equally large."""
+        own = -(-len(self.files) // self.num_streams)
+        return -(-own // -(-own // _INTERLEAVED_FILES))
 
     def _part(self) -> int:
         """Returns the records of a window that are read from one file: what is inside a window is shuffled
@@ -234,6 +249,7 @@ class Streams(NamedTuple):
             files=[order[file] for file, _ in place.files] + [""] * filling,
             passed=[passed for _, passed in place.files] + [0] * filling,
             num_files=len(place.files),
+            group=place.group,
             window=window,
             cut_records=place.cut,
             cut_rows=rows - rows_before(window),

@@ -14,6 +14,13 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
+def take(values: np.ndarray, bounds: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns the rows values[bounds[i]:bounds[i + 1]] for each i of `order`, one after the other. Each is
+    copied as a whole: an index of every element would be eight bytes for each."""
+    starts, ends = bounds[order].tolist(), bounds[1:][order].tolist()
+    return np.concatenate([values[:0], *(values[start:end] for start, end in zip(starts, ends))])
+
+
 def windows(data: bytes, starts: np.ndarray, width: int) -> np.ndarray:
     """Returns data[s:s + width] for each start s, uint8 [N, width]; all of them are to lie within the
     data."""

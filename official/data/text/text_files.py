@@ -16,7 +16,7 @@ from official.io import files
 _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
 _SMALL_BYTES = 1 << 16
-_TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
+TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Spli
     paths = list(paths)
     for path, size in zip(paths, files.sizes(paths)):
         bounds, weight = [0, size], 1
-        if size > split_bytes // _TEXT_OF_PACKED:
+        if size > split_bytes // TEXT_OF_PACKED:
             bounds, weight = _bounds(path, size, split_bytes)
         for start, end in zip(bounds, bounds[1:]):
             yield Split(path, start, None if end == size else end), (end - start) * weight
@@ -76,7 +76,7 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     with open_text(Split(path)) as file:
         weight = 1
         if file.packed or text_kinds.is_parquet(file.head):
-            weight = _TEXT_OF_PACKED
+            weight = TEXT_OF_PACKED
         if text_kinds.is_parquet(file.head):
             return parquet_files.bounds(file.text, path, size, split_bytes // weight), weight
         if text_kinds.is_json_array(file.head) or (

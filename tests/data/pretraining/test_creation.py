@@ -13,9 +13,11 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official.config import ConfigError
-from official.data.pretraining import creation, pairs, shard_round, text_round
+from official.data.pretraining import blocks, creation, layout, pairs, regrouping, shard_round, text_round
 from official.data.records import record_formats, schema
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
@@ -188,13 +190,26 @@ def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, t
 # Pools
 
 
-def test_pools_are_dealt_out_to_shards():
-    for num_pools, num_shards in ((1, 3), (3, 3), (2, 6), (6, 2)):
-        layout = creation.Layout(num_pools, num_shards)
-        parts = [part for shard in range(num_shards) for part in layout.parts(shard)]
-        assert sorted(parts) == [
-            (pool, part) for pool in range(num_pools) for part in range(layout.shards_per_pool)
-        ]
+def make_layout(num_pools, num_shards, passes=1):
+    return layout.Layout(num_pools, num_shards, (float(passes),))
+
+
+@pytest.mark.parametrize("passes", [1, 3, 40])
+@pytest.mark.parametrize("pools, shards", [(1, 3), (3, 3), (2, 6), (6, 2), (1, 1)])
+def test_every_copy_of_every_part_of_a_pool_is_in_one_file(pools, shards, passes):
+    plan, where = make_layout(pools, shards, passes), {}
+    for shard in range(shards):
+        numbers = []
+        for stretch in plan.stretches(shard):
+            numbers += stretch.passes
+            for part, number in zip(stretch.parts, stretch.passes):
+                assert where.setdefault((stretch.pool, part, number), shard) == shard
+        assert numbers == sorted(numbers)  # a pass over all, then the next one
+    parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
+    assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
+    for part in parts:  # copies that follow each other are in other files, as long as there are enough
+        files = [where[(*part, number)] for number in range(passes)]
+        assert len(set(files[:shards])) == min(passes, shards)
 
 
 @pytest.mark.parametrize(
@@ -202,37 +217,72 @@ def test_pools_are_dealt_out_to_shards():
     [
         (10, 2, None, (1, 8)),
         (10, 2, 3, (1, 3)),
-        (10 * creation._POOL_TOKENS, 10**6, None, (10, 10)),
-        (3 * creation._POOL_TOKENS, 10**6, 8, (4, 8)),
-        (3 * creation._POOL_TOKENS, 10**6, 2, (4, 2)),
-        (3 * creation._POOL_TOKENS, 64, 2, (2, 2)),
-        (50 * creation._POOL_TOKENS, 10**6, 7, (56, 7)),
+        (10 * layout.POOL_TOKENS, 10**6, None, (10, 10)),
+        (10**6 * layout.POOL_TOKENS, 10**10, None, (123 * 8192, 8192)),
+        (3 * layout.POOL_TOKENS, 10**6, 8, (4, 8)),
+        (3 * layout.POOL_TOKENS, 10**6, 2, (4, 2)),
+        (3 * layout.POOL_TOKENS, 64, 2, (2, 2)),
+        (50 * layout.POOL_TOKENS, 10**6, 7, (56, 7)),
     ],
 )
 def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
-    job = make_job("", "", "", num_shards=shards, rules=pairs.ExampleRules(dupe_factor=10))
-    layout = creation._plan_layout(job, {"tokens": tokens, "kept_documents": documents})
-    assert (layout.num_pools, layout.num_shards) == expected
+    job = make_job("", "", "", num_shards=shards)
+    plan = layout.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
+    assert (plan.num_pools, plan.num_shards) == expected
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
+def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
+    found = layout.parts_of(np.array(tokens), parts)
+    assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
+    if len(tokens) >= parts:
+        assert set(found) == set(range(parts))
+        shares = np.bincount(found, np.array(tokens), minlength=parts)
+        assert (np.bincount(found) == 1).any() or np.abs(shares - sum(tokens) / parts).max() <= max(tokens)
+    else:  # of so few documents none is far from the next
+        assert np.diff([*found, found[0] + parts]).max() <= -(-parts // len(tokens))
 
 
 @pytest.mark.parametrize("num_shards", [2, 16])
-def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
+def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its_pool(
     vocab_file, tmp_path, num_shards, monkeypatch
 ):
     text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(creation, "_POOL_TOKENS", 4000)
+    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
     monkeypatch.setattr(text_round, "BLOCK_TOKENS", 7000)
-    monkeypatch.setattr(creation, "_TASK_BYTES", 40_000)
-    seen = []
-    plan_pairs = pairs.plan_pairs
-    monkeypatch.setattr(
-        pairs, "plan_pairs", lambda texts, *rest: seen.append(texts.num_documents) or plan_pairs(texts, *rest)
-    )
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 40_000)
+    pools, cut, plan_pairs = {}, [], pairs.plan_pairs
+
+    def watched(texts, chosen, *rest):
+        pools[texts.tokens.tobytes()] = texts.num_documents
+        cut.append(len(chosen))
+        return plan_pairs(texts, chosen, *rest)
+
+    monkeypatch.setattr(pairs, "plan_pairs", watched)
+    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it plans a sample
     manifest = creation.create_pretraining_data(
         make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards)
     )
-    assert manifest["pools"] == len(seen) == 8 and sum(seen) == 300 and min(seen) > 15
+    assert manifest["pools"] == len(pools) == 8 and sum(pools.values()) == 300 and min(pools.values()) > 15
+    assert sum(cut) == 3 * 300
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
+
+
+@pytest.mark.parametrize("bits, levels", [(8, 0), (8, 1), (2, 2), (1, 4)])
+def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypatch):
+    text = make_text(tmp_path / "text.txt", 300)
+    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 10_000)
+    monkeypatch.setattr(blocks, "_CHUNK_BYTES", 500)
+    creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
+    monkeypatch.setattr(regrouping, "_BITS", bits)
+    monkeypatch.setattr(regrouping, "_FAN_IN", 1 << bits)
+    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    done, merge = [], regrouping.merge
+    monkeypatch.setattr(regrouping, "merge", lambda *task: done.append(task[1].level) or merge(*task))
+    creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert max(done, default=0) == levels
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -242,7 +292,7 @@ def test_every_document_is_in_one_pool_and_random_segments_come_from_it(
 def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path, monkeypatch):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
     for name, changes in {
         "one": {"num_workers": 1},
         "two": {"num_workers": 2},
@@ -282,7 +332,7 @@ def killed(*arguments, **named):
         os.kill(os.getpid(), 9)
     return original(*arguments, **named)
 setattr(target, name, killed)
-creation._TASK_BYTES = 5000  # a task for each file
+creation._FEWEST_TASK_BYTES = 5000  # a task for each file
 rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
 job = creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1)
 creation.create_pretraining_data(job)
@@ -293,7 +343,7 @@ creation.create_pretraining_data(job)
 @pytest.mark.parametrize(
     "module, name, call",
     [
-        ("official.data.pretraining.corpus", "write_block", 2),
+        ("official.data.pretraining.blocks", "write_block", 2),
         ("official.data.pretraining.text_round", "tokenize_text", 3),
         ("official.data.records.record_formats", "encode", 2),
         ("official.io.unfinished", "write_json", 7),
@@ -304,7 +354,7 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
 ):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_TASK_BYTES", 5000)
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
     job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
     creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
     command = [
@@ -400,6 +450,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
             raise OSError(28, "No space left on device")
         return encode(*arguments, **named)
 
+    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
     monkeypatch.setattr(record_formats, "encode", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
@@ -418,6 +469,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
+    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
     monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))

@@ -34,7 +34,8 @@ def make(words):
         rules = pairs.ExampleRules(
             **{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes}
         )
-        plan = pairs.plan_pairs(documents, rules, np.random.default_rng(1))
+        chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+        plan = pairs.plan_pairs(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
         examples = masking.build_examples(plan, documents, words, rules, np.random.default_rng(1))
         original = examples.input_ids.copy()
         row, slot = np.nonzero(examples.features()["masked_lm_weights"])

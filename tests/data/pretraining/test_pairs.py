@@ -2,6 +2,7 @@
 disk.
 """
 
+import dataclasses
 import random
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.config import ConfigError
-from official.data.pretraining import corpus, pairs
+from official.data.pretraining import blocks, corpus, pairs
 from tests import reference_pretraining
 
 
@@ -33,7 +34,9 @@ def as_lists(documents: corpus.TokenizedDocuments) -> list[list[list[int]]]:
 
 
 def make_plan(documents, seed=1, **rules):
-    return pairs.plan_pairs(documents, pairs.ExampleRules(**rules), np.random.default_rng(seed))
+    rules = pairs.ExampleRules(**rules)
+    chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+    return pairs.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, np.random.default_rng(seed))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -146,28 +149,62 @@ def test_what_has_no_token_is_left_out():
 
 
 def same(a: corpus.TokenizedDocuments, b: corpus.TokenizedDocuments) -> bool:
-    return sorted(as_lists(a)) == sorted(as_lists(b))
+    return as_lists(a) == as_lists(b)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=30), st.integers(1, 5))
-def test_the_pools_of_all_blocks_hold_every_document_once(tmp_path_factory, keys, num_pools):
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1), min_size=3, max_size=30
+    ),
+    st.integers(1, 5),
+    st.sampled_from([1, 100, 1 << 20]),
+)
+def test_the_pools_of_all_files_hold_every_document_once(
+    tmp_path_factory, kind, keys, num_pools, chunk_bytes
+):
     folder = tmp_path_factory.mktemp("blocks")
+    keys, half, paths = np.array(keys, np.uint64), len(keys) // 2, []
     documents = make_documents(num_documents=len(keys), sentences=4)
-    half = len(keys) // 2
-    for number, part in enumerate((as_lists(documents)[:half], as_lists(documents)[half:])):
-        sentences = [sentence for document in part for sentence in document]
-        block = corpus.from_sentences(
-            np.array(sum(sentences, []), np.uint16),
-            np.array(list(map(len, sentences))),
-            np.repeat(np.arange(len(part)), 4),
-        )
-        corpus.write_block(
-            str(folder / f"{number}"), block, np.array(keys[:half] if number == 0 else keys[half:], np.uint64)
-        )
+    documents = dataclasses.replace(documents, tokens=documents.tokens.astype(kind))
+    whole = blocks.Sample(documents, keys, np.arange(len(keys), dtype=np.uint8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_CHUNK_BYTES", chunk_bytes)
+        for part in (range(half), range(half), range(half, len(keys))):
+            paths.append(str(folder / f"{len(paths)}"))
+            own = np.array(part, int) if len(paths) != 2 else np.array([], int)  # a file without documents
+            blocks.write_block(paths[-1], whole.take(own).sorted())
     bounds = [number * 2**64 // num_pools for number in range(num_pools + 1)]
-    pools = [corpus.read_pool(corpus.find_blocks(str(folder)), *bound) for bound in zip(bounds, bounds[1:])]
-    assert [pool.num_documents for pool in pools] == [
-        sum(a <= key < b for key in keys) for a, b in zip(bounds, bounds[1:])
+    pools = [blocks.read_range(paths, *bound) for bound in zip(bounds, bounds[1:])]
+    assert [pool.documents.num_documents for pool in pools] == [
+        sum(a <= int(key) < b for key in keys) for a, b in zip(bounds, bounds[1:])
     ]
-    assert same(corpus.concatenate(pools), documents) and pools[0].tokens.dtype == np.uint16
+    found, expected = blocks.concatenate(pools), whole.sorted()
+    assert same(found.documents, expected.documents) and found.documents.tokens.dtype == kind
+    assert np.array_equal(found.keys, np.sort(keys)) and np.array_equal(found.sources, expected.sources)
+
+
+def test_a_damaged_file_of_documents_is_named(tmp_path):
+    path = tmp_path / "0.docs"
+    documents = make_documents(num_documents=9, sentences=4)
+    blocks.write_block(
+        str(path), blocks.Sample(documents, np.arange(9, dtype=np.uint64), np.zeros(9, np.uint8))
+    )
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:20], whole[:40], whole[:-100], b"x" + whole[1:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match="0.docs of an unfinished job is damaged .* --overwrite"):
+            blocks.read_range([str(path)], *blocks.ALL_KEYS)
+
+
+def test_pairs_come_in_the_order_of_their_ranks():
+    documents, rules = make_documents(), pairs.ExampleRules(max_seq_length=64)
+    chosen, ranks = np.array([5, 3, 5, 9]), np.array([1, 0, 2, 1])
+    plan = pairs.plan_pairs(documents, chosen, ranks, rules, np.random.default_rng(1))
+    origin = documents.tokens[plan[:, pairs.A_START]] // 1000
+    changes = np.flatnonzero(np.diff(np.isin(origin, [3]).astype(int)))
+    assert len(changes) == 1 and origin[0] == 3 and set(origin) == {3, 5, 9}
+    last_9 = np.flatnonzero(origin == 9)[-1]
+    assert (origin[:last_9] == 5).any() and (origin[last_9 + 1 :] == 5).all()
+    assert not len(pairs.plan_pairs(documents, chosen[:0], ranks[:0], rules, np.random.default_rng(1)))

@@ -1,0 +1,239 @@
+"""Measures the making of records from ever more text, and computes what a thousand times as much would take.
+
+  bert benchmark data-scale --input_files=wikipedia --vocab_file=vocab.txt --gigabytes=0.01,0.1,1,10 \\
+    --work_dir=scratch --output=results/data_scale
+
+The text is repeated with a tenth of its words changed. 10 GB of it need about 40 GB of disk.
+"""
+
+import argparse
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from official.cli import command_line, outputs
+from official.config import ConfigError
+from official.io.json_files import read_json
+
+MODELLED_BYTES = (10**12, 10**13)
+_CHANGED = 0.1  # of the words
+_LOOK_SECS = 0.2  # between two looks at processes and folder
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    add = parser.add_argument
+    add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
+    add("--vocab_file", required=True, help="Vocabulary.")
+    add("--gigabytes", default="0.01,0.1,1,10", help="Sizes of the text, ascending.")
+    add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
+    add(
+        "--work_dir",
+        help="Folder for text and records while they are needed. Unset: that of temporary files.",
+    )
+    outputs.add_flags(parser)
+    return parser
+
+
+def parse_flags() -> argparse.Namespace:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "num_workers")
+    try:
+        flags.sizes = [round(float(size) * 1e9) for size in flags.gigabytes.split(",")]
+    except (ValueError, OverflowError):
+        flags.sizes = [0]
+    if min(flags.sizes) < 10**5 or sorted(set(flags.sizes)) != flags.sizes:
+        raise ConfigError(
+            f"--gigabytes={flags.gigabytes} is no list of ascending sizes of 0.0001 or more. Example:"
+            " 0.01,0.1,1."
+        )
+    return flags
+
+
+def write_text(path: str, texts: list[bytes], size: int) -> None:
+    """Writes `size` bytes of text, or a little more: the texts again and again, each time with other words
+    changed, so that no two documents are the same."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    words = np.array([word for text in texts for word in text.split(b" ")], object)
+    plain = np.flatnonzero([word.isalpha() for word in words])
+    with open(path, "wb") as file:
+        while file.tell() < size:
+            changed = words.copy()
+            places = plain[rng.random(len(plain)) < _CHANGED]
+            changed[places] = words[rng.choice(plain, len(places))]
+            file.write(b" ".join(changed.tolist())[: size - file.tell() + (1 << 16)] + b"\n\n")
+
+
+def _processes_of(parent: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields a process and those below it, with what /proc/N/stat says behind the name."""
+    stats = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
+                stats[int(number)] = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+    own = {parent}
+    while more := {number for number, stat in stats.items() if int(stat[1]) in own} - own:
+        own |= more
+    yield from ((number, stats[number]) for number in own & stats.keys())
+
+
+def _size_of(folder: str) -> int:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.path.getsize(os.path.join(root, name))
+            except OSError:
+                continue  # it was renamed
+    return total
+
+
+def watch(command: list[str], folder: str) -> dict:
+    """Runs a command and returns {secs, core_secs, peak_memory_bytes, peak_disk_bytes}: of all its processes
+    together, of the largest of them, and of what lies in a folder.
+
+    Raises:
+      RuntimeError: where it fails.
+    """
+    started, cores, memory, disk = time.monotonic(), {}, 0, 0
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            while process.poll() is None:
+                for number, stat in _processes_of(process.pid):
+                    cores[number] = int(stat[11]) + int(stat[12])
+                    memory = max(memory, int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))
+                disk = max(disk, _size_of(folder))
+                time.sleep(_LOOK_SECS)
+        finally:
+            process.kill()
+            process.wait()
+        secs = time.monotonic() - started
+        if process.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(command)}: {errors.read().decode()[-2000:]}")
+    return {
+        "secs": secs,
+        "core_secs": sum(cores.values()) / os.sysconf("SC_CLK_TCK"),
+        "peak_memory_bytes": memory,
+        "peak_disk_bytes": max(disk, _size_of(folder)),
+    }
+
+
+def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
+    """Makes a text and its records, and returns what that took."""
+    from official.data.pretraining import creation, disk_needs, pairs
+    from official.data.word_pieces.vocabulary import load_for_text
+
+    path, records = os.path.join(folder, "text"), os.path.join(folder, "records")
+    write_text(path, texts, size)
+    rules = pairs.ExampleRules(dupe_factor=1)
+    job = creation.Job(path, records, flags.vocab_file, rules, record_format="compact")
+    needs = disk_needs.estimate(job, [path], 1, load_for_text(flags.vocab_file, None))
+    command = [
+        *command_line.in_new_process("data", "create"),
+        f"--input_files={path}",
+        f"--output_dir={records}",
+        f"--vocab_file={flags.vocab_file}",
+        f"--num_workers={flags.num_workers}",
+        "--dupe_factor=1",
+        "--record_format=compact",
+    ]
+    found = watch(command, records)
+    manifest = read_json(os.path.join(records, "manifest.json"))
+    shutil.rmtree(records)
+    text = os.path.getsize(path)
+    os.remove(path)
+    return {
+        "text_bytes": text,
+        **found,
+        "secs_per_mb": found["secs"] / text * 1e6,
+        "core_ms_per_mb": found["core_secs"] / text * 1e9,
+        "estimated_disk_bytes": needs.work + needs.records,
+        "tokens": manifest["tokens"],
+        "pools": manifest["pools"],
+        "files": len(manifest["files"]),
+    }
+
+
+def model(row: dict, text_bytes: int) -> dict:
+    """Returns what a text of any size would take by the largest one that was measured: the same time and disk
+    a megabyte, and the tasks and reads that follow from the sizes of tasks and pools."""
+    from official.data.pretraining import creation, layout, regrouping
+
+    scale = text_bytes / row["text_bytes"]
+    tasks = math.ceil(text_bytes / creation.MOST_TASK_BYTES)
+    pools = math.ceil(row["tokens"] * scale / layout.POOL_TOKENS)
+    work = 2 * row["tokens"] * scale
+    grouping, reads = regrouping.Grouping("", 0, tasks, ""), 0
+    while regrouping.is_needed(grouping, int(work), pools):
+        reads += regrouping.RANGES * grouping.files
+        grouping = grouping.above()
+    reads += pools * grouping.files
+    return {
+        "text_bytes": text_bytes,
+        "secs": row["secs"] * scale,
+        "core_secs": row["core_secs"] * scale,
+        "peak_memory_bytes": row["peak_memory_bytes"],
+        "peak_disk_bytes": row["peak_disk_bytes"] * scale + (work if grouping.level else 0),
+        "tasks": tasks,
+        "pools": pools,
+        "regroupings": grouping.level,
+        "reads_per_copy": reads,
+        "open_files_of_a_process": 2,  # what is read, and what is written
+    }
+
+
+def draw(figures: dict) -> bytes:
+    from official.reporting import measurement
+
+    bars = [
+        measurement.Bar(
+            f"{row['text_bytes'] / 1e9:g} GB",
+            row["core_ms_per_mb"],
+            0.0,
+            f"{row['core_ms_per_mb']:.0f} ms, {row['peak_memory_bytes'] / 1e6:.0f} MB of memory",
+            "records",
+        )
+        for row in figures["measured"]
+    ]
+    return measurement.draw_bars(bars, "Text to records", "ms of a core per MB of text")
+
+
+def main() -> None:
+    flags = parse_flags()
+    from official.io import files
+
+    texts = []
+    for path in files.find_files(flags.input_files, "input_files"):
+        with files.open_binary(path) as file:
+            texts.append(file.read() + b"\n\n")
+    rows = []
+    with tempfile.TemporaryDirectory(dir=flags.work_dir) as folder:
+        for size in flags.sizes:
+            rows.append(measure(flags, folder, texts, size))
+            _show(rows[-1])
+        free = shutil.disk_usage(folder).free
+    modelled = [model(rows[-1], size) for size in MODELLED_BYTES]
+    for row in modelled:
+        row["breaks_first"] = "disk" if row["peak_disk_bytes"] > free else "time"
+        _show(row)
+    figures = {"num_workers": flags.num_workers, "measured": rows, "modelled": modelled}
+    outputs.write_results(flags.output, figures, lambda: draw(figures))
+
+
+def _show(row: dict) -> None:
+    limit = f"; {row['breaks_first']} breaks first" if "breaks_first" in row else ""
+    print(
+        f"{row['text_bytes'] / 1e9:,g} GB: {row['secs']:,.0f} s, {row['core_secs']:,.0f} s of a core, memory"
+        f" {row['peak_memory_bytes'] / 1e6:,.0f} MB, disk {row['peak_disk_bytes'] / 1e9:,.2f} GB{limit}"
+    )

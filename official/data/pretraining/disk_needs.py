@@ -1,0 +1,152 @@
+"""How much of the disk a job will take, estimated from samples of its text before it starts."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+from official.config import ConfigError
+from official.data.pretraining import blocks, corpus, layout, masking, pairs, regrouping, text_round
+from official.data.pretraining.job import Job
+from official.data.records import record_formats
+from official.data.text import documents, text_files, text_kinds
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io import files
+
+_PLACES = 8  # of the text, from which samples come
+_SHARE, _LEAST, _MOST = 64, 1 << 16, 1 << 20  # a 64th of the text is sampled; bytes of all samples
+_PACKED_BYTES = 1 << 20  # of a compressed file tell how much text its bytes hold
+_BATCH = 1536  # examples that are encoded at once
+_FRAME_BYTES = 16  # of a record
+_COPIES = 4  # of the samples, so that the few documents cut into short examples are the usual share
+
+
+class DiskNeeds(NamedTuple):
+    """Bytes of text, of documents in the work folder at the most, and of records."""
+
+    text: float
+    work: float
+    records: float
+
+
+def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None:
+    """Says how much of the disk the job takes, and refuses it where there is too little.
+
+    Args:
+      paths: the text.
+      tasks: of the first round.
+
+    Raises:
+      ConfigError: naming what is needed and what is free.
+    """
+    if files.is_remote(job.output_dir):
+        return
+    needs = estimate(job, paths, tasks, words)
+    folder = os.path.abspath(job.output_dir)
+    there = sum(
+        os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names
+    )
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    needed, (total, _, free) = needs.work + needs.records, shutil.disk_usage(folder)
+    logging.info(
+        "%s of text: about %s of disk are needed, %s of them for the records; %s are free.",
+        *map(_shown, (needs.text, needed, needs.records, free)),
+    )
+    if total and needed > free + there:  # a file system without a size will say what is wrong
+        raise ConfigError(
+            f"--output_dir={job.output_dir} needs about {_shown(needed)}, {_shown(needs.records)} of them for"
+            f" the records; {_shown(free + there)} are free. Lower --dupe_factor={job.rules.dupe_factor},"
+            " give --record_format=compact, or a folder of another disk."
+        )
+
+
+def _shown(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
+
+
+def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> DiskNeeds:
+    """Returns what a job needs, from samples of its text that are tokenised, cut and encoded; see `check`."""
+    sizes = files.sizes(paths)
+    total = sum(sizes)
+    wanted = min(max(total // _SHARE, _LEAST), _MOST)
+    tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
+    read, parts, text_bytes, packed_bytes = 0, [], 0.0, 0
+    for split, size, expansion in _samples(paths, sizes, wanted // _PLACES):
+        text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
+        counts, given = documents.ReadCounts(), 0
+        for lines in documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field):
+            parts.append(text_round.tokenized(lines, tokenizer))
+            given += len(lines.text)
+            if given >= wanted // _PLACES:
+                break  # what was read is ahead of what was given
+        else:
+            given = counts.text_bytes
+        read += given
+    text = total * text_bytes / max(packed_bytes, 1)
+    if not any(part.num_documents for part in parts):
+        return DiskNeeds(text, 0, 0)  # the job will say what is wrong
+    sample = corpus.concatenate(parts)
+    scale = text / read
+    whole = blocks.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
+    work = blocks.size(whole) * scale
+    pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
+    if regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools)):
+        work *= 2
+    return DiskNeeds(text, work, _record_bytes(job, sample, words) * scale)
+
+
+def _samples(
+    paths: Sequence[str], sizes: Sequence[int], wanted: int
+) -> Iterator[tuple[text_files.Split, int, float]]:
+    """Yields parts of about `wanted` bytes, evenly from all of the text, with the size of their file and how
+    much larger its text is."""
+    ends = np.cumsum(sizes)
+    for place in (np.arange(_PLACES) + 0.5) / _PLACES * ends[-1]:
+        number = int(np.searchsorted(ends, place, side="right"))
+        path, size = paths[number], sizes[number]
+        with text_files.open_text(text_files.Split(path)) as file:
+            is_one_part = file.packed is not None or text_kinds.is_json_array(file.head)
+            expansion = _expansion(file) if file.packed else 1.0
+        start = int(place) - (int(ends[number]) - size)
+        if is_one_part or size <= wanted:
+            yield text_files.Split(path), size, expansion
+        else:
+            start = min(start, size - wanted)
+            yield text_files.Split(path, start, start + wanted), size, 1.0
+
+
+def _expansion(file: text_files.TextFile) -> float:
+    """Returns how many bytes of text a byte of a compressed file holds, from its beginning."""
+    if file.packed is None or text_kinds.is_parquet(file.head):
+        return text_files.TEXT_OF_PACKED
+    read = 0
+    while part := file.text.read(_PACKED_BYTES):
+        read += len(part)
+        if _PACKED_BYTES <= file.packed.done() < file.packed.size:  # of a small file all is read
+            break
+    return read / max(file.packed.done(), 1)
+
+
+def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, words: Vocabulary) -> float:
+    """Returns the bytes of all copies of the records of some documents."""
+    rng = np.random.default_rng(job.random_seed)
+    count = sample.num_documents
+    twice = corpus.concatenate([sample, sample])  # so that there is another document than the only one
+    chosen = np.tile(np.arange(count), _COPIES)
+    plan = pairs.plan_pairs(twice, chosen, np.zeros_like(chosen), job.rules, rng)
+    made = 0
+    for first in range(0, len(plan), _BATCH):
+        rows = plan[first : first + _BATCH]
+        examples = masking.build_examples(rows, twice, words, job.rules, rng)
+        records = record_formats.encode(
+            examples, job.record_format, pad_position_value=job.pad_position_value
+        )
+        made += sum(map(len, records)) + _FRAME_BYTES * len(records)
+    return made / _COPIES * job.rules.dupe_factor

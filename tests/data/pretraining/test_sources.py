@@ -1,0 +1,237 @@
+"""Documents that are the same, sources that are mixed, and the disk that it all takes."""
+
+import bz2
+import collections
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError
+from official.data.pipeline import TrainingOrder
+from official.data.pretraining import blocks, creation, disk_needs, layout, pairs, regrouping, text_round
+from official.data.records import record_batches, record_files, schema, streams
+from official.data.word_pieces import vocabulary
+
+LONG, MOST = 32, 1
+NAMES = 1200  # words, each of a document of its own
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *(f"w{n}" for n in range(NAMES))]) + "\n")
+    return str(path)
+
+
+def write_documents(path, numbers, words: int = 9) -> str:
+    """Writes documents of one sentence, which is the document's own word again and again."""
+    path.write_text("\n\n".join(" ".join([f"w{number}"] * words) for number in numbers) + "\n")
+    return str(path)
+
+
+def make_job(text, vocab_file, folder, dupe_factor=1, **changes) -> creation.Job:
+    rules = pairs.ExampleRules(LONG, MOST, dupe_factor, masked_lm_prob=0.0)
+    named = {"num_workers": 1, "sentence_splitting": "never", "num_shards": 3, **changes}
+    return creation.Job(str(text), str(folder), vocab_file, rules, **named)
+
+
+def documents_of(features) -> np.ndarray:
+    """Returns the number of the document that the first segment of each row comes from."""
+    is_masked = features["masked_lm_positions"][:, 0] == 1
+    first = np.where(is_masked, features["masked_lm_ids"][:, 0], features["input_ids"][:, 1])
+    return first - len(vocabulary.SPECIAL_TOKENS)
+
+
+def made(folder, manifest) -> collections.Counter:
+    """Returns how many examples begin with each document."""
+    features = schema.pretraining_schema(LONG, MOST, NAMES + 5)
+    paths = record_files.find_files(f"{folder}/*.tfrecord", "x")
+    found: collections.Counter = collections.Counter()
+    left = manifest["instances"]
+    for batch in record_batches.evaluation_dataset(paths, features, 64, left):
+        found.update(documents_of({name: value.numpy() for name, value in batch.items()})[:left].tolist())
+        left -= 64
+    return found
+
+
+def digests(folder) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Equal documents
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+def test_equal_documents_are_kept_once_wherever_they_meet(vocab_file, tmp_path, monkeypatch, levels):
+    numbers = [*range(100), *range(50)] * 2 + [7] * 500
+    text = write_documents(tmp_path / "text", numbers)
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
+    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
+    monkeypatch.setattr(layout, "POOL_TOKENS", 300)
+    job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=3, drop_duplicates=True, num_shards=2)
+    manifest = creation.create_pretraining_data(job)
+    assert manifest["pools"] > 2
+    assert manifest["documents"] == manifest["sentences"] == 100 and manifest["tokens"] == 900
+    assert manifest["duplicate_documents"] == len(numbers) - 100
+    assert made(tmp_path / "out", manifest) == collections.Counter(dict.fromkeys(range(100), 3))
+
+
+def test_documents_of_one_key_and_other_content_are_kept():
+    ids, lengths, owners = np.arange(12, dtype=np.uint16) // 6, np.array([3, 3, 2, 4]), np.array([0, 0, 1, 1])
+    texts = creation.text_round.corpus.from_sentences(np.append(ids[:6], ids[:6]), lengths, owners)
+    sample = blocks.Sample(texts, np.zeros(2, np.uint64), np.zeros(2, np.uint8))
+    assert len(sample.without_duplicates()[0].keys) == 2  # other sentences
+    twice = sample.take(np.array([0, 1, 0, 1, 1]))
+    kept, others = twice.without_duplicates()
+    assert len(kept.keys) == 2 and len(others.keys) == 3
+
+
+def test_too_few_documents_that_differ_are_an_error(vocab_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_round, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 30)
+    text = write_documents(tmp_path / "text", [3, 3, 3, 3])
+    with pytest.raises(ConfigError, match="holds 1 document, expected at least 2.*--drop_duplicates"):
+        creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out", drop_duplicates=True))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Mixtures
+
+
+def test_a_mixture_has_the_shares_that_are_wanted(vocab_file, tmp_path):
+    write_documents(tmp_path / "books-0", range(300))
+    write_documents(tmp_path / "books-1", range(300, 400))
+    write_documents(tmp_path / "wiki", range(400, 600))
+    files = f"books={tmp_path}/books-0,{tmp_path}/books-1,wiki={tmp_path}/wiki"
+    job = make_job(
+        files, vocab_file, tmp_path / "out", dupe_factor=6, mixture="books=0.25,wiki=0.75", num_shards=4
+    )
+    manifest = creation.create_pretraining_data(job)
+    found, sources = made(tmp_path / "out", manifest), manifest["sources"]
+    assert sources["books"]["copies"] == 2.25 and sources["wiki"]["copies"] == 13.5
+    assert (sources["books"]["documents"], sources["wiki"]["tokens"]) == (400, 1800)
+    assert {found[number] for number in range(400)} == {2, 3}
+    assert {found[number] for number in range(400, 600)} == {13, 14}
+    assert sources["wiki"]["reached_share"] == pytest.approx(0.75, abs=0.01)
+    assert manifest["instances"] == pytest.approx(6 * 600, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "files, mixture, message",
+    [
+        ("a=x,b=y", "a=0.5", "add up to 0.5, expected 1"),
+        ("a=x,b=y", "a=0.5,a=0.5", "is no NAME=SHARE with a new name"),
+        ("a=x,b=y", "a=0.5,b=half", "'b=half' is no NAME=SHARE"),
+        ("a=x,b=y", "a=nan,b=1", "'a=nan' is no NAME=SHARE"),
+        ("a=x", "a=0.5,b=0.5", "names the sources a, b, --input_files names a"),
+        ("a=x,b=y,c=z", "a=0.5,b=0.5", "--input_files names a, b, c"),
+        ("x,a=y", "a=1", "x belongs to no source"),
+        ("a=/nowhere", "a=1", "/nowhere matches no file"),
+    ],
+)
+def test_sources_that_do_not_go_together(vocab_file, tmp_path, files, mixture, message):
+    with pytest.raises(ConfigError, match=message):
+        creation.create_pretraining_data(make_job(files, vocab_file, tmp_path / "out", mixture=mixture))
+
+
+def test_a_file_of_two_sources_and_a_source_without_text(vocab_file, tmp_path):
+    text = write_documents(tmp_path / "text", range(9))
+    (tmp_path / "empty").write_text("\n")
+    for other, message in ((text, "belongs to two sources"), (tmp_path / "empty", "files of b hold no text")):
+        job = make_job(f"a={text},b={other}", vocab_file, tmp_path / "out", mixture="a=0.5,b=0.5")
+        with pytest.raises(ConfigError, match=message):
+            creation.create_pretraining_data(job)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The order while training
+
+
+@pytest.mark.parametrize(
+    "num_shards, num_streams", [(1, 1), (2, 1), (8, 1), (8, 4), (13, 1), (64, 1), (64, 4)]
+)
+def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, num_shards, num_streams):
+    # Quarters of a slice come in one order: between copies that follow each other lie three quarters of a
+    # pass over the files that are open. Windows are shuffled, and of 64 files a slice has 18 documents only.
+    documents = list(range(NAMES))
+    text = write_documents(tmp_path / "text", documents)
+    manifest = creation.create_pretraining_data(
+        make_job(text, vocab_file, tmp_path / "out", dupe_factor=10, num_shards=num_shards)
+    )
+    monkeypatch.setattr(streams, "_SHUFFLED_ROWS", 16)
+    paths = record_files.find_files(f"{tmp_path}/out/*.tfrecord", "x")
+    features = schema.pretraining_schema(LONG, MOST, NAMES + 5)
+    batch, own = 60, num_shards // num_streams
+    data = record_batches.training_dataset(paths, features, batch, TrainingOrder(seed=1), num_streams)
+    batches = data.take(int(2.2 * manifest["instances"]) // batch)  # beyond the end of two epochs
+    seen = np.concatenate(
+        [documents_of({name: value.numpy() for name, value in rows.items()}) for rows in batches]
+    )
+    smallest_group = own // -(-own // 8) * num_streams
+    one_pass = NAMES / num_shards * smallest_group
+    gaps = [np.diff(np.flatnonzero(seen == number)).min() for number in documents]
+    assert len(seen) > 2 * 10 * NAMES and min(gaps) > (0.4 if num_shards == 64 else 0.6) * one_pass
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Disk
+
+
+@pytest.mark.parametrize("record_format", ["plain", "compact"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_disk_that_is_needed_is_known_within_a_quarter(
+    vocab_file, tmp_path, monkeypatch, record_format, packed
+):
+    rng = np.random.default_rng(0)
+    lines = ["" if rng.random() < 0.1 else " ".join(["w1"] * rng.integers(1, 30)) for _ in range(20_000)]
+    path, data = tmp_path / "text", "\n".join(lines).encode()
+    path.write_bytes(bz2.compress(data) if packed else data)
+    job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2, record_format=record_format)
+    words = vocabulary.load_vocabulary(vocab_file)
+    needs = disk_needs.estimate(job, [str(path)], 1, words)
+    kept, write_shard = [], creation.shard_round.write_shard
+
+    def watched(job, grouping, *rest):
+        kept.extend(os.path.getsize(file) for file in grouping.paths(*blocks.ALL_KEYS) if not kept)
+        write_shard(job, grouping, *rest)
+
+    monkeypatch.setattr(creation.shard_round, "write_shard", watched)
+    manifest = creation.create_pretraining_data(job)
+    assert needs.text == pytest.approx(len(data), rel=0.05)
+    assert needs.records == pytest.approx(sum(manifest["file_bytes"].values()), rel=0.25)
+    assert needs.work == pytest.approx(sum(kept), rel=0.25)
+
+
+def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):
+    text = write_documents(tmp_path / "text", range(900))
+    usage = (10**6, 900_000, 100_000)
+    monkeypatch.setattr(disk_needs.shutil, "disk_usage", lambda _: usage)
+    job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=10)
+    with pytest.raises(ConfigError, match="needs about .* 100.0 kB are free.*--dupe_factor=10, .*compact"):
+        creation.create_pretraining_data(job)
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Versions
+
+
+def test_what_another_version_made_is_not_gone_on_with(vocab_file, tmp_path, monkeypatch):
+    job = make_job(write_documents(tmp_path / "text", range(9)), vocab_file, tmp_path / "out")
+    manifest = creation.create_pretraining_data(job)
+    assert manifest["version"] == 5 and "sources" not in manifest
+    monkeypatch.setattr(creation, "_VERSION", 6)
+    with pytest.raises(ConfigError, match="another version of this program .version 5 in .* this one is 6"):
+        creation.create_pretraining_data(job)
+    (tmp_path / "out" / ".unfinished").mkdir()
+    (tmp_path / "out" / "manifest.json").unlink()
+    creation.unfinished.write_done(str(tmp_path / "out" / ".unfinished" / "job.json"), {"version": 5})
+    with pytest.raises(ConfigError, match="unfinished job with another .*version.*--overwrite"):
+        creation.create_pretraining_data(job)
+    creation.create_pretraining_data(make_job(job.input_files, vocab_file, tmp_path / "out", overwrite=True))
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["version"] == 6
+    assert tf.io.gfile.exists(str(tmp_path / "out" / "part-00000-of-00003.tfrecord"))
