@@ -102,6 +102,9 @@ setup(
         "hdfs": HDFS,
         "storage": [*S3, *GCS, *HDFS],
         "wikipedia": ["wikiextractor>=3.1,<4"],
+        # From 25 on pyarrow wants NumPy 2.
+        "parquet": per_stack(tf215=["pyarrow>=18,<25"], modern=["pyarrow>=20,<27"]),
+        "zstd": ["backports-zstd>=1.2,<2"],
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
         "perfzero": [

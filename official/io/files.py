@@ -132,4 +132,9 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> ConfigError:
+    """Returns the ConfigError that names a file."""
+    return ConfigError(f"{path} cannot be read: {error.strerror or error}.")

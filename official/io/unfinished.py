@@ -112,7 +112,9 @@ def read_done(path: str) -> dict | None:
         found = json_files.read_json(path)
     except ConfigError:
         return None
-    return found.get("done") if found.get("digest") == digest(found.get("done")) else None
+    text = found.get("done")
+    is_whole = isinstance(text, str) and found.get("digest") == digest(text)
+    return json_files.parse_json(text, path) if is_whole else None
 
 
 def read_what_is_done(path: str) -> dict:
@@ -131,7 +133,8 @@ def read_all_done(paths: Iterable[str]) -> list[dict]:
 
 def write_done(path: str, values: dict) -> None:
     """Writes what a task has done, after all its other files."""
-    write_json(path, {"done": values, "digest": digest(values)})
+    text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
+    write_json(path, {"done": text, "digest": digest(text)})
 
 
 def digest(values) -> str:

@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 
-from official.cli import command_line, engine_flags
+from official.cli import command_line, engine_flags, text_flags
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -29,11 +29,7 @@ def make_parser() -> command_line.Parser:
     parser.also(_THEIR_NAMES)
     parser.lists.add("output_file")
     add = parser.add_argument
-    text = (
-        "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"
-        " between documents, WikiExtractor output (text or JSON), WikiText."
-    )
-    add("--input_files", required=True, help=text)
+    text_flags.add_text_flags(parser)
     add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
     exactly = (
         "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
@@ -148,8 +144,8 @@ def show(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
-        if manifest[name]:
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents", *read_counts.PAGES_LEFT_OUT):
+        if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     undecodable = ""
     if manifest["undecodable_bytes"]:

@@ -165,6 +165,7 @@ def _manifest(
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
+        **{name: text[name] for name in read_counts.PAGES_LEFT_OUT if text[name]},
         **{
             name: sum(shard[name] for shard in shards)
             for name in ("instances", "random_next", "masked_tokens")

@@ -18,6 +18,7 @@ class Job:
     vocab_file: str
     rules: ExampleRules
     sentence_splitting: str = "auto"
+    text_field: str = "text"
     record_format: str = "plain"  # with `rules.remask`: "remask"
     pad_position_value: int | None = None
     random_seed: int = 12345

@@ -35,6 +35,7 @@ class Job:
     eval_share: float = 0.005
     min_sentences: int = 2
     sentence_splitting: str = "auto"
+    text_field: str = "text"
     num_workers: int | None = 1
     overwrite: bool = False
     engine: str = "local"
@@ -149,7 +150,7 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace"))
             for side, path in temporary.items()
         }
-        for document in documents.read_splits(splits, job.sentence_splitting, counts):
+        for document in documents.read_splits(splits, job.sentence_splitting, counts, job.text_field):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:
