@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Programs of others: only the shell's syntax is looked at.
 _OTHERS = set(
     "source pip export pre-commit cd curl mv gcloud nvidia-smi docker git kubectl python3.11 poprun"
-    " sbatch sudo".split()
+    " ray sbatch sudo".split()
 )
 _FLAGS_OF_OTHERS = set(
     "accelerator cpus gce_nvme_raid gpus ipus logdir np ntasks vipu".split()

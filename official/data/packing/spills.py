@@ -107,7 +107,7 @@ def write_block(
     heads, words = heads[order], words[order]
     is_there = _are_there(heads, some[0].input_ids.shape[1], some[0].positions.shape[1])
     firsts = np.searchsorted(shards[order], np.arange(num_shards + 1))
-    kept = words[is_there]
+    kept = words[is_there].astype(np.int32)
     starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])[firsts]
     with writing.replacing(path) as temporary, open(temporary, "wb") as file:
         for (first, end), (start, stop) in zip(zip(firsts, firsts[1:]), zip(starts, starts[1:])):
