@@ -73,6 +73,10 @@ def _add_example_flags(parser: command_line.Parser) -> None:
     )
     choices = ("auto", "always", "never")
     add("--sentence_splitting", choices=choices, default="auto", help=splitting)
+    held_out = "Share of the documents that is held out for evaluation, by the documents' own text; with --side."
+    add("--eval_share", type=float, help=held_out)
+    side = "Documents to read: those to train on, or those held out (--eval_share). Unset: all."
+    add("--side", choices=("train", "eval"), help=side)
 
 
 def _add_format_flags(parser: command_line.Parser) -> None:
@@ -149,7 +153,7 @@ def show(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents"):
         if manifest[name]:
             print(f"{name}: {manifest[name]:,}")
     undecodable = ""

@@ -23,7 +23,7 @@ from official.config import ConfigError
 from official.data.pretraining import shard_round, text_round
 from official.data.pretraining.job import Job, Layout
 from official.data.records import record_formats, shard_folder
-from official.data.text import read_counts, text_files
+from official.data.text import held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, finished_jobs, unfinished, workers
 
@@ -112,6 +112,7 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
     counts = {name: getattr(job, name) for name in ("num_workers", "num_shards")}
     shard_folder.check_flags(job.output_dir, job.random_seed, counts)
+    held_out.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     record_formats.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
@@ -125,8 +126,9 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
         skipped = (
             f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
         )
+        side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
+            f"--input_files hold {num_documents} documents with text{side}{skipped}, expected at least 2: a random"
             " next segment comes from another document. Documents are separated by blank lines."
         )
     fewest = -(-text["tokens"] // _POOL_TOKENS)
@@ -160,6 +162,7 @@ def _manifest(
         "tokens": text["tokens"],
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
+        "other_side_documents": text["other_side_documents"],
         "skipped_lines": text["skipped_lines"],
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],

@@ -24,6 +24,8 @@ class Job:
     num_shards: int | None = None
     overwrite: bool = False
     do_lower_case: bool | None = None
+    eval_share: float | None = None  # of the documents are held out by their text; with `side`
+    side: str | None = None  # "train" or "eval": which documents are read; None: all
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from official.data.pretraining import corpus
 from official.data.pretraining.job import Job, vocabulary_of
-from official.data.text import documents, read_counts, sentences, text_files
+from official.data.text import documents, held_out, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
 
@@ -32,10 +32,10 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     keys = np.random.default_rng([job.random_seed, KEYS, number])
     tokenizer = _tokenizer(job.vocab_file, sha256, job.do_lower_case)
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
-    parts = (
-        _tokenized(lines, tokenizer)
-        for lines in _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts), counts)
-    )
+    read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts), counts)
+    if job.side and job.eval_share:
+        read = held_out.of_side(read, job.side, job.eval_share, kept)
+    parts = (_tokenized(lines, tokenizer) for lines in read)
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))

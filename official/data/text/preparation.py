@@ -6,15 +6,14 @@ import collections
 import contextlib
 import dataclasses
 import glob
-import hashlib
 import os
 import re
 
 from official.config import ConfigError
-from official.data.text import documents, read_counts, text_files
+from official.data.text import documents, held_out, read_counts, text_files
+from official.data.text.held_out import SIDES
 from official.io import files, finished_jobs, unfinished, workers, writing
 
-SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
 # took something out.
@@ -45,13 +44,6 @@ def clean(sentence: str) -> str:
     text = _EMPTY.sub("", _LEFTOVERS.sub(" ", sentence))
     text = _SPACE_BEFORE.sub(r"\1", _SPACE.sub(" ", text)).strip()
     return text if any(map(str.isalnum, text)) else ""
-
-
-def side_of(document: list[str], eval_share: float) -> str:
-    """Returns "train" or "eval": a function of the document's text, so that copies of a document are on one
-    side."""
-    digest = hashlib.blake2b("\n".join(document).encode("utf-8", "replace"), digest_size=8).digest()
-    return SIDES[int.from_bytes(digest, "little") < eval_share * 2**64]
 
 
 def prepare(job: Job) -> dict:
@@ -123,8 +115,7 @@ def _identity(job: Job, paths: list[str]) -> dict:
 
 
 def _check(job: Job) -> None:
-    if not 0 < job.eval_share < 1:
-        raise ConfigError(f"--eval_share={job.eval_share} is out of range. Allowed: above 0, below 1.")
+    held_out.check(SIDES[0], job.eval_share)
     for name in ("min_sentences", "num_workers"):
         if getattr(job, name) < 1:
             raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
@@ -156,7 +147,7 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:
-                side = side_of(sentences, job.eval_share)
+                side = held_out.side_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
