@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 
+from official.io import speeds
 from official.io.bars import Bar
 from official.io.errors import ConfigError
 
@@ -51,11 +52,14 @@ def run_all(
       ConfigError: where a process was killed. What a task raises comes through; the others are stopped.
     """
     tasks = list(tasks)
-    with _new_bar(total_bytes, doing, items) as bar:
-        if min(num_workers, len(tasks)) <= 1:
+    used = max(1, min(num_workers, len(tasks)))
+    timed = speeds.timed(speeds.TimedRound(doing, items, "local", used))
+    with timed as found, _new_bar(total_bytes, doing, items) as bar:
+        if used == 1:
             _run_here(tasks, bar)
         else:
-            _run_in_processes(tasks, min(num_workers, len(tasks)), bar, preload)
+            _run_in_processes(tasks, used, bar, preload)
+        found.bytes, found.items = bar.n, bar.items
 
 
 def _run_here(tasks: list[tuple], bar: Bar) -> None:

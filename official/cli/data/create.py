@@ -9,6 +9,7 @@ import os
 import shutil
 
 from official.cli import command_line
+from official.cli.data import card
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -34,7 +35,7 @@ def make_parser() -> command_line.Parser:
         " between documents, WikiExtractor output (text or JSON), WikiText."
     )
     add("--input_files", required=True, help=text)
-    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
     exactly = (
         "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
         " commands, whose names of the other flags are taken, too, case is kept without --do_lower_case,"
@@ -145,7 +146,11 @@ def main() -> None:
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)
     show(manifest)
-    if files != [""]:
+    if files == [""]:
+        card.write_beside(
+            job.output_dir, [os.path.join(job.output_dir, name) for name in manifest["files"]]
+        )
+    else:
         _publish(files, job.output_dir, list(manifest["files"]))
 
 

@@ -10,7 +10,8 @@ import os
 from typing import Any
 
 from official.cli import command_line, outputs
-from official.cli.data import spread
+from official.cli.data import card, spread
+from official.cli.data.vocabularies import find_vocabulary
 from official.config import ConfigError
 from official.io.record_paths import find_files
 from official.io.writing import check_output_file
@@ -62,19 +63,6 @@ def parse_flags() -> argparse.Namespace:
     if flags.spread and (flags.picture or flags.report_page):
         raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     return flags
-
-
-def find_vocabulary(path: str | None, first_file: str):
-    """Returns the vocabulary, or None where nothing says which it is."""
-    from official.data.word_pieces import vocabulary
-    from official.io import json_files
-
-    manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
-    if path is None and os.path.exists(manifest):
-        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
-        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
-        path = path if path and os.path.exists(path) else None
-    return vocabulary.load_vocabulary(path) if path else None
 
 
 def describe(summary, shares: dict, vocabulary) -> str:
@@ -187,6 +175,9 @@ def main() -> None:
         draw(lengths, flags.picture, summaries["records"].max_seq_length)
     if flags.report:
         outputs.write_json(flags.report, report)
+    if flags.report_page:
+        folder = os.path.dirname(paths["records"][0])
+        card.write(flags.report_page, folder, paths["records"], summaries["records"], flags.vocab_file)
 
 
 def show_spread(flags: argparse.Namespace) -> None:

@@ -3,13 +3,14 @@
   bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
 
 Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line
-between documents) and manifest.json. On which side a document is depends on its text alone.
+between documents), manifest.json and report.html. On which side a document is depends on its text alone.
 """
 
 import argparse
 import os
 
 from official.cli import command_line
+from official.cli.data import card
 
 
 def make_parser() -> command_line.Parser:
@@ -20,7 +21,7 @@ def make_parser() -> command_line.Parser:
         required=True,
         help="Text: comma-separated files, globs or folders, as of create_pretraining_data.py.",
     )
-    add("--output_dir", required=True, help="Folder for train/, eval/ and manifest.json.")
+    add("--output_dir", required=True, help="Folder for train/, eval/, manifest.json and report.html.")
     add(
         "--eval_share",
         type=float,
@@ -72,3 +73,4 @@ def main() -> None:
             f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
             f" {manifest.get(f'{side}_sentences', 0):,} sentences."
         )
+    card.write_beside(job.output_dir, [])

@@ -20,10 +20,10 @@ import os
 import numpy as np
 
 from official.config import ConfigError
-from official.data.pretraining import shard_round, text_round
+from official.data.pretraining import document_lengths, shard_round, text_round
 from official.data.pretraining.job import Job, Layout
 from official.data.records import record_formats, shard_folder
-from official.data.text import held_out, read_counts, text_files
+from official.data.text import document_sample, held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, finished_jobs, unfinished, workers
 
@@ -89,9 +89,12 @@ def _make(
         preload=__name__,
     )
     sha256 = words.sha256
-    text_tasks = [(text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks)]
+    text_tasks = [
+        (text_round.tokenize_text, job, folder, *task, len(tasks), sha256) for task in enumerate(tasks)
+    ]
     run(text_tasks, doing="Tokenising", items="documents")
-    text, by_file = read_counts.sum_of(text_round.counts_path(folder, task) for task in range(len(tasks)))
+    read = [text_round.counts_path(folder, task) for task in range(len(tasks))]
+    text, by_file = read_counts.sum_of(read)
     layout = _plan_layout(job, text)
     numbers, share = range(layout.num_shards), num_bytes / layout.num_shards
     shard_tasks = [
@@ -101,6 +104,7 @@ def _make(
     shards = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in numbers]
     made = {os.path.join(job.output_dir, layout.file(number)) for number in numbers}
     shard_folder.remove_all_but(job.output_dir, made)
+    document_sample.publish(read, job.output_dir)
     return _manifest(job, layout, words, text, shards) | {"inputs": read_counts.listed(by_file)}
 
 
@@ -160,11 +164,12 @@ def _manifest(
         "documents": text["kept_documents"],
         "sentences": text["kept_sentences"],
         "tokens": text["tokens"],
+        "document_lengths": document_lengths.listed(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
         "other_side_documents": text["other_side_documents"],
         "skipped_lines": text["skipped_lines"],
-        "skipped_sentences": text["sentences"] - text["kept_sentences"],
+        "skipped_sentences": text["sentences"] - text["kept_sentences"] - text["other_side_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
         **{

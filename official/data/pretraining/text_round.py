@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from official.data.pretraining import corpus
+from official.data.pretraining import corpus, document_lengths
 from official.data.pretraining.job import Job, vocabulary_of
-from official.data.text import documents, held_out, read_counts, sentences, text_files
+from official.data.text import document_sample, documents, held_out, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
 
@@ -23,8 +23,10 @@ def counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Split], sha256: str) -> None:
-    """Writes the blocks of a task's splits of the text and, last, what was counted."""
+def tokenize_text(
+    job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int, sha256: str
+) -> None:
+    """Writes the blocks of a task's splits of the text, some of its documents and, last, what was counted."""
     if unfinished.read_done(counts_path(folder, number)):
         return
     counts = documents.ReadCounts()
@@ -35,7 +37,8 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts), counts)
     if job.side and job.eval_share:
         read = held_out.of_side(read, job.side, job.eval_share, kept)
-    parts = (_tokenized(lines, tokenizer) for lines in read)
+    sample = document_sample.DocumentSample(number, num_tasks)
+    parts = (_tokenized(lines, tokenizer) for lines in sample.noted(read))
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")
         corpus.write_block(prefix, block, keys.integers(2**64, size=block.num_documents, dtype=np.uint64))
@@ -45,10 +48,9 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             tokens=len(block.tokens),
             unknown_tokens=int(np.count_nonzero(block.tokens == unknown)),
         )
-    by_file = read_counts.to_json(counts.by_file)
-    unfinished.write_done(
-        counts_path(folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
-    )
+        kept.update(document_lengths.counted(block))
+    done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file)}
+    unfinished.write_done(counts_path(folder, number), done | {"sample": sample.documents()})
 
 
 def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:

@@ -53,12 +53,15 @@ def of_side(
     Args:
       parts: documents, some at a time.
       side, eval_share: which ones are wanted.
-      counts: `other_side_documents` is brought up to date: those with a sentence that are left out.
+      counts: `other_side_documents` and `other_side_sentences` are brought up to date: what is left out.
     """
     for lines in parts:
         texts = document_texts(lines)
         wanted = np.array([side_of(text.decode(), eval_share) == side for text in texts], bool)
-        counts.update(other_side_documents=int(np.count_nonzero(lines.counts[~wanted])))
+        others = lines.counts[~wanted]
+        counts.update(
+            other_side_documents=int(np.count_nonzero(others)), other_side_sentences=int(others.sum())
+        )
         kept = b"".join(text for text, is_wanted in zip(texts, wanted) if is_wanted)
         yield Lines(kept, lines.counts[wanted])
 

@@ -10,7 +10,7 @@ import os
 import re
 
 from official.config import ConfigError
-from official.data.text import documents, held_out, read_counts, text_files
+from official.data.text import document_sample, documents, held_out, read_counts, text_files
 from official.data.text.held_out import SIDES
 from official.io import files, finished_jobs, unfinished, workers, writing
 
@@ -85,7 +85,7 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
     workers.run_all(
-        [(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)],
+        [(_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)],
         job.num_workers,
         num_bytes,
         "Cleaning",
@@ -96,7 +96,9 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
     for side in SIDES:
         for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
             os.remove(path)  # of a job that was thrown away, or killed while it wrote
-    totals, by_file = read_counts.sum_of(_counts_path(folder, number) for number in range(len(tasks)))
+    done = [_counts_path(folder, number) for number in range(len(tasks))]
+    document_sample.publish(done, job.output_dir)
+    totals, by_file = read_counts.sum_of(done)
     counted = {name: value for name, value in totals.items() if value}
     return {"flags": _flags(job), **counted, "inputs": read_counts.listed(by_file)}
 
@@ -130,12 +132,15 @@ def _counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split]) -> None:
-    """Writes the two files of a task and, last, what was counted."""
+def _prepare_text(
+    job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int
+) -> None:
+    """Writes the two files of a task, some of its documents and, last, what was counted."""
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
+    sample = document_sample.DocumentSample(number, num_tasks)
     totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
@@ -149,11 +154,10 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             if kept:
                 side = held_out.side_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
+                sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
-    by_file = read_counts.to_json(counts.by_file)
-    unfinished.write_done(
-        _counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file}
-    )
+    found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file)}
+    unfinished.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})
