@@ -90,6 +90,7 @@ setup(
         "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "serve": ["tornado>=6.5,<7", "prometheus-client>=0.20,<1"],
         "wikipedia": ["wikiextractor>=3.1,<4"],
+        "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
         "perfzero": [

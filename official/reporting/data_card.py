@@ -128,7 +128,7 @@ def _masks(records: dict) -> str:
 def _shares(counts: list[list], items: str) -> str:
     total = sum(count for _, count in counts)
     rows = [
-        Bar(name, [Part(name, count, palette.BLUE)], f"{count / total:.1%} of the {items}")
+        Bar(name, [Part(name, count, palette.BLUE)], f"{count / total:.2%} of the {items}")
         for name, count in counts
     ]
     return bars(rows)

@@ -6,17 +6,17 @@ from official.reporting import page
 from official.reporting.names import format_number
 
 _REASONS = {
-    "skipped_lines": "lines of no document, not JSON with a text, or without a byte that could be decoded",
-    "skipped_sentences": "sentences without a token",
-    "empty_sentences": "sentences without a letter or digit, once leftovers of markup are removed",
-    "short_documents": "documents of fewer sentences than --min_sentences",
-    "empty_documents": "documents of a title and nothing else",
-    "cut_documents": "documents longer than a document may be: cut in two, or more often; nothing is lost",
-    "cut_lines": "lines longer than a line may be: taken as several; nothing is lost",
-    "duplicate_documents": "documents that are exact copies of others (--drop_duplicates)",
-    "other_side_documents": "documents of the other side (--side, --eval_share)",
-    "undecodable_bytes": "bytes that are not UTF-8: left out",
-    "split_packs": "rows without room for all predicted tokens: split into two",
+    "skipped_lines": "of no document, not JSON with a text, or without a byte that could be decoded",
+    "skipped_sentences": "without a token",
+    "empty_sentences": "without a letter or digit, once leftovers of markup are removed",
+    "short_documents": "fewer sentences than --min_sentences",
+    "empty_documents": "a title and nothing else",
+    "cut_documents": "longer than a document may be: cut in two, or more often; nothing is lost",
+    "cut_lines": "longer than a line may be: taken as several; nothing is lost",
+    "duplicate_documents": "exact copies of others (--drop_duplicates)",
+    "other_side_documents": "of the other side (--side, --eval_share)",
+    "undecodable_bytes": "not UTF-8, left out",
+    "split_packs": "no room for all predicted tokens: split into two",
 }
 _MOST_FILES = 20
 
@@ -68,17 +68,14 @@ def repetitions(manifest: dict, records: dict) -> str:
     found: dict[str, str] = {}
     copies = manifest.get("flags", {}).get("dupe_factor")
     if copies:
-        found["copies of each document, each with other cuts and masks"] = f"{copies:,}"
+        found["documents"] = f"each is there {copies:,} times, with other cuts and masks" if copies > 1 else "once"
     if records.get("all"):
-        kind = "exact" if records["repeats"]["exact"] else "an estimate"
-        for name, text in (
-            ("repeated_records", "examples that came before"),
-            ("repeated_texts", "texts that came before, with other masks"),
-        ):
-            error = records["repeats"]["standard_errors"][name]
-            found[text] = f"{records['shares'][name]:.3%} ({kind}{f', to within {error:.3%}' if error else ''})"
+        for name, text in (("repeated_records", "examples"), ("repeated_texts", "texts, with other masks")):
+            share, error = records["shares"][name], records["repeats"]["standard_errors"][name]
+            exact = "" if records["repeats"]["exact"] else f" (an estimate, to within {error:.3%})"
+            found[text] = f"{share:.3%} came before{exact}"
     if "duplicate_documents" in manifest:
-        found["exact copies of documents that were dropped"] = f"{manifest['duplicate_documents']:,}"
+        found["exact copies"] = f"{manifest['duplicate_documents']:,} documents that were dropped"
     return page.pairs(found)
 
 
@@ -95,10 +92,9 @@ def sides(manifest: dict) -> str:
         return ""
     return page.pairs(
         {
-            "side of these records": flags["side"],
-            "share that is held out for evaluation": f"{flags['eval_share']:.3%}",
-            "documents here": manifest.get("documents", 0),
-            "documents on the other side": manifest.get("other_side_documents", 0),
+            "side": f"{flags['side']}, with {flags['eval_share']:.3%} of the documents held out",
+            "here": f"{manifest.get('documents', 0):,} documents",
+            "left out": f"{manifest.get('other_side_documents', 0):,} documents of the other side",
         }
     )
 
@@ -115,7 +111,11 @@ def sources(manifest: dict) -> str:
 
 def skipped(manifest: dict) -> str:
     """Returns what was left out or cut, with the reasons; a sentence where nothing was."""
-    rows = {reason: manifest[name] for name, reason in _REASONS.items() if manifest.get(name)}
+    rows = {
+        name.replace("_", " "): f"{manifest[name]:,}: {reason}"
+        for name, reason in _REASONS.items()
+        if manifest.get(name)
+    }
     return page.pairs(rows) if rows else "<p>Nothing was skipped.</p>" if "flags" in manifest else ""
 
 

@@ -13,14 +13,15 @@ from official.reporting import data_card
 
 def write_beside(folder: str, paths: list[str]) -> None:
     """Writes FOLDER/speed.json and FOLDER/report.html about a job that is done, and says so; nothing where
-    the job was done before and its page is there.
+    the job was done before and its page is there, newer than its manifest.
 
     Args:
       folder: of the job.
       paths: its files of records; none for text.
     """
     rounds, path = speeds.take_rounds(), data_card.path_in(folder)
-    if not rounds and os.path.exists(path):
+    manifest = os.path.join(folder, finished_jobs.MANIFEST)
+    if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
         return
     if rounds:
         speed = {"rounds": [dataclasses.asdict(found) for found in rounds]}

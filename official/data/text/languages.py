@@ -39,11 +39,11 @@ def identifier() -> str | None:
 
 
 def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
-    """Returns {ISO 639-1 code: texts} as the package guesses; "?" for a text with hardly a letter. Call it
-    where `identifier` returns one."""
+    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text with hardly a letter.
+    Call it where `identifier` returns one."""
     import py3langid  # late: an extra
 
     return collections.Counter(
-        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _FEWEST_LETTERS else "?"
+        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _FEWEST_LETTERS else "too short"
         for text in texts
     )
