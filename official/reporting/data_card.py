@@ -48,7 +48,9 @@ def _head(manifest: dict, records: dict) -> tuple[str, list[str]]:
     """Returns the headline and the lines below it."""
     if not records:
         documents = sum(manifest.get(f"{side}_documents", 0) for side in ("train", "eval"))
-        return f"{documents:,} documents of prepared text", ["One sentence a line, a blank line between documents."]
+        return f"{documents:,} documents of prepared text", [
+            "One sentence a line, a blank line between documents."
+        ]
     count = manifest.get("instances") or manifest.get("sequences") or records["records"]
     made_of = ""
     if "documents" in manifest:
@@ -149,7 +151,9 @@ def _sample_note(texts: dict) -> str:
 
 
 def _language_note(texts: dict) -> str:
-    return f"As {texts['identifier']} guesses for each document of the sample." if texts.get("languages") else ""
+    return (
+        f"As {texts['identifier']} guesses for each document of the sample." if texts.get("languages") else ""
+    )
 
 
 def _unknown(texts: dict) -> str:
@@ -170,9 +174,7 @@ def _before(texts: dict) -> list[dict]:
 
 def _after(examples: list[tuple[str, list]]) -> list[dict]:
     """Returns the examples with every predicted token marked."""
-    items = [
-        {"texts": [[[title, "strong"]], _marked(words)], "facts": []} for title, words in examples
-    ]
+    items = [{"texts": [[[title, "strong"]], _marked(words)], "facts": []} for title, words in examples]
     note = (
         "After masking. A token that is to be predicted follows what stands in its place: [MASK]\u2192word,"
         " another word, struck through\u2192word, or the word itself, in green."
@@ -198,7 +200,9 @@ def _marked(words: list) -> list[list[str]]:
 
 def _details(manifest: dict, records: dict) -> str:
     known: dict[str, Any] = {
-        name: value for name, value in manifest.items() if isinstance(value, (int, float, str)) and name != "job"
+        name: value
+        for name, value in manifest.items()
+        if isinstance(value, (int, float, str)) and name != "job"
     }
     shares = {name: float(value) for name, value in records.get("shares", {}).items()}
     return "".join(

@@ -29,12 +29,18 @@ def numbers(manifest: dict, records: dict) -> list[tuple[str | None, str]]:
     if manifest.get("instances") and "random_next" in manifest:
         random_next = manifest["random_next"] / manifest["instances"]
     return [
-        (_bytes(manifest.get("input_bytes", manifest.get("bytes"))), "of input files, as they are on the disk"),
+        (
+            _bytes(manifest.get("input_bytes", manifest.get("bytes"))),
+            "of input files, as they are on the disk",
+        ),
         (_bytes(manifest.get("text_bytes")), "of text in them"),
         (_count(manifest.get("documents")), "documents"),
         (_count(manifest.get("sentences")), "sentences"),
         (_count(manifest.get("tokens")), "tokens of text"),
-        (_count(manifest.get("instances") or manifest.get("sequences") or records.get("records")), "examples"),
+        (
+            _count(manifest.get("instances") or manifest.get("sequences") or records.get("records")),
+            "examples",
+        ),
         (_count(manifest.get("packs")), "packed rows"),
         (_percent(manifest.get("efficiency")), "of the places of a row hold a token"),
         (_bytes(file_bytes), "of records"),
@@ -68,7 +74,9 @@ def repetitions(manifest: dict, records: dict) -> str:
     found: dict[str, str] = {}
     copies = manifest.get("flags", {}).get("dupe_factor")
     if copies:
-        found["documents"] = f"each is there {copies:,} times, with other cuts and masks" if copies > 1 else "once"
+        found["documents"] = (
+            f"each is there {copies:,} times, with other cuts and masks" if copies > 1 else "once"
+        )
     if records.get("all"):
         for name, text in (("repeated_records", "examples"), ("repeated_texts", "texts, with other masks")):
             share, error = records["shares"][name], records["repeats"]["standard_errors"][name]
@@ -143,7 +151,7 @@ def speed(found: dict) -> tuple[str, str]:
         for each in rounds
     ]
     note = (
-        "Of the last start of the job: what an earlier, interrupted one had done is not in it. MB/s are of the"
-        " input, decompressed or not as it lies on the disk."
+        "Of the last start of the job: what an earlier, interrupted one had done is not in it. MB/s are of"
+        " the input as it lies on the disk."
     )
     return page.table(("Round", "secs", "MB/s", "items", "workers"), rows), note

@@ -146,7 +146,10 @@ def test_nothing_comes_from_outside_and_every_drawing_has_words():
             "10 documents of prepared text",
         ),
         ({"manifest": {"flags": {}, "packs": 60, "sequences": 100, "efficiency": 0.98}}, "98.0%"),
-        ({"records": RECORDS | {"shares": RECORDS["shares"] | {"masked": 0}}, "examples": []}, "100 examples"),
+        (
+            {"records": RECORDS | {"shares": RECORDS["shares"] | {"masked": 0}}, "examples": []},
+            "100 examples",
+        ),
     ],
     ids=["others' records", "prepared text", "packed rows", "no vocabulary"],
 )

@@ -44,6 +44,10 @@ def write(path: str, folder: str, paths: list[str], summary=None, vocab_file: st
 
     vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
     manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))
-    if vocabulary and not vocab_file and manifest.get("vocabulary_sha256", vocabulary.sha256) != vocabulary.sha256:
+    if (
+        vocabulary
+        and not vocab_file
+        and manifest.get("vocabulary_sha256", vocabulary.sha256) != vocabulary.sha256
+    ):
         vocabulary = None  # the file was changed since
     outputs.write_file(path, data_card.render(card.gather(folder, paths, vocabulary, summary)))

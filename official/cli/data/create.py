@@ -74,7 +74,9 @@ def _add_example_flags(parser: command_line.Parser) -> None:
     )
     choices = ("auto", "always", "never")
     add("--sentence_splitting", choices=choices, default="auto", help=splitting)
-    held_out = "Share of the documents that is held out for evaluation, by the documents' own text; with --side."
+    held_out = (
+        "Share of the documents that is held out for evaluation, by the documents' own text; with --side."
+    )
     add("--eval_share", type=float, help=held_out)
     side = "Documents to read: those to train on, or those held out (--eval_share). Unset: all."
     add("--side", choices=("train", "eval"), help=side)
@@ -147,9 +149,7 @@ def main() -> None:
     manifest = creation.create_pretraining_data(job)
     show(manifest)
     if files == [""]:
-        card.write_beside(
-            job.output_dir, [os.path.join(job.output_dir, name) for name in manifest["files"]]
-        )
+        card.write_beside(job.output_dir, [os.path.join(job.output_dir, name) for name in manifest["files"]])
     else:
         _publish(files, job.output_dir, list(manifest["files"]))
 

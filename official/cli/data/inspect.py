@@ -86,7 +86,8 @@ def describe(summary, shares: dict, vocabulary) -> str:
             *_describe_packing(summary),
             "random next {random_next:.2%}".format(**shares),
             "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
-            " other masks)".format(**shares) + _reliability(summary.repeats()),
+            " other masks)".format(**shares)
+            + _reliability(summary.repeats()),
         ]
     )
 

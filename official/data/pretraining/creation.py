@@ -132,8 +132,8 @@ def _plan_layout(job: Job, text: collections.Counter) -> Layout:
         )
         side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{side}{skipped}, expected at least 2: a random"
-            " next segment comes from another document. Documents are separated by blank lines."
+            f"--input_files hold {num_documents} documents with text{side}{skipped}, expected at least 2: a"
+            " random next segment comes from another document. Documents are separated by blank lines."
         )
     fewest = -(-text["tokens"] // _POOL_TOKENS)
     most_shards = num_documents * job.rules.dupe_factor

@@ -128,7 +128,8 @@ class Repeats:
 def mixed(values: np.ndarray) -> np.ndarray:
     """Returns 64-bit values of which every bit depends on every bit of those given, one to one.
 
-    Source: the end of SplitMix64; Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014).
+    Source: the end of SplitMix64; Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+    2014.
     """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

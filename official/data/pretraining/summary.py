@@ -7,6 +7,7 @@ Shapes: N examples, L tokens of an example at most.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -116,14 +117,14 @@ class Summary:
                 arrays |= {f"{field.name}.{key}": array for key, array in value.to_arrays().items()}
             else:
                 arrays[field.name] = np.asarray(value)
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy takes any names
+        np.savez(path, **arrays)
 
     @classmethod
     def load(cls, path: str) -> Summary:
         """Returns what `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-        values = {}
+        values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             parts = {key.partition(".")[2]: found[key] for key in found if key.startswith(f"{field.name}.")}
             value = Repeats.from_arrays(parts) if parts else found[field.name]

@@ -132,9 +132,7 @@ def _counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def _prepare_text(
-    job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int
-) -> None:
+def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
     """Writes the two files of a task, some of its documents and, last, what was counted."""
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):

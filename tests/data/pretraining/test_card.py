@@ -101,7 +101,10 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
     for seed in (1, 2, 3):
         for name in ("ours", "theirs"):
-            changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": str(tmp_path / f"{name}{seed}")}
+            changes = {
+                "random_seed": seed + 7 * (name == "ours"),
+                "output_dir": str(tmp_path / f"{name}{seed}"),
+            }
             creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
     report = tmp_path / "report.json"
     arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]

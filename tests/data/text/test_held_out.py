@@ -114,8 +114,8 @@ def test_blocks_of_lines_are_taken_apart_into_documents(made):
     assert held_out.document_texts(lines) == expected
     counts: collections.Counter = collections.Counter()
     parts = [list(held_out.of_side(iter([lines]), side, 0.5, counts)) for side in held_out.SIDES]
-    assert sum(len(part.counts) for part, in parts) == len(made)
-    assert sum(len(part.text) for part, in parts) == len(lines.text)
+    assert sum(len(part.counts) for (part,) in parts) == len(made)
+    assert sum(len(part.text) for (part,) in parts) == len(lines.text)
     assert counts["other_side_documents"] == sum(map(bool, made))
 
 
