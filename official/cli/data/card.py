@@ -1,4 +1,4 @@
-"""The data card that jobs write beside their manifest, and `bert data inspect --report_page` beside anything."""
+"""The data card that jobs write beside their manifest, and `bert data inspect --report_page` anywhere."""
 
 from __future__ import annotations
 
