@@ -105,6 +105,7 @@ setup(
         # From 25 on pyarrow wants NumPy 2.
         "parquet": per_stack(tf215=["pyarrow>=18,<25"], modern=["pyarrow>=20,<27"]),
         "zstd": ["backports-zstd>=1.2,<2"],
+        "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
         "perfzero": [

@@ -8,8 +8,10 @@ with what an interrupted one has left.
 """
 
 import argparse
+import os
 
 from official.cli import command_line, engine_flags, outputs
+from official.cli.data import card
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -20,7 +22,7 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("--input_files", help="TFRecords of one format: comma-separated files, folders or globs.")
-    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
     histogram = "JSON with max_sequence_length and counts_by_length_from_1: only plan, without records."
     add("--histogram", help=histogram)
     algorithm = (
@@ -67,6 +69,7 @@ def pack(flags: argparse.Namespace) -> dict:
 
     given = {name: getattr(flags, name) for name in creation.Job.__dataclass_fields__}
     manifest = creation.pack_records(creation.Job(**given))
+    card.write_beside(flags.output_dir, [os.path.join(flags.output_dir, name) for name in manifest["files"]])
     names = ("packs", "sequences", "split_packs", "efficiency", "speedup", "sequences_per_pack")
     numbers = {**manifest["plan"], **{name: manifest[name] for name in names}}
     numbers["padding_after"] = 1 - manifest["efficiency"]

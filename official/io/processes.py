@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from official.io import workers
+from official.io import speeds, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ def run(tasks: Round, number: int) -> None:
       tasks: of the round.
       number: processes; with 1, or 0, it is this one.
     """
-    with workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+    timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "local", max(number, 1)))
+    with timed as found, workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
         if number <= 1:
             with workers.reporting_to(bar.add):
                 for function, *arguments in tasks.tasks:
                     function(*arguments)
         else:
             _run_in_processes(tasks, number, bar)
+        found.bytes, found.items = bar.n, bar.items
 
 
 def _run_in_processes(tasks: Round, number: int, bar: workers.ProgressBar) -> None:

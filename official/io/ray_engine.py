@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from official.io import ray_cluster, workers
+from official.io import ray_cluster, speeds, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,8 +72,10 @@ class Ray:
             self._meter = self._stack.enter_context(_connection(address, is_own=not self.address))
         # A cluster of one's own has as many CPUs as there are to be workers.
         most = self.num_workers if self.address else None
-        with workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
-            _Running(zip(self._numbers, tasks.tasks), most, self._meter, bar).run()
+        timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "ray", 0))
+        with timed as found, workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+            found.workers = _Running(zip(self._numbers, tasks.tasks), most, self._meter, bar).run()
+            found.bytes, found.items = bar.n, bar.items
 
 
 @contextlib.contextmanager
@@ -141,7 +143,8 @@ class _Running:
         self._submit_one = ray.remote(max_retries=_MOST_RETRIES, scheduling_strategy="SPREAD")(_run)
         self._shared = ray.put(_own_versions())
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Runs them, and returns how many processes have."""
         import ray
 
         try:
@@ -158,6 +161,7 @@ class _Running:
         self._bar.move_to(self._done_bytes, self._done_items)
         hosts = {host for host, _ in self._workers}
         logging.info("Ray: done by %d processes of %d machines.", len(self._workers), len(hosts))
+        return len(self._workers)
 
     def _submit(self) -> bool:
         """Submits tasks up to the bound. Returns whether any is not done."""

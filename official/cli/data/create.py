@@ -9,6 +9,7 @@ import os
 import shutil
 
 from official.cli import command_line, engine_flags, text_flags
+from official.cli.data import card
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -30,7 +31,7 @@ def make_parser() -> command_line.Parser:
     parser.lists.add("output_file")
     add = parser.add_argument
     text_flags.add_text_flags(parser)
-    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
+    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
     exactly = (
         "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
         " commands, whose names of the other flags are taken, too, case is kept without --do_lower_case,"
@@ -75,6 +76,12 @@ def _add_example_flags(parser: command_line.Parser) -> None:
     )
     choices = ("auto", "always", "never")
     add("--sentence_splitting", choices=choices, default="auto", help=splitting)
+    held_out = (
+        "Share of the documents that is held out for evaluation, by the documents' own text; with --side."
+    )
+    add("--eval_share", type=float, help=held_out)
+    side = "Documents to read: those to train on, or those held out (--eval_share). Unset: all."
+    add("--side", choices=("train", "eval"), help=side)
 
 
 def _add_format_flags(parser: command_line.Parser) -> None:
@@ -143,7 +150,9 @@ def main() -> None:
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)
     show(manifest)
-    if files != [""]:
+    if files == [""]:
+        card.write_beside(job.output_dir, [os.path.join(job.output_dir, name) for name in manifest["files"]])
+    else:
         _publish(files, job.output_dir, list(manifest["files"]))
 
 
@@ -151,8 +160,8 @@ def show(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    names = ("skipped_lines", "skipped_sentences", "cut_documents", "duplicate_documents")
-    for name in (*names, *read_counts.PAGES_LEFT_OUT):
+    names = ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents")
+    for name in (*names, "duplicate_documents", *read_counts.PAGES_LEFT_OUT):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     undecodable = ""

@@ -9,8 +9,12 @@ import argparse
 import os
 from typing import Any
 
-from official.cli import command_line, outputs
+from official.cli import command_line, engine_flags, outputs
+from official.cli.data import card, spread
+from official.cli.data.vocabularies import find_vocabulary
 from official.config import ConfigError
+from official.io import engines
+from official.io.record_paths import find_files
 from official.io.writing import check_output_file
 
 _LABELS = {"records": "these records", "compare_to": "compared with"}
@@ -34,7 +38,15 @@ def make_parser() -> command_line.Parser:
     )
     add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
     add("--report", help="File for the numbers (JSON).")
-    add("--overwrite", action="store_true", help="Replace --picture and --report.")
+    add("--report_page", help="File for the data card: a page about these records (HTML).")
+    several = (
+        "Every folder, and every file that is named or matched by a glob, is a data set of its own, as of a"
+        " seed each: show mean and spread of their shares."
+    )
+    add("--spread", action="store_true", help=several)
+    engine_flags.add(parser, "numbers")
+    add("--work_dir", help="With --engine=ray: a folder that all nodes see, for temporary files.")
+    add("--overwrite", action="store_true", help="Replace --picture, --report and --report_page.")
     return parser
 
 
@@ -44,22 +56,17 @@ def parse_flags() -> argparse.Namespace:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
-    if flags.report:
-        check_output_file(flags.report, "report", flags.overwrite)
+    for name in ("report", "report_page"):
+        if getattr(flags, name):
+            check_output_file(getattr(flags, name), name, flags.overwrite)
+    engines.check(flags)
+    if flags.work_dir and flags.engine != "ray":
+        raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
+    if flags.work_dir and not os.path.isdir(flags.work_dir):
+        raise ConfigError(f"--work_dir={flags.work_dir} is not a folder of this machine.")
+    if flags.spread and (flags.picture or flags.report_page):
+        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     return flags
-
-
-def find_vocabulary(path: str | None, first_file: str):
-    """Returns the vocabulary, or None where nothing says which it is."""
-    from official.data.word_pieces import vocabulary
-    from official.io import files, json_files
-
-    manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
-    if path is None and files.is_file(manifest):
-        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
-        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
-        path = path if path and files.is_file(path) else None
-    return vocabulary.load_vocabulary(path) if path else None
 
 
 def describe(summary, shares: dict, vocabulary) -> str:
@@ -83,9 +90,17 @@ def describe(summary, shares: dict, vocabulary) -> str:
             *_describe_packing(summary),
             "random next {random_next:.2%}".format(**shares),
             "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
-            " other masks)".format(**shares),
+            " other masks)".format(**shares)
+            + _reliability(summary.repeats()),
         ]
     )
+
+
+def _reliability(repeats: dict) -> str:
+    """Returns how far off the shares of repetitions may be, where they are not exact."""
+    if repeats["exact"]:
+        return ""
+    return f": estimates, to within {max(repeats['standard_errors'].values()):.3%} two times in three"
 
 
 def _describe_packing(summary) -> list[str]:
@@ -130,32 +145,65 @@ def report_of(summary: Any, shares: dict) -> dict:
     """Returns the numbers of some records, for --report."""
     names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
     numbers = {name: getattr(summary, name) for name in names}
-    return {**numbers, "shares": shares, "lengths": summary.lengths.tolist()}
+    counts = {"shares": shares, "repeats": summary.repeats(), "lengths": summary.lengths.tolist()}
+    return {**numbers, **counts}
 
 
 def main() -> None:
     flags = parse_flags()
+    if flags.spread:
+        show_spread(flags)
+        return
     # After the flags are checked: TensorFlow takes seconds to load.
-    from official.data.pretraining import inspection
-    from official.data.records import record_files
+    from official.data.pretraining import inspection, shown_examples
+    from official.data.pretraining.summary import largest_gap
 
-    paths = {"records": record_files.find_files(",".join(flags.files))}
+    paths = {"records": find_files(",".join(flags.files))}
     if flags.compare_to:
-        paths["compare_to"] = record_files.find_files(flags.compare_to, "compare_to")
+        paths["compare_to"] = find_files(flags.compare_to, "compare_to")
     vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
-    summaries = {name: inspection.summarize(found, vocabulary) for name, found in paths.items()}
+    with engines.opened(flags) as engine:
+        summaries = {
+            name: inspection.summarize(found, vocabulary, engine, flags.work_dir)
+            for name, found in paths.items()
+        }
     report: dict[str, Any] = {}
     for name, summary in summaries.items():
         report[name] = report_of(summary, summary.shares())
         print(describe(summary, report[name]["shares"], vocabulary), end="\n\n")
     lengths = {name: summary.lengths for name, summary in summaries.items()}
     if flags.compare_to:
-        report["largest_gap_of_lengths"] = inspection.largest_gap(*lengths.values())
+        report["largest_gap_of_lengths"] = largest_gap(*lengths.values())
         print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
     if vocabulary and flags.examples:
-        for text in inspection.show_examples(paths["records"][0], flags.examples, vocabulary):
-            print(text)
+        for example in shown_examples.first_examples(paths["records"][0], flags.examples, vocabulary):
+            print(example.text())
     if flags.picture:
         draw(lengths, flags.picture, summaries["records"].max_seq_length)
+    if flags.report:
+        outputs.write_json(flags.report, report)
+    if flags.report_page:
+        folder = os.path.dirname(paths["records"][0])
+        card.write(flags.report_page, folder, paths["records"], summaries["records"], flags.vocab_file)
+
+
+def show_spread(flags: argparse.Namespace) -> None:
+    """Prints, and writes to --report, the mean and the spread of the shares of several data sets."""
+    from official.data.pretraining import inspection
+
+    groups = {"records": spread.data_sets(flags.files)}
+    if flags.compare_to:
+        groups["compare_to"] = spread.data_sets([flags.compare_to], "compare_to")
+    vocabulary = find_vocabulary(flags.vocab_file, next(iter(groups["records"].values()))[0])
+    with engines.opened(flags) as engine:
+        shares = {
+            name: {
+                each: inspection.summarize(paths, vocabulary, engine, flags.work_dir).shares()
+                for each, paths in group.items()
+            }
+            for name, group in groups.items()
+        }
+    report = spread.report_of(shares)
+    print(spread.table(report))
     if flags.report:
         outputs.write_json(flags.report, report)

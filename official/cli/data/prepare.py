@@ -3,19 +3,20 @@
   bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
 
 Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank line
-between documents) and manifest.json. On which side a document is depends on its text alone.
+between documents), manifest.json and report.html. On which side a document is depends on its text alone.
 """
 
 import argparse
 
 from official.cli import command_line, engine_flags, text_flags
+from official.cli.data import card
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
     text_flags.add_text_flags(parser)
-    add("--output_dir", required=True, help="Folder for train/, eval/ and manifest.json.")
+    add("--output_dir", required=True, help="Folder for train/, eval/, manifest.json and report.html.")
     add(
         "--eval_share",
         type=float,
@@ -63,3 +64,4 @@ def main() -> None:
             f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
             f" {manifest.get(f'{side}_sentences', 0):,} sentences."
         )
+    card.write_beside(job.output_dir, [])

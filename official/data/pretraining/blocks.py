@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from official.config import ConfigError
-from official.data.pretraining import corpus
+from official.data.pretraining import corpus, document_lengths
 from official.data.pretraining.corpus import TokenizedDocuments
 from official.data.rows import ragged
 from official.io import writing
@@ -63,6 +63,7 @@ class Sample:
             "kept_sentences": self.documents.num_sentences,
             "tokens": len(self.documents.tokens),
             "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
+            **document_lengths.counted(self.documents),
         }
 
     def without_duplicates(self) -> tuple["Sample", "Sample"]:
@@ -191,6 +192,7 @@ def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
 def _opened(path: str) -> Iterator[Callable[[int, int], bytes]]:
     """Yields what reads a part of a file, (start, bytes) -> the bytes; ValueError where it is cut off."""
     with contextlib.ExitStack() as stack:
+        read_some: Callable[[int, int], bytes]
         if is_remote(path):
             read_some = functools.partial(store_of(path).read_range, path)
         else:

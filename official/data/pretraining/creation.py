@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from official.data.pretraining import disk_needs, regrouping, shard_round, text_round
+from official.data.pretraining import disk_needs, document_lengths, regrouping, shard_round, text_round
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
 from official.data.pretraining.sources import Source, copies_of, find_sources
 from official.data.records import record_formats, shard_folder
-from official.data.text import read_counts, text_files
+from official.data.text import document_sample, held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, unfinished
 from official.io.engines import Engine, Round
@@ -107,7 +107,8 @@ def _make(
     shard_folder.remove_temporary(job.output_dir)
     folder, sha256 = grouping.folder, words.sha256
     text_tasks = (
-        (text_round.tokenize_text, job, grouping, number, *task, sha256) for number, task in enumerate(tasks)
+        (text_round.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
+        for number, task in enumerate(tasks)
     )
     run(text_tasks, len(tasks), "Tokenising", "documents")
     text, by_file, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
@@ -124,6 +125,8 @@ def _make(
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
+    read = [text_round.counts_path(folder, number) for number in range(len(tasks))]
+    document_sample.publish(read, job.output_dir)
     return {
         **_manifest(job, layout, words, text, done),
         **_mixture(sources, by_source, copies, done),
@@ -160,6 +163,7 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
     engines.check(job)
     shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    held_out.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     record_formats.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
@@ -180,10 +184,12 @@ def _manifest(
         "documents": text["kept_documents"],
         "sentences": text["kept_sentences"],
         "tokens": text["tokens"],
+        "document_lengths": document_lengths.listed(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
+        "other_side_documents": text["other_side_documents"],
         "skipped_lines": text["skipped_lines"],
-        "skipped_sentences": text["sentences"] - text["kept_sentences"],
+        "skipped_sentences": text["sentences"] - text["kept_sentences"] - text["other_side_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
         "duplicate_documents": text["duplicate_documents"],

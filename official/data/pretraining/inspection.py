@@ -1,95 +1,85 @@
-"""Looks at records of pre-training data: checks and counts all of them, and shows examples as text."""
+"""Looks at records of pre-training data: checks all of them, and counts what they hold."""
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import files
+from official.io import engines, files, workers
+from official.io.engines import Engine, Round
 
-_HASH_SEED = 7
-
-
-@dataclasses.dataclass
-class Summary:
-    """What the records of some files hold."""
-
-    record_format: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-    files: int = 0
-    records: int = 0  # examples, in whatever way they are written
-    rows: int = 0  # records of the files: a packed row or a block of examples is one
-    bytes: int = 0
-    predictions: int = 0
-    masked: int = 0  # of the predictions: [MASK] stands in their place
-    kept: int = 0  # the token itself does
-    random_next: int = 0
-    # [L + 1]: how many records have that many tokens
-    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
-    record_hashes: list = dataclasses.field(default_factory=list)  # uint64 arrays
-    text_hashes: list = dataclasses.field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return int(self.lengths @ np.arange(len(self.lengths)))
-
-    def shares(self) -> dict[str, float]:
-        """Returns what tells data sets apart, as numbers from 0 to 1; `median_length` is in tokens."""
-        slots = self.records * self.max_seq_length
-        return {
-            "padding": 1 - self.tokens / slots,
-            "full_length": float(self.lengths[-1] / self.records),
-            "predictions_of_tokens": self.predictions / self.tokens,
-            "masked": self.masked / self.predictions,
-            "kept": self.kept / self.predictions,
-            "replaced": 1 - (self.masked + self.kept) / self.predictions,
-            "random_next": self.random_next / self.records,
-            "repeated_records": _repeated(self.record_hashes),
-            "repeated_texts": _repeated(self.text_hashes),
-            "median_length": float(np.searchsorted(np.cumsum(self.lengths), self.records / 2)),
-        }
+_BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
+_MOST_TASKS = 64  # a task writes up to 32 MB
 
 
-def _repeated(hashes: list[np.ndarray]) -> float:
-    """Returns the share of the values that another one before them has."""
-    values = np.concatenate(hashes)
-    return 1 - len(np.unique(values)) / len(values)
-
-
-def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the largest distance of two distributions over lengths, 0 to 1 (Kolmogorov and Smirnov), from
-    their counts."""
-    return float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())
-
-
-def summarize(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
-    """Reads and checks every record.
+def summarize(
+    paths: list[str],
+    vocabulary: Vocabulary | None,
+    engine: Engine | None = None,
+    work_dir: str | None = None,
+) -> Summary:
+    """Reads and checks every record. What is returned does not depend on the engine.
 
     Args:
       paths: TFRecord files of one format and shape.
       vocabulary: where it is known; ids are checked against its size, and the shares of masked and kept
         tokens need it.
+      engine: where the files are read; None: in this process.
+      work_dir: a folder that all machines of the engine see, for a while; None: of this machine.
 
     Raises:
-      ConfigError: naming file, number and fault of the first record that departs from the schema.
+      ConfigError: naming file, number and fault of a record that departs from the schema: the first one,
+        where there is one process.
     """
-    kind, features = describe_first(paths[0], vocabulary)
-    length, predictions = features["input_ids"].length, features["masked_lm_ids"].length
-    summary = Summary(kind, length, predictions, files=len(paths), lengths=np.zeros(length + 1, np.int64))
-    weights = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
-    for path in paths:
-        summary.bytes += files.sizes([path])[0]
-        for count, values in read_checked(path, kind, features):
-            summary.rows += count
-            _count(summary, values, vocabulary, weights)
+    total = sum(files.sizes(paths))
+    engine = engine or engines.Local(1)
+    groups = _groups(paths, 1 if engine.num_workers == 1 else _MOST_TASKS)
+    with tempfile.TemporaryDirectory(prefix="inspect-", dir=work_dir) as folder:
+        tasks = [
+            (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
+            for number, group in enumerate(groups)
+        ]
+        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, _BYTES_PER_WORKER))
+        parts = (Summary.load(path) for _, path, *_ in tasks)
+        summary = next(parts)
+        for part in parts:
+            summary.merge(part)
     return summary
+
+
+def _groups(paths: list[str], most: int) -> list[list[str]]:
+    """Deals files out to `most` groups at most, in order: so that what the tasks write stays little, however
+    many files there are."""
+    bounds = np.linspace(0, len(paths), min(most, len(paths)) + 1).astype(int)
+    return [paths[first:end] for first, end in zip(bounds, bounds[1:])]
+
+
+def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary | None) -> None:
+    """A task of `summarize`: reads and checks the records of some files, and writes what they hold.
+
+    Args:
+      path: for the numbers, as `Summary.save` writes them.
+      first: the file whose first record says what all are like.
+      group: the files.
+      vocabulary: as of `summarize`.
+    """
+    kind, features = describe_first(first, vocabulary)
+    summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+    mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
+    for name in group:
+        size, done = files.sizes([name])[0], summary.records
+        for count, values in read_checked(name, kind, features):
+            summary.add(count, values, mask_id)
+        summary.files, summary.bytes = summary.files + 1, summary.bytes + size
+        workers.report(size, summary.records - done)
+    summary.save(path)
 
 
 def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -105,7 +95,7 @@ def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, di
     """
     first = 1
     for batch in record_files.read_batches(path, kind):
-        yield len(batch), _parse(path, first, batch, features, kind)
+        yield len(batch), parse(path, first, batch, features, kind)
         first += len(batch)
 
 
@@ -141,8 +131,9 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]
     }  # nothing is cut to 32 bits
 
 
-def _parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
-    """Returns the features of a batch. Raises ConfigError for its first bad record."""
+def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
+    """Returns {name: [N, length]} of the N examples of a batch, whose first record is the one of that number
+    in the file. Raises ConfigError for its first bad record."""
     try:
         values = {
             name: value.numpy()
@@ -206,62 +197,3 @@ def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
         return None
     place = f"example {bad[0] + 1}: " if len(faults) > 1 else ""
     return place + _FAULTS[faults[bad[0]].argmax()]
-
-
-def _count(
-    summary: Summary, values: dict[str, np.ndarray], vocabulary: Vocabulary | None, weights: np.ndarray
-) -> None:
-    used = values["masked_lm_weights"] > 0
-    row, slot = np.nonzero(used)
-    column, labels = values["masked_lm_positions"][row, slot], values["masked_lm_ids"][row, slot]
-    shown = values["input_ids"][row, column]
-    summary.records += len(used)
-    summary.predictions += len(row)
-    summary.masked += int((shown == (vocabulary.id_of("[MASK]") if vocabulary else -1)).sum())
-    summary.kept += int((shown == labels).sum())
-    summary.random_next += int(values["next_sentence_labels"].sum())
-    summary.lengths += np.bincount(values["input_mask"].sum(axis=1), minlength=len(summary.lengths))
-    original = values["input_ids"].copy()
-    original[row, column] = labels
-    length = original.shape[1]
-    text = (
-        original.astype(np.uint64) @ weights[:length]
-        + values["segment_ids"].sum(axis=1).astype(np.uint64) * weights[-1]
-    )
-    chosen = np.zeros(original.shape, np.uint64)
-    chosen[row, column] = shown + 1
-    summary.text_hashes.append(text)
-    summary.record_hashes.append(text + chosen @ weights[length : 2 * length])
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Text
-
-
-def show_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterable[str]:
-    """Yields the first examples of a file as text; a predicted token is {token>what stands in its place},
-    {token} where it is kept."""
-    kind, features = describe_first(path, vocabulary)
-    for number, record in enumerate(
-        itertools.chain.from_iterable(record_files.read_batches(path, kind, limit=count)), 1
-    ):
-        values = _parse(path, number, [record], features, kind)
-        rows = len(values["input_ids"])
-        for row in range(min(rows, count)):
-            title = f"{os.path.basename(path)}, record {number}" + f", example {row + 1}" * (rows > 1)
-            yield _show(title, {name: value[row] for name, value in values.items()}, vocabulary)
-        count -= rows
-        if count <= 0:
-            return
-
-
-def _show(title: str, example: dict[str, np.ndarray], vocabulary: Vocabulary) -> str:
-    length, count = int(example["input_mask"].sum()), int((example["masked_lm_weights"] > 0).sum())
-    words = [vocabulary.words[token] for token in example["input_ids"][:length]]
-    for position, label in zip(example["masked_lm_positions"][:count], example["masked_lm_ids"]):
-        label = vocabulary.words[label]
-        words[position] = f"{{{label}}}" if label == words[position] else f"{{{label}>{words[position]}}}"
-    relation = "a random one" if example["next_sentence_labels"][0] else "the next one"
-    return (
-        f"{title}: {length} tokens, {count} predicted, the second segment is {relation}\n  {' '.join(words)}"
-    )

@@ -30,6 +30,8 @@ class Job:
     do_lower_case: bool | None = None
     drop_duplicates: bool = False
     mixture: str | None = None
+    eval_share: float | None = None  # of the documents are held out by their text; with `side`
+    side: str | None = None  # "train" or "eval": which documents are read; None: all
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""

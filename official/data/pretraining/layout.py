@@ -125,9 +125,10 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
         skipped = (
             f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
         )
+        side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{skipped}, expected at least 2: a random"
-            " next segment comes from another document. Documents are separated by blank lines."
+            f"--input_files hold {num_documents} documents with text{side}{skipped}, expected at least 2: a"
+            " random next segment comes from another document. Documents are separated by blank lines."
         )
     fewest = -(-text["tokens"] // POOL_TOKENS)
     most_shards = int(num_documents * min(copies))

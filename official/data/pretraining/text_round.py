@@ -12,7 +12,7 @@ import numpy as np
 
 from official.data.pretraining import blocks, corpus, regrouping
 from official.data.pretraining.job import Job, vocabulary_of
-from official.data.text import documents, read_counts, sentences, text_files
+from official.data.text import document_sample, documents, held_out, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
 from official.io.stores import store_of
@@ -30,11 +30,13 @@ def tokenize_text(
     job: Job,
     grouping: regrouping.Grouping,
     number: int,
+    num_tasks: int,
     source: int,
     splits: list[text_files.Split],
     sha256: str,
 ) -> None:
-    """Writes the documents of a task's splits of the text, all of one source, and, last, what was counted."""
+    """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
+    what was counted."""
     if unfinished.read_done(counts_path(grouping.folder, number)):
         return
     counts = documents.ReadCounts()
@@ -42,12 +44,11 @@ def tokenize_text(
     rng = np.random.default_rng([job.random_seed, KEYS, number])
     tokenizer = tokenizer_of(job.vocab_file, sha256, job.do_lower_case)
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
-    parts = (
-        tokenized(lines, tokenizer)
-        for lines in _reported(
-            documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts
-        )
-    )
+    read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts)
+    if job.side and job.eval_share:
+        read = held_out.of_side(read, job.side, job.eval_share, kept)
+    shown = document_sample.DocumentSample(number, num_tasks)
+    parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
         sample = blocks.Sample(
@@ -58,10 +59,8 @@ def tokenize_text(
             kept["duplicate_documents"] += len(others.keys)
         blocks.write_block(regrouping.block_path(grouping.level_folder, number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=blocks.size(sample))
-    by_file = read_counts.to_json(counts.by_file)
-    unfinished.write_done(
-        counts_path(grouping.folder, number), {"totals": {**counts.totals(), **kept}, "by_file": by_file}
-    )
+    done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file)}
+    unfinished.write_done(counts_path(grouping.folder, number), done | {"sample": shown.documents()})
 
 
 def _keys(job: Job, texts: corpus.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:

@@ -6,15 +6,14 @@ import collections
 import contextlib
 import dataclasses
 import glob
-import hashlib
 import os
 import re
 
 from official.config import ConfigError
-from official.data.text import documents, read_counts, text_files
+from official.data.text import document_sample, documents, held_out, read_counts, text_files
+from official.data.text.held_out import SIDES
 from official.io import engines, files, finished_jobs, unfinished, workers, writing
 
-SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
 # took something out.
@@ -48,13 +47,6 @@ def clean(sentence: str) -> str:
     text = _EMPTY.sub("", _LEFTOVERS.sub(" ", sentence))
     text = _SPACE_BEFORE.sub(r"\1", _SPACE.sub(" ", text)).strip()
     return text if any(map(str.isalnum, text)) else ""
-
-
-def side_of(document: list[str], eval_share: float) -> str:
-    """Returns "train" or "eval": a function of the document's text, so that copies of a document are on one
-    side."""
-    digest = hashlib.blake2b("\n".join(document).encode("utf-8", "replace"), digest_size=8).digest()
-    return SIDES[int.from_bytes(digest, "little") < eval_share * 2**64]
 
 
 def prepare(job: Job) -> dict:
@@ -95,14 +87,18 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
         os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
-    prepare_tasks = ((_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks))
+    prepare_tasks = (
+        (_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)
+    )
     with engines.opened(job) as engine:
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
     made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
     for side in SIDES:
         for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
             os.remove(path)  # of a job that was thrown away, or killed while it wrote
-    totals, by_file = read_counts.sum_of(_counts_path(folder, number) for number in range(len(tasks)))
+    done = [_counts_path(folder, number) for number in range(len(tasks))]
+    document_sample.publish(done, job.output_dir)
+    totals, by_file = read_counts.sum_of(done)
     counted = {name: value for name, value in totals.items() if value}
     return {"flags": _flags(job), **counted, "inputs": read_counts.listed(by_file)}
 
@@ -121,8 +117,7 @@ def _identity(job: Job, paths: list[str]) -> dict:
 
 
 def _check(job: Job) -> None:
-    if not 0 < job.eval_share < 1:
-        raise ConfigError(f"--eval_share={job.eval_share} is out of range. Allowed: above 0, below 1.")
+    held_out.check(SIDES[0], job.eval_share)
     if job.min_sentences < 1:
         raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
     engines.check(job)
@@ -137,12 +132,13 @@ def _counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"text-{number:05d}.json")
 
 
-def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split]) -> None:
-    """Writes the two files of a task and, last, what was counted."""
+def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
+    """Writes the two files of a task, some of its documents and, last, what was counted."""
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
+    sample = document_sample.DocumentSample(number, num_tasks)
     totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
@@ -154,13 +150,12 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:
-                side = side_of(sentences, job.eval_share)
+                side = held_out.side_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
+                sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
-    by_file = read_counts.to_json(counts.by_file)
-    unfinished.write_done(
-        _counts_path(folder, number), {"totals": {**counts.totals(), **totals}, "by_file": by_file}
-    )
+    found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file)}
+    unfinished.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})

@@ -11,7 +11,7 @@ import pytest
 
 from official.cli.data import inspect as inspect_data
 from official.config import ConfigError
-from official.data.pretraining import creation, inspection, pairs
+from official.data.pretraining import creation, inspection, pairs, shown_examples
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT, make_records, write_records
@@ -52,6 +52,10 @@ def paths(folder):
     return sorted(map(str, folder.glob("*.tfrecord")))
 
 
+def shown(path, count, words):
+    return "\n".join(example.text() for example in shown_examples.first_examples(path, count, words))
+
+
 @pytest.mark.parametrize("kind", ["plain", "compact", "remask"])
 def test_what_is_counted_is_what_the_manifest_says(made, words, kind):
     folder, manifest = made[kind]
@@ -86,7 +90,7 @@ def test_repetitions_are_found(made, words):
 
 
 def test_examples_are_shown_with_their_masks(made, words):
-    text = "\n".join(inspection.show_examples(paths(made["plain"][0])[0], 3, words))
+    text = shown(paths(made["plain"][0])[0], 3, words)
     assert (
         text.count("part-00000-of-00002.tfrecord, record ") == 3
         and text.count("[SEP]") == 6
@@ -192,7 +196,7 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
 
 def test_examples_of_a_block_are_shown_by_their_numbers(made, words):
     file = paths(made["compact"][0])[0]
-    text = "\n".join(inspection.show_examples(file, 3, words))
+    text = shown(file, 3, words)
     assert [f"record 1, example {number}: " in text for number in (1, 2, 3, 4)] == [True, True, True, False]
 
 

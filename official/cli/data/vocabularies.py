@@ -1,0 +1,28 @@
+"""Which vocabulary records are made with, as their manifest says."""
+
+from __future__ import annotations
+
+import os
+
+
+def find_vocabulary(path: str | None, first_file: str):
+    """Returns the vocabulary of a file, or of records; None where nothing says which it is.
+
+    Args:
+      path: of the vocabulary; None: the one that manifest.json beside the records names, where it is there.
+      first_file: of the records.
+    """
+    from official.data.word_pieces import vocabulary
+    from official.io import json_files
+
+    manifest, do_lower_case = os.path.join(os.path.dirname(first_file), "manifest.json"), None
+    if path is None and os.path.exists(manifest):
+        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
+        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
+        path = path if path and os.path.exists(path) else None
+        do_lower_case = given.get("do_lower_case")
+    if not path:
+        return None
+    if isinstance(do_lower_case, bool):
+        return vocabulary.load_for_text(path, do_lower_case)
+    return vocabulary.load_vocabulary(path)

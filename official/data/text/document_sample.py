@@ -1,0 +1,70 @@
+"""A sample of the documents of a job, for people to look at and to tell languages by.
+
+Every task gives some of its documents, those with the lowest hashes of their text: which ones these are
+depends neither on the workers nor on the order in which anything is done.
+"""
+
+import heapq
+import os
+from collections.abc import Iterator
+
+from official.data.text import held_out
+from official.data.text.sentences import Lines
+from official.io import json_files, unfinished
+
+FILE_NAME = "samples.json"
+_DOCUMENTS = 256  # of a job
+_CHARACTERS = 2000  # of a document
+
+
+class DocumentSample:
+    """The sample of a task."""
+
+    def __init__(self, task: int, num_tasks: int):
+        """Prepares for task number `task` of a job of `num_tasks`: those of a large job give a document now
+        and then, so that all of them give 256 together."""
+        self._wanted = _documents_of(task, num_tasks)
+        self._found: list[tuple[int, str]] = []  # (minus the hash, text): the highest hash is the first
+
+    def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
+        """Yields what it is given, and looks at it."""
+        for lines in parts:
+            if self._wanted:
+                for text in held_out.document_texts(lines):
+                    self.look_at(text.decode())
+            yield lines
+
+    def look_at(self, text: str) -> None:
+        """Takes in a document where it belongs to the sample; a copy of one does not."""
+        if not self._wanted or not text.strip():
+            return
+        item = (-held_out.digest_of(text), text[:_CHARACTERS])
+        if len(self._found) == self._wanted and item <= self._found[0] or item in self._found:
+            return
+        if len(self._found) == self._wanted:
+            heapq.heapreplace(self._found, item)
+        else:
+            heapq.heappush(self._found, item)
+
+    def documents(self) -> list[str]:
+        """Returns the beginnings of the documents, in the order of their hashes."""
+        return [text for _, text in sorted(self._found, reverse=True)]
+
+
+def publish(counts_paths: list[str], output_dir: str) -> None:
+    """Writes OUTPUT_DIR/samples.json from the "sample" in what each task has written of its counts."""
+    texts: list[str] = []
+    for task, path in enumerate(counts_paths):
+        if _documents_of(task, len(counts_paths)):  # those of a large job are not read once more
+            texts += unfinished.read_what_is_done(path)["sample"]
+    unfinished.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts})
+
+
+def read(folder: str) -> list[str]:
+    """Returns the beginnings of the documents in FOLDER/samples.json; none where there is no such file."""
+    found = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME)).get("documents")
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+
+
+def _documents_of(task: int, num_tasks: int) -> int:
+    return (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks

@@ -1,0 +1,131 @@
+"""What a data card is drawn from: the sample of documents, its words and languages, some of the records."""
+
+import importlib.util
+import json
+
+import pytest
+
+from official.cli.data import card as card_command
+from official.cli.data import inspect as inspect_data
+from official.data.pretraining import card, creation, document_lengths, inspection, pairs
+from official.data.pretraining.corpus import TokenizedDocuments
+from official.data.text import document_sample, languages, preparation
+from official.data.word_pieces import vocabulary
+from official.io import engines, speeds
+from tests.data.pretraining.test_creation import WORDS, make_text, write
+
+np = inspection.np
+
+
+@pytest.fixture(name="job")
+def _job(tmp_path):
+    texts = ",".join(make_text(tmp_path / f"text{number}.txt", 20, seed=number) for number in range(2))
+    vocab = write(tmp_path / "vocab.txt", "\n".join(WORDS) + "\n")
+    return creation.Job(texts, str(tmp_path / "out"), vocab, pairs.ExampleRules(32, 4, 2), num_shards=2)
+
+
+def sample_of(texts, task=0, num_tasks=1):
+    sample = document_sample.DocumentSample(task, num_tasks)
+    for text in texts:
+        sample.look_at(text)
+    return sample.documents()
+
+
+def test_the_sample_does_not_depend_on_the_order_and_has_no_copies():
+    texts = [f"document {number} " + "x" * 3000 for number in range(600)]
+    found = sample_of(texts + texts)
+    assert found == sample_of(reversed(texts)) and len(found) == len(set(found)) == 256
+    assert {len(text) for text in found} == {2000}
+    assert sum(len(sample_of(texts, task, 1000)) for task in range(1000)) == 256
+    assert sample_of(["", " \n"]) == []
+
+
+def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(creation, "_TASK_BYTES", 2000)
+    monkeypatch.setattr(preparation, "_TASK_BYTES", 2000)
+    found = set()
+    for workers in (1, 2):
+        folder = tmp_path / f"prepared{workers}"
+        preparation.prepare(preparation.Job(job.input_files, str(folder), num_workers=workers))
+        found.add((folder / document_sample.FILE_NAME).read_bytes())
+    assert len(found) == 1 and len(json.loads(found.pop())["documents"]) > 10
+
+
+def test_lengths_of_documents_add_up():
+    starts = np.cumsum([0, 1, 2, 3, 4, 8])
+    documents = TokenizedDocuments(np.zeros(18, np.uint16), starts, np.arange(6))
+    assert document_lengths.listed(document_lengths.counted(documents)) == {"2": 1, "4": 2, "8": 1, "16": 1}
+
+
+def test_unknown_words_are_counted():
+    words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
+    assert card.unknown_words(["Dogs. cat dog cats", "CAT ."], words) == {"cat": 2, "cats": 1}
+
+
+def test_scripts_are_those_of_the_letters():
+    assert languages.scripts_of(["ab 12!", "\u0434a\u6f22"]) == {"Latin": 3, "Cyrillic": 1, "Cjk": 1}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="py3langid is not installed")
+def test_languages_are_guessed():
+    texts = ["Das ist ein ganz gew\u00f6hnlicher deutscher Satz.", "This is a plain English sentence.", "12"]
+    assert languages.languages_of(texts) == {"de": 1, "en": 1, "too short": 1}
+
+
+def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(languages, "identifier", lambda: None)
+    speeds.take_rounds()
+    manifest = creation.create_pretraining_data(job)
+    out = tmp_path / "out"
+    files = [str(out / name) for name in manifest["files"]]
+    card_command.write_beside(str(out), files)
+    page = (out / "report.html").read_text()
+    for expected in (f"{manifest['instances']:,} examples of 32 tokens", "<td>Writing</td>", "(local)"):
+        assert expected in page
+    assert [found["doing"] for found in json.loads((out / "speed.json").read_text())["rounds"]] == [
+        "Tokenising",
+        "Writing",
+    ]
+    (out / "report.html").write_text("kept")
+    card_command.write_beside(str(out), files)  # nothing was done since
+    assert (out / "report.html").read_text() == "kept"
+    (out / "manifest.json").rename(tmp_path / "moved.json")
+    arguments = [*files, f"--vocab_file={job.vocab_file}", f"--report_page={tmp_path}/card.html"]
+    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
+    inspect_data.main()
+    page = (tmp_path / "card.html").read_text()
+    assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
+    assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
+
+
+def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
+    for seed in (1, 2, 3):
+        for name in ("ours", "theirs"):
+            changes = {
+                "random_seed": seed + 7 * (name == "ours"),
+                "output_dir": str(tmp_path / f"{name}{seed}"),
+            }
+            creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
+    report = tmp_path / "report.json"
+    arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
+    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments, "--num_workers=1"])
+    inspect_data.main()
+    found = json.loads(report.read_text())
+    values = [shares["random_next"] for shares in found["records"]["data_sets"].values()]
+    spread = found["records"]["spread"]["random_next"]
+    assert len(values) == 3 and spread["mean"] == pytest.approx(np.mean(values))
+    assert spread["deviation"] == pytest.approx(np.std(values, ddof=1)) and spread["lowest"] == min(values)
+    others = [shares["random_next"] for shares in found["compare_to"]["data_sets"].values()]
+    error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / 3)
+    assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(
+        (np.mean(values) - np.mean(others)) / error
+    )
+    assert "records: 3 data sets" in capsys.readouterr().out
+
+
+def test_two_processes_count_the_same_as_one(job):
+    creation.create_pretraining_data(job)
+    paths = [f"{job.output_dir}/part-0000{number}-of-00002.tfrecord" for number in range(2)]
+    one, two = (inspection.summarize(paths, None, engines.Local(workers)) for workers in (1, 2))
+    assert one.shares() == two.shares() and one.repeats() == two.repeats() and one.files == 2
+    assert one.lengths.tolist() == two.lengths.tolist() and one.bytes == two.bytes > 0

@@ -1,0 +1,74 @@
+"""Repetitions are counted in memory that does not grow, exactly or as an estimate that says so."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official.data.pretraining.repeats import Repeats, mixed
+
+
+def hashes(values) -> np.ndarray:
+    return mixed(np.asarray(values, np.uint64))
+
+
+def counted(parts, most_kept=64) -> Repeats:
+    repeats = Repeats(most_kept)
+    for part in parts:
+        repeats.add(hashes(part))
+    return repeats
+
+
+def state(repeats: Repeats) -> dict:
+    return {name: array.tolist() for name, array in repeats.to_arrays().items()}
+
+
+def test_few_values_are_counted_exactly():
+    share = counted([[1, 2, 3], [], [2, 2, 4]]).share()
+    assert (share.value, share.error, share.exact) == (pytest.approx(2 / 6), 0.0, True)
+    assert Repeats().share().exact
+
+
+@given(st.lists(st.lists(st.integers(0, 300), max_size=80), max_size=8), st.randoms())
+def test_parts_add_up_to_the_whole_in_any_order(parts, random):
+    whole = counted(parts, 32)
+    cut = [counted([part], 32) for part in parts]
+    random.shuffle(cut)
+    total = Repeats(32)
+    for part in cut:
+        total.merge(Repeats.from_arrays(part.to_arrays()))
+    assert state(total) == state(whole) and total.share() == whole.share()
+
+
+def distinct(count: int, seed: int = 0) -> np.ndarray:
+    return np.arange(count, dtype=np.uint64) + np.uint64(seed << 32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: distinct(50_000, seed),  # none comes twice
+        lambda seed: np.concatenate([distinct(50_000, seed), distinct(1_000, seed)]),  # a few do
+        lambda seed: np.repeat(distinct(6_000, seed), 10),
+        # One comes very often, as boilerplate does; the limit takes it or not.
+        lambda seed: np.concatenate([distinct(30_000, seed), np.full(20_000, seed + 9, np.uint64)]),
+    ],
+    ids=["distinct", "few", "tenfold", "boilerplate"],
+)
+def test_an_estimate_is_as_near_as_it_says(make, seed):
+    values = make(seed)
+    true = 1 - len(np.unique(values)) / len(values)
+    repeats = Repeats(2048)
+    for part in np.array_split(hashes(values), 30):
+        repeats.add(part)
+        assert sum(map(len, repeats.to_arrays().values())) < 2 * 2048 + 4
+    share = repeats.share()
+    assert not share.exact and share.error < 0.03
+    assert abs(share.value - true) <= 4 * share.error + 1e-9
+
+
+def test_values_are_mixed_one_to_one_and_evenly():
+    values = mixed(np.arange(4096, dtype=np.uint64))
+    assert len(np.unique(values)) == 4096
+    assert abs(np.mean(values < np.uint64(2**63)) - 0.5) < 0.05
