@@ -86,7 +86,7 @@ def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkey
 
 @pytest.mark.slow  # commands that load TensorFlow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_records_are_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path, engine):
+def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path, engine):
     if engine == "ray":
         pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(60))]
@@ -96,19 +96,24 @@ def test_records_are_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path
     ]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    given = [f"--input_files={tmp_path}/text.txt", f"--vocab_file={tmp_path}/vocab.txt"]
-    run("data", "create", f"--output_dir={tmp_path}/records", "--max_seq_length=32", *given)
     remote = f"{bucket}/{engine}"
-    for path in (tmp_path / "records").iterdir():
-        writing.replace_file(f"{remote}/records/{path.name}", path.read_bytes())
+    writing.replace_file(f"{remote}/text.txt", (tmp_path / "text.txt").read_bytes())
     for folder, flags in ((str(tmp_path), []), (remote, [f"--engine={engine}", "--num_workers=2"])):
+        text = [
+            f"--input_files={folder}/text.txt",
+            f"--vocab_file={tmp_path}/vocab.txt",
+            "--max_seq_length=32",
+        ]
+        run("data", "prepare", text[0], f"--output_dir={folder}/text", "--eval_share=0.2", *flags)
+        run("data", "create", *text, f"--output_dir={folder}/records", *flags)
         run("pack", f"--input_files={folder}/records", f"--output_dir={folder}/packed", *flags)
     store = stores.store_of(remote)
-    names = sorted(store.names_in(f"{remote}/packed"))
-    assert names == sorted(name for name in os.listdir(tmp_path / "packed") if not name.startswith("."))
-    for name in filter(lambda name: name.endswith(".tfrecord"), names):
-        with store.open(f"{remote}/packed/{name}") as file:
-            assert file.read() == (tmp_path / "packed" / name).read_bytes()
+    for below, ending in (("records", ".tfrecord"), ("packed", ".tfrecord"), ("text/train", ".txt")):
+        names = sorted(filter(lambda name: name.endswith(ending), store.names_in(f"{remote}/{below}")))
+        assert names == sorted(name for name in os.listdir(tmp_path / below) if name.endswith(ending))
+        for name in names:
+            with store.open(f"{remote}/{below}/{name}") as file:
+                assert file.read() == (tmp_path / below / name).read_bytes(), name
     told = run("data", "inspect", f"{remote}/packed")
     assert told == run("data", "inspect", str(tmp_path / "packed"))
 

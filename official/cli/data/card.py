@@ -7,7 +7,7 @@ import os
 
 from official.cli import outputs
 from official.cli.data.vocabularies import find_vocabulary
-from official.io import finished_jobs, json_files, speeds
+from official.io import files, finished_jobs, json_files, speeds
 from official.reporting import data_card
 
 
@@ -20,6 +20,9 @@ def write_beside(folder: str, paths: list[str]) -> None:
       paths: its files of records; none for text.
     """
     rounds, path = speeds.take_rounds(), data_card.path_in(folder)
+    if files.is_remote(folder):
+        print(f"data card: bert data inspect {folder} --report_page=card.html makes one.")
+        return
     manifest = os.path.join(folder, finished_jobs.MANIFEST)
     if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
         return

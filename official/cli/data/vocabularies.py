@@ -13,13 +13,13 @@ def find_vocabulary(path: str | None, first_file: str):
       first_file: of the records.
     """
     from official.data.word_pieces import vocabulary
-    from official.io import json_files
+    from official.io import files, json_files
 
     manifest, do_lower_case = os.path.join(os.path.dirname(first_file), "manifest.json"), None
-    if path is None and os.path.exists(manifest):
+    if path is None and files.is_file(manifest):
         given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
         path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
-        path = path if path and os.path.exists(path) else None
+        path = path if path and files.is_file(path) else None
         do_lower_case = given.get("do_lower_case")
     if not path:
         return None

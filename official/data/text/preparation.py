@@ -5,7 +5,7 @@ and evaluation documents.
 import collections
 import contextlib
 import dataclasses
-import glob
+import fnmatch
 import os
 import re
 
@@ -13,6 +13,7 @@ from official.config import ConfigError
 from official.data.text import document_sample, documents, held_out, read_counts, text_files
 from official.data.text.held_out import SIDES
 from official.io import engines, files, finished_jobs, unfinished, workers, writing
+from official.io.stores import store_of
 
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
@@ -83,10 +84,11 @@ def is_finished(job: Job) -> bool:
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
     """Runs the tasks and returns the manifest."""
-    with contextlib.suppress(FileNotFoundError):  # what it speaks of is about to be replaced
-        os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))
+    store, manifest = store_of(job.output_dir), os.path.join(job.output_dir, finished_jobs.MANIFEST)
+    if store.exists(manifest):  # what it speaks of is about to be replaced
+        store.remove(manifest)
     for side in SIDES:
-        os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
+        store.make_folder(os.path.join(job.output_dir, side))
     prepare_tasks = (
         (_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)
     )
@@ -94,8 +96,10 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
     made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
     for side in SIDES:
-        for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
-            os.remove(path)  # of a job that was thrown away, or killed while it wrote
+        folder_of_side = os.path.join(job.output_dir, side)
+        found = fnmatch.filter(store.names_in(folder_of_side), "part-*.txt*")
+        for path in {os.path.join(folder_of_side, name) for name in found} - made:
+            store.remove(path)  # of a job that was thrown away, or killed while it wrote
     done = [_counts_path(folder, number) for number in range(len(tasks))]
     document_sample.publish(done, job.output_dir)
     totals, by_file = read_counts.sum_of(done)
@@ -135,7 +139,7 @@ def _counts_path(folder: str, number: int) -> str:
 def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
     """Writes the two files of a task, some of its documents and, last, what was counted."""
     paths = _parts(job, number)
-    if unfinished.read_done(_counts_path(folder, number)) and all(map(os.path.exists, paths.values())):
+    if unfinished.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
     sample = document_sample.DocumentSample(number, num_tasks)

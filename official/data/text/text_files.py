@@ -112,29 +112,30 @@ def identify(paths: Iterable[str]) -> dict[str, str]:
     Raises:
       ConfigError: for a file that cannot be read, or begins as no text does.
     """
-    return {path: _identity(path) for path in paths}
+    paths = list(paths)
+    remote = [path for path in paths if files.is_remote(path)]
+    known = dict(zip(remote, files.versions(remote)))
+    return {path: _describe(*known[path]) if path in known else _identity(path) for path in paths}
+
+
+def _describe(size: int, changed: int) -> str:
+    return f"{size} bytes, {changed}"
 
 
 def _identity(path: str) -> str:
-    with files.naming(path):
-        if files.is_remote(path):
-            size, changed = files.version(path)
-            return f"{size} bytes, {changed}"
-        with open(path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            size, changed = found.st_size, found.st_mtime_ns
-            head = file.read(_SAMPLE_BYTES)
-            text_kinds.refuse_archive(path, head)
-            if not compressed.is_compressed(head) and not text_kinds.is_parquet(head):
-                text_kinds.refuse_binary(path, head)
-            digest = hashlib.blake2b(head, digest_size=16)
-            is_large = size > 3 * _SAMPLE_BYTES
-            for start in (
-                (size // 2, size - _SAMPLE_BYTES) if is_large else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES)
-            ):
-                if start < size:
-                    file.seek(start)
-                    digest.update(file.read(_SAMPLE_BYTES))
+    with files.naming(path), open(path, "rb", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        size, changed = found.st_size, found.st_mtime_ns
+        head = file.read(_SAMPLE_BYTES)
+        text_kinds.refuse_archive(path, head)
+        if not compressed.is_compressed(head) and not text_kinds.is_parquet(head):
+            text_kinds.refuse_binary(path, head)
+        digest = hashlib.blake2b(head, digest_size=16)
+        is_large = size > 3 * _SAMPLE_BYTES
+        for start in (size // 2, size - _SAMPLE_BYTES) if is_large else (_SAMPLE_BYTES, 2 * _SAMPLE_BYTES):
+            if start < size:
+                file.seek(start)
+                digest.update(file.read(_SAMPLE_BYTES))
     return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
 
 
