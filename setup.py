@@ -39,7 +39,9 @@ EXPORT = [*ONNX, "tf2onnx>=1.17,<2", "onnxruntime>=1.23,<2"]
 FSSPEC = "fsspec>=2024.10"
 S3 = [FSSPEC, "s3fs>=2024.10"]
 GCS = [FSSPEC, "gcsfs>=2024.10"]
-HDFS = [FSSPEC, "pyarrow>=15"]
+# From 25 on pyarrow wants NumPy 2.
+PYARROW = per_stack(tf215=["pyarrow>=18,<25"], modern=["pyarrow>=20,<27"])
+HDFS = [FSSPEC, *PYARROW]
 
 setup(
     name="bert-tf2",
@@ -102,8 +104,7 @@ setup(
         "hdfs": HDFS,
         "storage": [*S3, *GCS, *HDFS],
         "wikipedia": ["wikiextractor>=3.1,<4"],
-        # From 25 on pyarrow wants NumPy 2.
-        "parquet": per_stack(tf215=["pyarrow>=18,<25"], modern=["pyarrow>=20,<27"]),
+        "parquet": PYARROW,
         "zstd": ["backports-zstd>=1.2,<2"],
         "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15

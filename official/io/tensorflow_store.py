@@ -34,7 +34,8 @@ def schemes() -> list[str]:
     """Returns the schemes that TensorFlow has a file system for: "gs", "ram", .."""
     import tensorflow as tf
 
-    return list(tf.io.gfile.get_registered_schemes())
+    registered = getattr(tf.io.gfile, "get_registered_schemes", None)  # not in TensorFlow 2.6
+    return list(registered()) if registered else ["gs", "hdfs", "ram"]
 
 
 class TensorFlowStore:

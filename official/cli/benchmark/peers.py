@@ -140,8 +140,7 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             first = workers[name].answer()
             started[name], losses[name] = first["start_secs"], first["losses"]
 
-        def run(name: str) -> None:
-            losses[name].extend(run_steps(workers[name], flags.steps))
+        run = lambda name: losses[name].extend(run_steps(workers[name], flags.steps))
 
         case = f"{dtype}, {length} x {batch}"
         with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:

@@ -8,7 +8,6 @@ order in which their turns come, each without its first records, and then of the
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,9 +45,10 @@ def find_place(records: Sequence[int], cycle: int, part: int, passed: int) -> Pl
     def read(rounds: int) -> list[int]:
         return [min(records[number], rounds * part) for number in numbers]
 
-    rounds = (
-        bisect.bisect_right(range(max(records) // part + 2), passed, key=lambda count: sum(read(count))) - 1
-    )
+    rounds, too_many = 0, max(records) // part + 2
+    while too_many - rounds > 1:  # halving: there may be very many rounds
+        middle = (rounds + too_many) // 2
+        rounds, too_many = (middle, too_many) if sum(read(middle)) <= passed else (rounds, middle)
     left = passed - sum(read(rounds))
     done, next_round = ([*zip(numbers, read(count))] for count in (rounds, rounds + 1))
     for turn, (before, after) in enumerate(zip(done, next_round)):

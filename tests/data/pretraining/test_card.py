@@ -41,7 +41,6 @@ def test_the_sample_does_not_depend_on_the_order_and_has_no_copies():
 
 
 def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(creation, "_TASK_BYTES", 2000)
     monkeypatch.setattr(preparation, "_TASK_BYTES", 2000)
     found = set()
     for workers in (1, 2):
