@@ -53,7 +53,8 @@ def _check_unpad(config: Config) -> None:
     if backend.spread_replicas:
         raise ConfigError(
             f"unpad gives each batch the size of its tokens, the parts of"
-            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad; {packs} leaves little padding there."
+            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad;"
+            f" {packs} leaves little padding there."
         )
 
 
