@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
+from official.distribution.strategy import with_length_buckets
 from official.tasks import TASKS
 from tests.tasks.test_packed_fine_tuning import (
     MIRRORED,
@@ -84,6 +85,12 @@ def test_rows_that_fill_up_a_batch_are_one_token(squad):
     is_filling = batch["rows"].numpy() < 0
     assert is_filling.sum() == 64 - TRAIN and not outputs[is_filling, 1:].any()
     assert (outputs[~is_filling] != 0).sum() == batch["input_mask"].numpy()[~is_filling].sum()
+
+
+@pytest.mark.parametrize("settings,expected", [({}, "never"), (dict(length_buckets="always"), "always")])
+def test_batches_are_of_all_lengths_unless_others_are_asked_for(squad, settings, expected):
+    config = squad(unpad=True, **settings)
+    assert with_length_buckets(config, tf.distribute.get_strategy()).length_buckets == expected
 
 
 def test_packed_rows_are_refused(squad):
