@@ -69,7 +69,7 @@ def test_predictions_are_those_of_padded_rows(squad, glue, tmp_path, name):
 @pytest.mark.parametrize("name", ["squad", pytest.param("rte", marks=pytest.mark.slow)])
 def test_training_does_not_depend_on_padding_replicas_and_accumulation(squad, glue, tmp_path, name):
     make = squad if name == "squad" else glue
-    settings = dict(learning_rate=1e-4, steps_per_loop=1, stop_steps=3, do_eval=False)
+    settings = dict(learning_rate=1e-4, steps_per_loop=1, stop_steps=3, do_eval=False, length_buckets="never")
     run(make(model_dir="padded", **settings))
     run(make(model_dir="two", unpad=True, num_accumulation_steps=2, **MIRRORED, **settings))
     expected = first_losses(tmp_path / "padded")
@@ -90,7 +90,7 @@ def test_rows_that_fill_up_a_batch_are_one_token(squad):
 @pytest.mark.parametrize("settings,expected", [({}, "never"), (dict(length_buckets="always"), "always")])
 def test_batches_are_of_all_lengths_unless_others_are_asked_for(squad, settings, expected):
     config = squad(unpad=True, **settings)
-    assert with_length_buckets(config, tf.distribute.get_strategy()).length_buckets == expected
+    assert with_length_buckets(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets == expected
 
 
 def test_packed_rows_are_refused(squad):
