@@ -60,7 +60,9 @@ _ROWS = (
     Command("benchmark run", "official.cli.benchmark.run", "the benchmarks of a YAML file"),
     Command("benchmark step", "official.cli.benchmark.step", "the training step, beside bare products"),
     Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
-    Command("benchmark packing", "official.cli.benchmark.packing", "packed rows beside one sequence a row"),
+    Command(
+        "benchmark packing", "official.cli.benchmark.packing", "rows that are packed, or without padding"
+    ),
     Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
     Command(
         "benchmark machine", "official.cli.benchmark.machine", "what this machine reaches, for predictions"

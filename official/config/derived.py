@@ -117,7 +117,7 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
 
 
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns how the encoder is built: `fused`, `shared`, `by_sequence` and `recompute` of
+    """Returns how the encoder is built: `fused`, `shared`, `by_sequence`, `recompute` and `unpad` of
     `official.modeling`.
 
     A step that is compiled as a whole has no functions to share and no sizes that change; plain operations
@@ -131,4 +131,5 @@ def encoder_options(config: Config) -> dict[str, Any]:
         "shared": not whole_step,
         "by_sequence": fused and not whole_step,
         "recompute": config.recompute,
+        "unpad": config.unpad,
     }

@@ -130,10 +130,10 @@ def note_passed(strategy: tf.distribute.Strategy) -> None:
 
 def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
     """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
-    at most. Packed rows have one length."""
+    at most. Packed rows have one length, and --unpad leaves no padding that sorted batches would save."""
     if config.length_buckets != "auto":
         return config
-    any_length = _on_cpus(strategy) and not config.enable_xla and not config.pack
+    any_length = _on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)
     return replaced(config, length_buckets="always" if any_length else "never")
 
 

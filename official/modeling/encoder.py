@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention, blocks, embeddings, heads, layers, operations, stages
+from official.modeling import attention, blocks, embeddings, heads, layers, operations, stages, unpadded
 from official.modeling.dropout import split_seed
 from official.modeling.recomputation import recomputed
-from official.modeling.stages import Stage
+from official.modeling.stages import Stage, Staged, Tensors
 
 
 class BertEncoder(tf.keras.layers.Layer):
@@ -29,6 +29,7 @@ class BertEncoder(tf.keras.layers.Layer):
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
+        unpad: bool = False,
     ):
         """Makes the encoder.
 
@@ -43,10 +44,13 @@ class BertEncoder(tf.keras.layers.Layer):
           recompute: what is computed again in the backward pass: `none`, `attention` (scores, softmax and
             dropout between query, key, value and the heads' outputs) or `block` (all between the vectors
             before and behind a block).
+          unpad: computes nothing for padding, see `official.modeling.unpadded`. Not for functions with
+            jit_compile, and not for rows of several sequences.
         """
         super().__init__(name="bert")
         self._config = config
         self.by_sequence = by_sequence and _on_cpus()
+        self.unpad = unpad
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
             self.embeddings = embeddings.Embeddings(config)
@@ -85,6 +89,13 @@ class BertEncoder(tf.keras.layers.Layer):
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         without = [None] if self.final_norm is None else [None, None]
         return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
+
+    def run(self, model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
+        """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
+        `unpadded.run` for what it asks of a batch without padding."""
+        if self.unpad:
+            return unpadded.run(model, features, self._config, dropout_seed)
+        return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
         """Encodes a batch of one sequence a row.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import heads, stages
+from official.modeling import heads
 from official.modeling.dropout import dropout, split_seed
 from official.modeling.encoder import BertEncoder
 from official.modeling.stages import Stage, Tensors
@@ -26,9 +26,10 @@ class SpanModel(tf.keras.Model):
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
+        unpad: bool = False,
     ):
         super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = heads.LinearHead("squad", config, outputs=2)
@@ -58,7 +59,7 @@ class SpanModel(tf.keras.Model):
         Returns:
           (start logits [B, L], end logits [B, L]), float32.
         """
-        return self.outputs_of(stages.run(self, features, dropout_seed))
+        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what `call` returns, of what the stages gave."""
@@ -79,11 +80,12 @@ class SequenceModel(tf.keras.Model):
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
+        unpad: bool = False,
     ):
         """Makes a model of `outputs` classes, or of one score."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
         self.head = heads.LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:
@@ -104,7 +106,7 @@ class SequenceModel(tf.keras.Model):
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, C], or [B, S, C] where `cls_positions` tells where S sequences a row
         begin; arguments as in `SpanModel.call`."""
-        return self.outputs_of(stages.run(self, features, dropout_seed))
+        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tf.Tensor:
         """Returns what `call` returns, of what the stages gave."""

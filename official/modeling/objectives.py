@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import losses, spans
+from official.modeling import counted, losses, spans
 
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
@@ -51,14 +51,19 @@ def pretraining_terms(
     """Returns the terms of pre-training, see `PRETRAINING_METRICS`.
 
     Args:
-      outputs: masked-LM logits [B, P, V] and next-sentence logits [B, 2] or [B, S, 2], float32.
+      outputs: masked-LM logits [B, P, V], or [Q, V] of the predictions that `counted.find` finds, and
+        next-sentence logits [B, 2] or [B, S, 2], float32.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       fused: as in `losses.cross_entropy`.
     """
-    logits_BPV, relation_logits = outputs
+    logits, relation_logits = outputs
     weights, labels = pretraining_weights(batch, basis), batch["next_sentence_labels"]
-    tokens = logits_BPV, batch["masked_lm_ids"]
+    predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
+    if logits.shape.rank == 2:
+        numbers_Q = counted.find(batch["masked_lm_weights"])
+        predicted = tuple(counted.pick(values, numbers_Q) for values in predicted)
+    ids, loss_weights, token_weights = predicted
     relation = (
         relation_logits,
         labels if relation_logits.shape.rank == 3 else labels[:, 0],
@@ -66,12 +71,12 @@ def pretraining_terms(
     )
     return {
         "mlm_loss": (
-            losses.cross_entropy(*tokens, masked_weights(batch, basis), fused=fused),
+            losses.cross_entropy(logits, ids, loss_weights, fused=fused),
             weights["mlm_loss"],
         ),
         "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
         "mlm_accuracy": (
-            losses.correct(*tokens, batch["masked_lm_weights"]),
+            losses.correct(logits, ids, token_weights),
             tf.reduce_sum(batch["masked_lm_weights"]),
         ),
         "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import heads, stages
+from official.modeling import heads
 from official.modeling.encoder import BertEncoder
 from official.modeling.stages import Stage, Tensors
 
@@ -20,10 +20,11 @@ class BertPretrainer(tf.keras.Model):
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
+        unpad: bool = False,
     ):
         super().__init__(name="bert_pretrainer")
         self._config = config
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute)
+        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
         self.masked_lm = heads.MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
@@ -48,9 +49,10 @@ class BertPretrainer(tf.keras.Model):
 
         Returns:
           (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32; the latter [B, S, 2] where
-          `cls_positions` tells where S sequences a row begin.
+          `cls_positions` tells where S sequences a row begin. Without padding the former are [Q, V] where the
+          batch has `masked_lm_weights`, see `unpadded.run`.
         """
-        return self.outputs_of(stages.run(self, features, dropout_seed))
+        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what `call` returns, of what the stages gave."""

@@ -66,14 +66,15 @@ def find_places(sequence_ids_BL: tf.Tensor, heads: int) -> Places:
     return _places_of(order_T, list(zip(widths(length), sequences)), heads)
 
 
-def find_ragged_places(lengths_N: tf.Tensor, heads: int) -> Places:
-    """Returns the places of sequences that lie end to end in one row, without padding.
+def find_ragged_places(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int) -> Places:
+    """Returns the places of sequences that lie end to end in one row; padding is behind them.
 
     They are taken in a few groups of nearly one length, each as wide as its longest sequence, so that widths
     follow the sequences and not the row. A group has the same number of sequences in every batch of as many.
 
     Args:
       lengths_N: int32, tokens of each sequence, 1 or more.
+      tokens: of the row.
       heads: H.
     """
     order_N = tf.argsort(-lengths_N, stable=True)
@@ -86,7 +87,7 @@ def find_ragged_places(lengths_N: tf.Tensor, heads: int) -> Places:
         longest = tf.reduce_max(tf.concat([length_N, [1]], axis=0))
         width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
         kinds.append((width, (firsts[first:last], length_N)))
-    return _places_of(tf.range(tf.reduce_sum(lengths_N)), kinds, heads)
+    return _places_of(tf.range(tokens), kinds, heads)
 
 
 def _places_of(order_T: tf.Tensor, kinds: list, heads: int) -> Places:

@@ -125,9 +125,10 @@ def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> C
 
 
 def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
-    """Returns the task's model without sizes that are known only when it runs: no scores are left out."""
+    """Returns the task's model without sizes that are known only when it runs: no scores are left out, and
+    no padding."""
     model: Any = task.build_model()
-    model.encoder.by_sequence = False
+    model.encoder.by_sequence = model.encoder.unpad = False
     return model
 
 

@@ -105,6 +105,11 @@ class PretrainingTask:
         if sizes is None:
             self._check_not_told_of_packs(files, flag)
             return _Split(files, self._schema, None)
+        if config.unpad:
+            raise ConfigError(
+                f"unpad leaves out the padding of rows of one sequence, but rows of --{flag} hold up to"
+                f" {sizes[1]} sequences, and little padding. Drop --unpad."
+            )
         slots, depth = sizes
         if config.max_sequences_per_pack not in (None, depth):
             raise ConfigError(
@@ -229,7 +234,10 @@ class PretrainingTask:
         }
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
-        logits_BPV, logits_B2 = model(batch)
+        # Logits of all slots: without padding those are left out that have no weight.
+        logits_BPV, logits_B2 = model(
+            {name: value for name, value in batch.items() if name != "masked_lm_weights"}
+        )
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
         return {

@@ -49,8 +49,8 @@ def short_files(tmp_path):
     return str(tmp_path / "short-*")
 
 
-@pytest.fixture
-def packed_files(tmp_path):
+@pytest.fixture(name="packed_files")
+def fixture_packed_files(tmp_path):
     """Returns the glob of files of the same sequences, of which two share a row where they fit."""
     for number in range(FILES):
         some = short_examples(EACH, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from official.config.backends import BACKENDS
 from official.config.derived import pack_depth
 from official.config.table import Config
 from official.io.errors import ConfigError
@@ -9,8 +10,9 @@ from official.io.errors import ConfigError
 
 def check_packing(config: Config) -> None:
     """Refuses numbers of sequences a row that contradict each other, or that nothing would read, rows that
-    are to be packed and cut short, and a static mask where it cannot be."""
+    are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
     _check_static_mask(config)
+    _check_unpad(config)
     if config.pack and config.length_buckets == "always":
         raise ConfigError(
             "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
@@ -28,6 +30,32 @@ def check_packing(config: Config) -> None:
         if config[name] and not (packs or may_be_packed):
             flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
             raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
+
+
+def _check_unpad(config: Config) -> None:
+    """Refuses to leave out padding where there is next to none, or where sizes cannot follow the tokens."""
+    if not config.unpad:
+        return
+    for name in ("pack", "pack_on_the_fly"):
+        if config[name]:
+            raise ConfigError(
+                f"unpad leaves out the padding of rows of one sequence, {name} fills rows with several. Drop"
+                " one of the two flags."
+            )
+    backend = BACKENDS[config.distribution_strategy]
+    packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
+    if config.enable_xla or backend.whole_step:
+        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
+        raise ConfigError(
+            f"unpad gives each batch the size of its tokens, {which} compiles a step as a whole, for one"
+            f" size. Drop --unpad; {packs} leaves little padding there."
+        )
+    if backend.spread_replicas:
+        raise ConfigError(
+            f"unpad gives each batch the size of its tokens, the parts of"
+            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad;"
+            f" {packs} leaves little padding there."
+        )
 
 
 def _check_static_mask(config: Config) -> None:

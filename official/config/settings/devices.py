@@ -121,6 +121,12 @@ class Devices:
         "are the same.",
         choices=("none", "attention", "block"),  # each keeps less than those before it
     )
+    unpad: bool = setting(
+        False,
+        "Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and "
+        "prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows "
+        "have little padding, and steps that are compiled as a whole have one size: both are refused.",
+    )
     intra_op_threads: int | None = setting(
         None, "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1
     )

@@ -52,7 +52,7 @@ class FineTuning:
     length_buckets: str = setting(
         "auto",
         "Batches of sequences of about one length, as long as their longest, instead of --max_seq_length. "
-        "auto: on CPUs, where no shape is compiled for.",
+        "auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.",
         choices=("auto", "always", "never"),
         tasks=FINE_TUNING,
         evaluation=False,

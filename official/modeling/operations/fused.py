@@ -180,7 +180,7 @@ def residual(
     @tf.custom_gradient
     def add(x, bias, residual):
         def gradient(upstream):
-            x_gradient = _dropped(upstream, rate, seed, x.dtype)
+            x_gradient = _dropped(_drop_rows, upstream, rate, seed, x.dtype)
             return x_gradient, _column_sums(x_gradient, bias.dtype), upstream
 
         return _add(x, bias, residual, rate, seed), gradient
@@ -193,10 +193,9 @@ def _add(x, bias, residual, rate, seed):
     return residual + tf.cast(dropout(x + tf.cast(bias, x.dtype), rate, seed), residual.dtype)
 
 
-def _dropped(upstream, rate, seed, dtype):
-    if seed is None or rate == 0:
-        return tf.cast(upstream, dtype)
-    return _drop_rows(upstream, rate, seed, dtype)
+def _dropped(drop, x, rate, seed, dtype):
+    """Returns `x` after dropout by a compiled function; without dropout there is nothing to compile."""
+    return tf.cast(x, dtype) if seed is None or rate == 0 else drop(x, rate, seed, dtype)
 
 
 @_compiled
@@ -239,7 +238,7 @@ def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
     @tf.custom_gradient
     def weigh(query, key, value):
         kept_weights = weights_of(query, key)
-        output = tf.matmul(_drop(kept_weights, rate, seed, query.dtype), value)
+        output = tf.matmul(_dropped(_drop, kept_weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
             weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
