@@ -10,8 +10,8 @@ from tests.package import old_stack
 ENTRIES = ("official.training.ipu.__main__",)
 MOST_FILES = 160  # many of a few lines: a row of settings, a package's one sentence
 MOST_LINES = 15_000
-# What an import inside of a function names and such a run never comes to: it takes plain operations, and where
-# fsspec is not installed TensorFlow's own stores.
+# What an import inside of a function names and such a run never comes to: it takes plain operations, and
+# TensorFlow's own stores where fsspec is not installed.
 NOT_REACHED = {"official.modeling.operations.fused", "official.io.fsspec_store"}
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
 NOT_CALLED = {"tf.function(experimental_attributes=)", "tf.function(reduce_retracing=)"}
