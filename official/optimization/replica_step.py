@@ -118,7 +118,8 @@ def make_replica_gradients(
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)
         gradients, sums = reduce_across_replicas(config, gradients, sums)
-        factor, norm = clip(config, gradients, counted.num_replicas)
+        norm = true_norm(config, gradients, state.optimizer.global_norm)
+        factor = clip(config, gradients, norm, counted.num_replicas)
         return gradients.tensors, factor, sums, norm
 
     return replica_gradients
@@ -237,16 +238,19 @@ def reduce_across_replicas(
     return gradients._replace(tensors=tensors), sums
 
 
-def clip(config: Config, gradients: Gradients, num_replicas: int) -> tuple[tf.Tensor | float, tf.Tensor]:
-    """Returns (the factor that unscales the gradients and, where `step_factors.largest_norm` says so, clips
-    them; the norm of the true gradient before clipping). The factor is NaN where the norm that clips is not
-    finite."""
-    is_spread = BACKENDS[config.distribution_strategy].spread_replicas
-    global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
-    norm = global_norm(gradients.tensors) / gradients.divisor
+def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Tensor:
+    """Returns the norm of the true gradient; `norm_of` computes that of tensors on one device."""
+    if BACKENDS[config.distribution_strategy].spread_replicas:
+        return gradients_lib.norm_by_device(gradients.tensors, norm_of) / gradients.divisor
+    return norm_of(gradients.tensors) / gradients.divisor
+
+
+def clip(config: Config, gradients: Gradients, norm: tf.Tensor, num_replicas: int) -> tf.Tensor | float:
+    """Returns the factor that unscales the gradients, whose true ones have the norm `norm`, and clips them
+    where `step_factors.largest_norm` says so. It is NaN where the norm that clips is not finite."""
     largest = step_factors.largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
-    return factor / gradients.divisor, norm
+    return factor / gradients.divisor
 
 
 def _num_replicas() -> int:
