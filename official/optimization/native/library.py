@@ -46,12 +46,19 @@ def _what_is_against(config: Config) -> str | None:
     backend = BACKENDS[config.distribution_strategy]
     if backend.whole_step:
         return f"distribution_strategy={config.distribution_strategy} compiles a step as a whole"
-    devices = tf.distribute.get_strategy().extended.worker_devices
-    if not all("cpu" in device.lower() for device in devices):
+    if not _on_cpus():
         return "it computes on CPUs only"
     if backend.several_processes and config.update_kernel == "auto":
         return "each process would choose by itself, and all must compute alike"
     return None
+
+
+def _on_cpus() -> bool:
+    """Tells whether the strategy, or without one TensorFlow, computes on CPUs."""
+    if not tf.distribute.has_strategy():
+        return not tf.config.list_logical_devices("GPU")
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    return all("cpu" in device.lower() for device in devices)
 
 
 @functools.cache
