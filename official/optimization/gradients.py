@@ -65,6 +65,11 @@ def scaled(gradients, factor):
     return [gradient * factor for gradient in gradients]
 
 
+def as_float32(gradients):
+    """Returns every gradient in float32, in which they can be scaled and added up."""
+    return [tf.cast(gradient, tf.float32) for gradient in gradients]
+
+
 def reduce_sum(tensors):
     """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of
     them go together."""

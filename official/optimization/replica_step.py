@@ -175,7 +175,10 @@ def sum_micro_batches(
     """Returns the gradients and the terms of all micro batches of a replica's batch, added up."""
 
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return micro_batch_gradients(config, objective, model, micro_batch, shared, shared.seeds[index])
+        seed = shared.seeds[index]
+        gradients, sums = micro_batch_gradients(config, objective, model, micro_batch, shared, seed)
+        is_summed = num_micro_batches > 1 or _num_replicas() > 1
+        return gradients_lib.as_float32(gradients) if is_summed else gradients, sums
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
     return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
@@ -192,13 +195,16 @@ def micro_batch_gradients(
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
     The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
-    unscaled with it. `seed` is the micro batch's own, of dropout.
+    unscaled with it. Others are in the type that the backward pass makes them in: that of a weight's copy,
+    where it reads one. `seed` is the micro batch's own, of dropout.
     """
     with tf.GradientTape() as tape:
+        tape.watch(model.trainable_variables)  # also those that are read by their handles
         terms = objective.terms(model(batch, dropout_seed=seed), batch)
         total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
     if config.clip_scope == "micro_batch":
+        gradients = gradients_lib.as_float32(gradients)
         norm = tf.linalg.global_norm(gradients) / shared.scale
         factor = gradients_lib.clip_factor(norm, config.clip_norm) / shared.scale
         gradients = gradients_lib.scaled(gradients, factor)

@@ -3,14 +3,16 @@ twice."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 from official.optimization import compiled, spread
+from official.optimization.plain import write
 
 
-class _Native(compiled.CompiledOptimizer):
+class NativeOptimizer(compiled.CompiledOptimizer):
     """What both share: the operation, and the numbers of a step that it takes."""
 
     _LAYERWISE = False
@@ -19,6 +21,25 @@ class _Native(compiled.CompiledOptimizer):
         """Makes the optimizer; `operations` as `library.operations` returns them, the rest as `Moments`."""
         super().__init__(**arguments)
         self._operations = operations
+        self._copies: dict[str, tf.Variable] = {}
+
+    def make_copies(self, variables, dtype: tf.DType) -> dict[str, tf.Variable]:
+        """Makes copies of variables in a type, which `update` keeps equal to them, in the strategy's scope; they
+        are no part of a checkpoint. Returns them by the variables' names; `renew_copies` gives them values."""
+        for variable in variables:
+            if variable.name in self._copies:
+                continue
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                zeros = functools.partial(tf.zeros, shape=variable.shape, dtype=dtype)
+                self._copies[variable.name] = tf.Variable(zeros, trainable=False, name="copy")
+        return self._copies
+
+    def renew_copies(self, variables) -> None:
+        """Casts the variables that have copies; in the context of a replica."""
+        for variable in variables:
+            copy = self._copies.get(variable.name)
+            if copy is not None:
+                write(copy, tf.cast(tf.convert_to_tensor(variable), copy.dtype))
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, of float32, bfloat16 or float16;
@@ -40,16 +61,17 @@ class _Native(compiled.CompiledOptimizer):
     def _update_all(self, gradients, variables, step) -> None:
         """Updates the variables of a device."""
         moments = [self._moments[variable.name] for variable in variables]
+        copied = [place for place, variable in enumerate(variables) if variable.name in self._copies]
         self._operations.bert_update(
             weights=[variable.handle for variable in variables],
             m=[each["m"].handle for each in moments],
             v=[each["v"].handle for each in moments],
-            copies=[],
+            copies=[self._copies[variables[place].name].handle for place in copied],
             gradients=list(gradients),
             step=step,
             layerwise=self._LAYERWISE,
             decays=[self.decays(variable) for variable in variables],
-            copy_of=[],
+            copy_of=copied,
             **self._constants._asdict(),
         )
 
@@ -63,11 +85,11 @@ class _Native(compiled.CompiledOptimizer):
         return tf.stack([factor, step_size, kept, adam["epsilon"], adam["lr"], *corrections])
 
 
-class AdamW(_Native, compiled.AdamW):
+class AdamW(NativeOptimizer, compiled.AdamW):
     """`compiled.AdamW` by our own operation."""
 
 
-class Lamb(_Native, compiled.Lamb):
+class Lamb(NativeOptimizer, compiled.Lamb):
     """`compiled.Lamb` by our own operation."""
 
     _LAYERWISE = True
