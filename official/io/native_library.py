@@ -7,6 +7,7 @@ CPU. So none is ever out of date, and machines that share a home folder do not t
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import fcntl
 import glob
@@ -15,8 +16,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from official.io import user_cache, writing
@@ -35,16 +37,16 @@ class Recipe(NamedTuple):
 
     Attributes:
       name: of the file, in front of its digest.
-      source: path of the C++ file to compile.
-      others: paths of the files that it includes.
-      flags: of the compiler, and what it links with.
+      sources: {path of a C++ file: flags of the compiler}.
+      headers: paths of the files that they include.
+      link_flags: what it is linked with.
       made_for: what else a library depends on, such as a version.
     """
 
     name: str
-    source: str
-    others: Sequence[str]
-    flags: Sequence[str]
+    sources: Mapping[str, Sequence[str]]
+    headers: Sequence[str]
+    link_flags: Sequence[str]
     made_for: str
 
 
@@ -90,9 +92,10 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     """Returns what tells libraries apart that are not the same."""
     found = hashlib.sha256()
     version = _run([compiler, "--version"], timeout_secs=60)
-    for text in (*recipe.flags, recipe.made_for, compiler, version, _cpu(), *platform.libc_ver()):
+    flags = [flag for flags in recipe.sources.values() for flag in flags]
+    for text in (*flags, *recipe.link_flags, recipe.made_for, compiler, version, _cpu(), *platform.libc_ver()):
         found.update(text.encode() + b"\0")
-    for path in (recipe.source, *recipe.others):
+    for path in (*recipe.sources, *recipe.headers):
         with open(path, "rb") as file:
             found.update(file.read() + b"\0")
     return found.hexdigest()[:16]
@@ -126,11 +129,23 @@ def _locked(path: str, timeout_secs: float) -> Iterator[None]:
 
 
 def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> None:
-    """Compiles a library under a temporary name, renamed when it is complete."""
-    for left in glob.glob(glob.escape(path) + ".tmp-*"):  # by a process that was killed
-        os.remove(left)
-    with writing.replacing(path) as unfinished:
-        _run([compiler, recipe.source, *recipe.flags, "-o", unfinished], timeout_secs)
+    """Compiles a library in a folder of its own; its file is moved out of there when it is complete."""
+    prefix = os.path.basename(path) + ".tmp-"
+    for left in glob.glob(glob.escape(os.path.join(os.path.dirname(path), prefix)) + "*"):
+        shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=os.path.dirname(path)) as folder,
+        concurrent.futures.ThreadPoolExecutor(len(recipe.sources)) as executor,
+    ):
+        objects = {os.path.join(folder, f"{index}.o"): each for index, each in enumerate(recipe.sources)}
+        commands = [
+            [compiler, "-fPIC", "-c", source, *recipe.sources[source], "-o", name]
+            for name, source in objects.items()
+        ]
+        list(executor.map(lambda command: _run(command, timeout_secs), commands))
+        library = os.path.join(folder, "library.so")
+        _run([compiler, "-shared", *objects, *recipe.link_flags, "-o", library], timeout_secs)
+        writing.publish(library, path)
 
 
 def _run(command: list[str], timeout_secs: float) -> str:

@@ -17,7 +17,7 @@ from official.io.native_library import NotBuilt
 _LONGEST_SECS = 180  # that compiling may take: 5 to 10 are usual
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # No -ffast-math: what is not finite stays so, and roots and quotients are exact.
-_FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno", "-fPIC", "-shared", "-w")
+_KERNEL_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno")
 
 
 def operations(config: Config) -> Any:
@@ -70,10 +70,13 @@ def _tell(message: str) -> None:
 @functools.cache
 def _loaded() -> Any:
     """Returns the module of the operations. Raises NotBuilt."""
-    own = [os.path.join(_FOLDER, name) for name in ("operations.cc", "kernels.h")]
-    compile_flags, link_flags = tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()
+    sources = {
+        os.path.join(_FOLDER, "kernels.cc"): _KERNEL_FLAGS,
+        os.path.join(_FOLDER, "operations.cc"): ["-O1", "-w", *tf.sysconfig.get_compile_flags()],
+    }
+    headers = [os.path.join(_FOLDER, "kernels.h")]
     recipe = native_library.Recipe(
-        "update", own[0], own[1:], [*_FLAGS, *compile_flags, *link_flags], tf.version.VERSION
+        "update", sources, headers, tf.sysconfig.get_link_flags(), tf.version.VERSION
     )
     path = native_library.built(
         recipe,

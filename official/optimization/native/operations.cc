@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -71,8 +72,15 @@ struct Place {
   // Returns the float32 numbers from `offset` on, in `space` where they are of another type.
   const float* read(int64_t offset, int64_t count, float* space) const {
     if (type == tensorflow::DT_FLOAT) return at<float>(offset);
-    if (type == tensorflow::DT_HALF) return as_float(at<Half>(offset), count, space);
-    return as_float(at<BFloat16>(offset), count, space);
+    if (type == tensorflow::DT_HALF) widen(at<Half>(offset), count, space);
+    if (type == tensorflow::DT_BFLOAT16) widen(at<BFloat16>(offset), count, space);
+    return space;
+  }
+
+  double sum_of_squares(int64_t offset, int64_t count) const {
+    if (type == tensorflow::DT_FLOAT) return bert::sum_of_squares(at<float>(offset), count);
+    if (type == tensorflow::DT_HALF) return bert::sum_of_squares(at<Half>(offset), count);
+    return bert::sum_of_squares(at<BFloat16>(offset), count);
   }
 
   void write(const float* from, int64_t offset, int64_t count) const {
@@ -331,13 +339,7 @@ class GlobalNorm : public OpKernel {
     }
     do_in_order(context, parts.size(), [&parts](int64_t index) {
       Part& part = parts[index];
-      alignas(64) float space[kTile];
-      double sum = 0;
-      for (int64_t at = 0; at < part.count; at += kTile) {
-        const int64_t count = std::min(kTile, part.count - at);
-        sum += sum_of_squares(part.place.read(part.begin + at, count, space), count);
-      }
-      part.sum = sum;
+      part.sum = part.place.sum_of_squares(part.begin, part.count);
     });
     double sum = 0;
     for (const Part& part : parts) sum += part.sum;
