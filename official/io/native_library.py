@@ -1,8 +1,8 @@
-"""Shared libraries that are compiled when they are first used, with the compiler of the machine, and kept in the
-user's cache folder.
+"""Shared libraries that are compiled when they are first used, with the compiler of the machine, and kept in
+the user's cache folder.
 
-The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to, and the
-CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
+The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to, and
+the CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
 """
 
 from __future__ import annotations
@@ -93,7 +93,15 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     found = hashlib.sha256()
     version = _run([compiler, "--version"], timeout_secs=60)
     flags = [flag for flags in recipe.sources.values() for flag in flags]
-    for text in (*flags, *recipe.link_flags, recipe.made_for, compiler, version, _cpu(), *platform.libc_ver()):
+    for text in (
+        *flags,
+        *recipe.link_flags,
+        recipe.made_for,
+        compiler,
+        version,
+        _cpu(),
+        *platform.libc_ver(),
+    ):
         found.update(text.encode() + b"\0")
     for path in (*recipe.sources, *recipe.headers):
         with open(path, "rb") as file:

@@ -1,7 +1,7 @@
-"""Copies of weights in the type that is computed in: a training step reads them in place of casting the weights.
+"""Copies of weights in the type that is computed in: a training step reads them and casts no weights.
 
-Whoever updates the weights writes the copies, too. They are the weights' values cast, to the bit, so that a step
-computes the same with and without them.
+Whoever updates the weights writes the copies, too. They are the weights' values cast, to the bit, so that a
+step computes the same with and without them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def wanted(model: Staged, dtype: tf.DType) -> list[tf.Variable]:
 
 
 def cast(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
-    """Returns the value of a variable in a type. Of a copy the gradient is in that type, too, unless it is to be
-    added to that of another read of the variable (`is_shared`)."""
+    """Returns the value of a variable in a type. Of a copy the gradient is in that type, too, unless it is to
+    be added to that of another read of the variable (`is_shared`)."""
     if _asked is not None:
         _asked[variable.name] = variable
     copy = _in_use.get(variable.name)

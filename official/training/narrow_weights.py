@@ -1,5 +1,5 @@
-"""The weights of a training step in bfloat16 or float16: copies that the native update writes along with the weights,
-so that no step casts them, nor their gradients."""
+"""The weights of a training step in bfloat16 or float16: copies that the native update writes along with the
+weights, so that no step casts them, nor their gradients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NarrowWeights(NamedTuple):
 
     Attributes:
       reading: makes of a replica's function one that reads them.
-      renew: gives them the weights' values, in a graph. The first thing that a call of the devices does: whatever
-        has changed the weights before, the copies are theirs.
+      renew: gives them the weights' values, in a graph. The first thing that a call of the devices does:
+        whatever has changed the weights before, the copies are theirs.
     """
 
     reading: Callable[[Callable], Callable]
@@ -30,8 +30,8 @@ class NarrowWeights(NamedTuple):
 
 
 def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) -> NarrowWeights:
-    """Makes the copies of a run; none where TensorFlow's operations update its weights, or the step is compiled or
-    spread as a whole."""
+    """Makes the copies of a run; none where TensorFlow's operations update its weights, or the step is
+    compiled or spread as a whole."""
     optimizer, dtype = state.optimizer, tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
     if not isinstance(optimizer, NativeOptimizer) or config.enable_xla or as_pipeline(strategy) is not None:
         return NarrowWeights(lambda function: function, lambda: None)

@@ -20,7 +20,7 @@ exec {compiler} "$@"
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """Returns function (number, seconds that the compiler sleeps) -> recipe of a library that says the number."""
+    """Returns function (number, seconds that the compiler sleeps) -> recipe of a library that says it."""
     try:
         real = native_library.find_compiler()
     except NotBuilt as error:

@@ -24,8 +24,9 @@ class NativeOptimizer(compiled.CompiledOptimizer):
         self._copies: dict[str, tf.Variable] = {}
 
     def make_copies(self, variables, dtype: tf.DType) -> dict[str, tf.Variable]:
-        """Makes copies of variables in a type, which `update` keeps equal to them, in the strategy's scope; they
-        are no part of a checkpoint. Returns them by the variables' names; `renew_copies` gives them values."""
+        """Makes copies of variables in a type, which `update` keeps equal to them, in the strategy's scope.
+        They are no part of a checkpoint. Returns them by the variables' names; `renew_copies` gives them
+        values."""
         for variable in variables:
             if variable.name in self._copies:
                 continue
@@ -52,13 +53,13 @@ class NativeOptimizer(compiled.CompiledOptimizer):
             step = self._numbers(factor)
             for pairs in devices.values():
                 with place(pairs[0][1]):
-                    self._update_all(*zip(*pairs), step)
+                    self._update_all(step, *zip(*pairs))
         self.iterations.assign_add(1)
 
     def global_norm(self, tensors) -> tf.Tensor:
         return self._operations.bert_global_norm(tensors=tensors)
 
-    def _update_all(self, gradients, variables, step) -> None:
+    def _update_all(self, step, gradients, variables) -> None:
         """Updates the variables of a device."""
         moments = [self._moments[variable.name] for variable in variables]
         copied = [place for place, variable in enumerate(variables) if variable.name in self._copies]
