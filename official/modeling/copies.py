@@ -7,6 +7,8 @@ step computes the same with and without them.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import types
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
@@ -15,39 +17,42 @@ from official.modeling.stages import Staged
 
 Copies = Mapping[str, tf.Variable]  # by the names of the variables that they are copies of
 
-_in_use: Copies = {}
-_asked: dict[str, tf.Variable] | None = None
+# Of a thread: replicas are traced in threads of their own, each a piece at a time.
+_in_use: contextvars.ContextVar[Copies] = contextvars.ContextVar(
+    "copies in use", default=types.MappingProxyType({})
+)
+_asked: contextvars.ContextVar[dict[str, tf.Variable] | None] = contextvars.ContextVar("asked", default=None)
 
 
 @contextlib.contextmanager
 def reading(copies: Copies) -> Iterator[None]:
     """Lets all that is traced in its block read the copies."""
-    global _in_use
-    before, _in_use = _in_use, copies
+    before = _in_use.set(copies)
     try:
         yield
     finally:
-        _in_use = before
+        _in_use.reset(before)
 
 
 def wanted(model: Staged, dtype: tf.DType) -> list[tf.Variable]:
     """Returns the trained variables of a model that are read in a type other than their own."""
-    global _asked
-    _asked = {}
+    asked: dict[str, tf.Variable] = {}
+    before = _asked.set(asked)
     try:
         for stage in model.stages():
             stage.weights()
-        return [each for each in _asked.values() if each.trainable and each.dtype != dtype]
     finally:
-        _asked = None
+        _asked.reset(before)
+    return [each for each in asked.values() if each.trainable and each.dtype != dtype]
 
 
 def cast(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
     """Returns the value of a variable in a type. Of a copy the gradient is in that type, too, unless it is to
     be added to that of another read of the variable (`is_shared`)."""
-    if _asked is not None:
-        _asked[variable.name] = variable
-    copy = _in_use.get(variable.name)
+    asked = _asked.get()
+    if asked is not None:
+        asked[variable.name] = variable
+    copy = _in_use.get().get(variable.name)
     if copy is None or copy.dtype != dtype:
         # tf.cast alone would return the variable where it has the type already.
         return tf.cast(tf.convert_to_tensor(variable), dtype)

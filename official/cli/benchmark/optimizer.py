@@ -7,9 +7,10 @@ machine's memory gives.
 All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
 avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
 LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights once more, 40
-bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are written, which is
-as much; what takes neither casts the gradients before the update and the weights after it. The memory's speed is
-the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes each, and AdamW.
+bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are written, as much
+again; what takes neither casts the gradients before the update and the weights after it. The memory's speed
+is the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes each, and
+AdamW.
 """
 
 import argparse
