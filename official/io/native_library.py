@@ -141,16 +141,14 @@ def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> N
     prefix = os.path.basename(path) + ".tmp-"
     for left in glob.glob(glob.escape(os.path.join(os.path.dirname(path), prefix)) + "*"):
         shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, dir=os.path.dirname(path)) as folder,
-        concurrent.futures.ThreadPoolExecutor(len(recipe.sources)) as executor,
-    ):
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=os.path.dirname(path)) as folder:
         objects = {os.path.join(folder, f"{index}.o"): each for index, each in enumerate(recipe.sources)}
         commands = [
             [compiler, "-fPIC", "-c", source, *recipe.sources[source], "-o", name]
             for name, source in objects.items()
         ]
-        list(executor.map(lambda command: _run(command, timeout_secs), commands))
+        with concurrent.futures.ThreadPoolExecutor(len(commands)) as executor:
+            list(executor.map(lambda command: _run(command, timeout_secs), commands))
         library = os.path.join(folder, "library.so")
         _run([compiler, "-shared", *objects, *recipe.link_flags, "-o", library], timeout_secs)
         writing.publish(library, path)

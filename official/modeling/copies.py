@@ -10,12 +10,14 @@ import contextlib
 import contextvars
 import types
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from official.modeling.stages import Staged
 
-Copies = Mapping[str, tf.Variable]  # by the names of the variables that they are copies of
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Copies = Mapping[str, tf.Variable]  # by the names of the variables that they are copies of
 
 # Of a thread: replicas are traced in threads of their own, each a piece at a time.
 _in_use: contextvars.ContextVar[Copies] = contextvars.ContextVar(

@@ -61,13 +61,13 @@ def _on_cpus() -> bool:
     return all("cpu" in device.lower() for device in devices)
 
 
-@functools.cache
+@functools.lru_cache
 def _tell(message: str) -> None:
     """Logs a line, once in a process."""
     logging.info(message)
 
 
-@functools.cache
+@functools.lru_cache
 def _loaded() -> Any:
     """Returns the module of the operations. Raises NotBuilt."""
     sources = {
