@@ -36,6 +36,11 @@ ONNX = per_stack(
 # ONNX Runtime quantises for both back ends. Python 3.10 takes 1.23, the last one for it.
 EXPORT = [*ONNX, "tf2onnx>=1.17,<2", "onnxruntime>=1.23,<2"]
 
+FSSPEC = "fsspec>=2024.10"
+S3 = [FSSPEC, "s3fs>=2024.10"]
+GCS = [FSSPEC, "gcsfs>=2024.10"]
+HDFS = [FSSPEC, "pyarrow>=15"]
+
 setup(
     name="bert-tf2",
     version="0.1.0",
@@ -90,7 +95,17 @@ setup(
         "onnxruntime": EXPORT,
         "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "serve": ["tornado>=6.5,<7", "prometheus-client>=0.20,<1"],
+        # The engine of data jobs on several machines; 2.52 is the first one whose clusters ask for a secret.
+        "ray": ["ray>=2.52,<3"],
+        # Files in stores, one extra a store, and all of them.
+        "s3": S3,
+        "gcs": GCS,
+        "hdfs": HDFS,
+        "storage": [*S3, *GCS, *HDFS],
         "wikipedia": ["wikiextractor>=3.1,<4"],
+        # From 25 on pyarrow wants NumPy 2.
+        "parquet": per_stack(tf215=["pyarrow>=18,<25"], modern=["pyarrow>=20,<27"]),
+        "zstd": ["backports-zstd>=1.2,<2"],
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
         "perfzero": [
@@ -111,6 +126,7 @@ setup(
             # The server is tested with a client of the v2 protocol, and the messages of TensorFlow Serving.
             'tritonclient[http]>=2.41,<3; python_version >= "3.11"',
             *per_stack(tf215=["tensorflow-serving-api==2.15.1"]),
+            "moto[server]>=5,<6",  # a server of the S3 protocol
         ],
     },
 )

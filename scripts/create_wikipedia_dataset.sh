@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# From a dump of Wikipedia to pre-training data: extraction, cleaning, sentences, TFRecords for 128, 384 and 512 tokens.
+# From a dump of Wikipedia to pre-training data: articles, cleaning, sentences, TFRecords for 128, 384 and 512 tokens.
 #
 #   ./scripts/create_wikipedia_dataset.sh enwiki-20260101-pages-articles.xml.bz2 data/wikipedia
 #
-# OUT/extracted            what wikiextractor makes of the dump (JSON lines)
 # OUT/text/{train,eval}    one sentence per line, documents shared out by their text
 # OUT/{train,eval}_N_M     records of N tokens and M predictions: 128_20, 384_56, 512_76
 #
@@ -48,16 +47,7 @@ stage() {
   fi
 }
 
-extract() {
-  rm -rf "$out/extracted.tmp"
-  "$python" -m wikiextractor.WikiExtractor "$dump" --json --no-templates --processes "$workers" --bytes 100M --quiet \
-    --output "$out/extracted.tmp" || fail "wikiextractor failed on $dump."
-  find "$out/extracted.tmp" -type f -size +0 | grep -q . || fail "$dump holds no article."
-  mv "$out/extracted.tmp" "$out/extracted"
-}
-
-stage "Articles" "$out/extracted" extract
-stage "Sentences" "$out/text/manifest.json" "$python" scripts/prepare_text.py --input_files="$out/extracted" --output_dir="$out/text" \
+stage "Sentences" "$out/text/manifest.json" "$python" scripts/prepare_text.py --input_files="$dump" --output_dir="$out/text" \
   --eval_share="${EVAL_SHARE:-0.005}" --num_workers="$workers"
 for shape in ${SHAPES:-128:20 384:56 512:76}; do
   length="${shape%:*}" predictions="${shape#*:}"

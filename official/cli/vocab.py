@@ -11,7 +11,7 @@ import sys
 
 import tqdm
 
-from official.cli import command_line, outputs
+from official.cli import command_line, outputs, text_flags
 from official.config import ConfigError
 from official.data.text import read_counts
 from official.data.text.documents import ReadCounts, read_documents
@@ -25,14 +25,7 @@ _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    add(
-        "--input_files",
-        required=True,
-        help=(
-            "Text: comma-separated files, folders or globs. Plain text with blank lines between "
-            "documents, WikiExtractor's output (text or JSON) or WikiText, also compressed."
-        ),
-    )
+    text_flags.add_text_flags(parser)
     add(
         "--output_file",
         required=True,
@@ -80,7 +73,7 @@ def files_of(flags) -> list[str]:
     )
 
 
-def read_sentences(patterns: str, most: int, counts: ReadCounts) -> list[str]:
+def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str = "text") -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
     .. one."""
     step, kept = 1, []
@@ -88,7 +81,8 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts) -> list[str]:
     with tqdm.tqdm(
         total=sum(files.sizes(paths)), desc="Reading", unit="B", unit_scale=True, delay=0.5
     ) as bar:
-        for number, sentence in enumerate(itertools.chain.from_iterable(read_documents(paths, counts))):
+        documents = read_documents(paths, counts, text_field=text_field)
+        for number, sentence in enumerate(itertools.chain.from_iterable(documents)):
             if number % step == 0:
                 kept.append(sentence)
             if len(kept) > most:
@@ -100,7 +94,7 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts) -> list[str]:
 def main() -> None:
     flags = parse_flags()
     counts = ReadCounts()
-    sentences = read_sentences(flags.input_files, flags.max_sentences, counts)
+    sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     built = vocabulary_building.build_vocabulary(
         sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty()
     )

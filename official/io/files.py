@@ -1,4 +1,4 @@
-"""Finds and opens files, of this machine or of a store that TensorFlow can reach (`official.io.stores`)."""
+"""Finds and opens files, of this machine or of a store (`official.io.stores`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from official.io import stores
+from official.io import store_paths, stores
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -61,7 +61,7 @@ def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
     if store.is_folder(pattern):
         return [
             path
-            for path in stores.files_below(store.walk, pattern)
+            for path in store_paths.files_below(store.walk, pattern)
             if fnmatch.fnmatchcase(os.path.basename(path), in_folders)
         ]
     if store.is_file(pattern):
@@ -70,7 +70,7 @@ def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
     if sharded:
         name, count, ending = sharded[1], int(sharded[2]), sharded[3]
         return [f"{name}-{number:05d}-of-{count:05d}{ending}" for number in range(count)]
-    return [path for path in store.glob(pattern) if not store.is_folder(path)]
+    return store.glob(pattern)
 
 
 def is_file(path: str) -> bool:
@@ -85,11 +85,23 @@ def is_folder(path: str) -> bool:
 
 def sizes(paths: Iterable[str]) -> list[int]:
     """Returns the bytes of each file. Raises ConfigError for one that is not there."""
-    found = []
+    return [size for size, _ in versions(paths)]
+
+
+def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
+    """Returns what `version` does, of each file; in a store their folders are listed. Raises ConfigError for
+    one that is not there."""
+    paths = list(paths)
+    by_store: dict[stores.Store, list[str]] = {}
     for path in paths:
-        with naming(path):
-            found.append(version(path)[0])
-    return found
+        by_store.setdefault(store_of(path), []).append(path)
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        for store, some in by_store.items():
+            found.update(store.versions(some))
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror or error}.") from None
+    return [found[path] for path in paths]
 
 
 def version(path: str) -> tuple[int, int]:
@@ -120,4 +132,9 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> ConfigError:
+    """Returns the ConfigError that names a file."""
+    return ConfigError(f"{path} cannot be read: {error.strerror or error}.")

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from official.io import json_files, unfinished
+from official.io import files, json_files, unfinished
 from official.io.errors import ConfigError
 
 MANIFEST = "manifest.json"  # is written last, and says of which job it is
@@ -35,7 +35,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
 
 def may_be_finished(folder: str, overwrite: bool) -> bool:
     """Tells whether a folder has the manifest of some finished job that is not to be replaced."""
-    return not overwrite and os.path.exists(os.path.join(folder, MANIFEST))
+    return not overwrite and files.is_file(os.path.join(folder, MANIFEST))
 
 
 def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
@@ -64,5 +64,8 @@ def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
 
 def are_there(folder: str, sizes: dict[str, int]) -> bool:
     """Tells whether a folder holds files of these names and sizes in bytes."""
-    paths = {os.path.join(folder, name): size for name, size in sizes.items()}
-    return all(os.path.exists(path) and os.path.getsize(path) == size for path, size in paths.items())
+    try:
+        found = files.sizes(os.path.join(folder, name) for name in sizes)
+    except ConfigError:  # names the one that is not
+        return False
+    return found == list(sizes.values())

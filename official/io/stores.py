@@ -1,26 +1,29 @@
-"""Where files lie: on this machine, or in a store that TensorFlow reaches (gs://, hdfs://, ram://).
+"""Where files lie: on this machine, or in a store (s3://, gs://, hdfs://, ..).
 
-Both have the same operations, and all fail with OSError. TensorFlow is loaded for a store only: it takes
-seconds, and files of this machine do not need it.
+All have the same operations, and all fail with OSError. Stores are reached through fsspec; those that it
+has no installed package for through TensorFlow, where that has one. Both are loaded for a store only: they
+take seconds, and files of this machine do not need them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fnmatch
+import functools
 import glob
-import io
+import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from official.io.errors import ConfigError
+
 _BUFFER_BYTES = 1 << 20
+_OF_TENSORFLOW = ("ram",)  # no other process, and no other library, sees what is there
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hdfs": "hdfs"}  # of setup.py
 
 if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
     # As os.walk; a folder taken out of the second is not visited.
-    _Walk = Iterator[tuple[str, list[str], list[str]]]
+    Walk = Iterator[tuple[str, list[str], list[str]]]
 
 
 class Store(Protocol):
@@ -32,13 +35,26 @@ class Store(Protocol):
     def version(self, path: str) -> tuple[int, int]:
         """Returns the bytes of a file and the time of its last change in nanoseconds."""
 
-    def walk(self, folder: str) -> _Walk: ...
-    def glob(self, pattern: str) -> list[str]: ...
+    def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """As `version`, for many files, with few requests."""
+
+    def walk(self, folder: str) -> Walk: ...
+    def glob(self, pattern: str) -> list[str]:
+        """Returns the files, and no folders, that a glob stands for."""
+
     def names_in(self, folder: str) -> list[str]: ...
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading, buffered."""
 
-    def write(self, path: str, data: bytes) -> None: ...
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        """Returns bytes of a file from `start` on, fewer where it ends before."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a file. In a store it appears as a whole, under its name."""
+
+    def put(self, local: str, path: str) -> None:
+        """Copies a file of this machine to a store, where it appears as a whole."""
+
     def rename(self, before: str, after: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def make_folder(self, path: str) -> None: ...
@@ -48,20 +64,35 @@ class Store(Protocol):
 
 
 def is_remote(path: str) -> bool:
-    """Tells whether a path is in a store that only TensorFlow reaches."""
+    """Tells whether a path is in a store, and not on this machine."""
     return "://" in path
 
 
 def store_of(path: str) -> Store:
-    """Returns the store that a path is in."""
-    return _TENSORFLOW if is_remote(path) else _LOCAL
+    """Returns the store that a path is in. Raises ConfigError where nothing reaches it."""
+    return _store_of(path.partition("://")[0].lower()) if is_remote(path) else _LOCAL
 
 
-def files_below(walk: Callable[[str], _Walk], folder: str) -> Iterator[str]:
-    """Yields the files in a folder and below, hidden ones (.name) left out."""
-    for parent, folders, names in walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (os.path.join(parent, name) for name in names if not name.startswith("."))
+@functools.lru_cache(maxsize=64)
+def _store_of(scheme: str) -> Store:
+    from official.io import tensorflow_store
+
+    if scheme not in _OF_TENSORFLOW and importlib.util.find_spec("fsspec"):
+        from official.io import fsspec_store
+
+        if fsspec_store.has(scheme):
+            return fsspec_store.FsspecStore(scheme)
+    if importlib.util.find_spec("tensorflow") and scheme in tensorflow_store.schemes():
+        return tensorflow_store.TensorFlowStore()
+    extra = _EXTRAS.get(scheme, "storage")
+    raise ConfigError(f"{scheme}:// cannot be reached. For it: pip install 'bert-tf2[{extra}]'.")
+
+
+def tensorflow_reads(path: str) -> bool:
+    """Tells whether TensorFlow itself opens files of the store that a path is in."""
+    from official.io import tensorflow_store
+
+    return not is_remote(path) or path.partition("://")[0].lower() in tensorflow_store.schemes()
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -82,7 +113,10 @@ class _Local:
         found = os.stat(path)
         return found.st_size, found.st_mtime_ns
 
-    def walk(self, folder: str) -> _Walk:
+    def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+        return {path: self.version(path) for path in paths}
+
+    def walk(self, folder: str) -> Walk:
         """As os.walk, but follows links, enters each folder once, and does not pass over one that cannot be
         read."""
 
@@ -99,13 +133,21 @@ class _Local:
             yield parent, folders, names
 
     def glob(self, pattern: str) -> list[str]:
-        return glob.glob(pattern, recursive=True)
+        return [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
 
     def names_in(self, folder: str) -> list[str]:
         return os.listdir(folder)
 
     def open(self, path: str) -> BinaryIO:
         return open(path, "rb", buffering=_BUFFER_BYTES)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(size)
+
+    def put(self, local: str, path: str) -> None:
+        os.replace(local, path)
 
     def write(self, path: str, data: bytes) -> None:
         with open(path, "wb") as file:
@@ -131,131 +173,4 @@ class _Local:
             os.close(descriptor)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Stores that TensorFlow reaches
-
-
-@contextlib.contextmanager
-def _gfile(path: str) -> Iterator:
-    """Yields tf.io.gfile for one path; its errors become OSErrors."""
-    import tensorflow as tf  # late: see above
-
-    try:
-        yield tf.io.gfile
-    except tf.errors.OpError as error:
-        number = errno.ENOENT if isinstance(error, tf.errors.NotFoundError) else errno.EIO
-        raise OSError(number, error.message, path) from None
-
-
-class _TensorFlow:
-    def exists(self, path: str) -> bool:
-        with _gfile(path) as gfile:
-            return gfile.exists(path)
-
-    def is_file(self, path: str) -> bool:
-        with _gfile(path) as gfile:
-            return gfile.exists(path) and not gfile.isdir(path)
-
-    def is_folder(self, path: str) -> bool:
-        with _gfile(path) as gfile:
-            return gfile.isdir(path)
-
-    def version(self, path: str) -> tuple[int, int]:
-        with _gfile(path) as gfile:
-            found = gfile.stat(path)
-            return found.length, found.mtime_nsec
-
-    def walk(self, folder: str) -> _Walk:
-        with _gfile(folder) as gfile:
-            yield from gfile.walk(folder)
-
-    def glob(self, pattern: str) -> list[str]:
-        """tf.io.gfile.glob, and `**` for any folders."""
-        if "**" not in pattern:
-            with _gfile(pattern) as gfile:
-                return gfile.glob(pattern)
-        parts = pattern.split("/")
-        fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-        base = "/".join(parts[:fixed])
-        return [
-            path
-            for path in files_below(self.walk, base)
-            if _fits(path[len(base) :].strip("/").split("/"), parts[fixed:])
-        ]
-
-    def names_in(self, folder: str) -> list[str]:
-        with _gfile(folder) as gfile:
-            return gfile.listdir(folder)
-
-    def open(self, path: str) -> BinaryIO:
-        return io.BufferedReader(_RemoteFile(path), _BUFFER_BYTES)
-
-    def write(self, path: str, data: bytes) -> None:
-        with _gfile(path) as gfile, gfile.GFile(path, "wb") as file:
-            file.write(data)
-
-    def rename(self, before: str, after: str) -> None:
-        with _gfile(before) as gfile:
-            gfile.rename(before, after, overwrite=True)
-
-    def remove(self, path: str) -> None:
-        with _gfile(path) as gfile:
-            gfile.remove(path)
-
-    def make_folder(self, path: str) -> None:
-        with _gfile(path) as gfile:
-            gfile.makedirs(path)
-
-    def remove_folder(self, path: str) -> None:
-        with _gfile(path) as gfile:
-            gfile.rmtree(path)
-
-    def sync(self, path: str) -> None:
-        """A store has what was closed."""
-
-
-def _fits(names: list[str], pattern: list[str]) -> bool:
-    """Says whether the parts of a path fit those of a glob; `**` stands for any number of folders."""
-    if not names or not pattern:
-        return not names and pattern in ([], ["**"])
-    if pattern[0] == "**":
-        return _fits(names, pattern[1:]) or _fits(names[1:], pattern)
-    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
-
-
-class _RemoteFile(io.RawIOBase):
-    """A remote file as Python's own input and output want it."""
-
-    def __init__(self, path: str):
-        super().__init__()
-        self._path = path
-        self._position = 0
-        with _gfile(path) as gfile:
-            self._size = gfile.stat(path).length
-            self._file = gfile.GFile(path, "rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        with _gfile(self._path):
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}
-        self._position = offset + origins[whence]
-        with _gfile(self._path):
-            self._file.seek(self._position)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-
-_LOCAL, _TENSORFLOW = _Local(), _TensorFlow()
+_LOCAL = _Local()

@@ -13,17 +13,19 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from absl import logging
 
-from official.io import json_files, writing
+from official.io import json_files, store_lock, writing
 from official.io.errors import ConfigError
+from official.io.stores import is_remote, store_of
 
 _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
+_READERS = 16
 
 
 @contextlib.contextmanager
@@ -40,13 +42,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
       ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
     """
     folder = os.path.join(output_dir, _FOLDER)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        lock = open(os.path.join(folder, _LOCK), "wb")
-    except OSError as error:
-        raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
-    with lock:
-        _lock(lock, output_dir)
+    with _locked(os.path.join(folder, _LOCK), output_dir):
         earlier = read_done(os.path.join(folder, _JOB))
         if earlier == json.loads(json.dumps(job)):
             logging.info("Going on with what is done already in %s.", folder)
@@ -60,17 +56,30 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
             _clear(folder)
         write_done(os.path.join(folder, _JOB), job)
         yield folder
-        shutil.rmtree(folder)
+        store_of(folder).remove_folder(folder)
 
 
-def _lock(lock, output_dir: str) -> None:
+@contextlib.contextmanager
+def _locked(path: str, output_dir: str) -> Iterator[None]:
+    """Makes the work folder and holds its lock. Raises ConfigError where that is impossible."""
+    if is_remote(path):
+        with store_lock.held(path, output_dir):
+            yield
+        return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ConfigError(
-            f"--output_dir={output_dir} is being written to by another process. Wait for it, or give another"
-            " folder."
-        ) from None
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = open(path, "wb")
+    except OSError as error:
+        raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"--output_dir={output_dir} is being written to by another process. Wait for it, or give"
+                " another folder."
+            ) from None
+        yield
 
 
 def _differences(earlier: dict, job: dict) -> str:
@@ -86,12 +95,15 @@ def _different_keys(earlier, value) -> str:
 
 
 def _clear(folder: str) -> None:
-    for name in os.listdir(folder):
+    store = store_of(folder)
+    for name in store.names_in(folder):
         path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        elif name != _LOCK:
-            os.remove(path)
+        if name == _LOCK:
+            continue
+        if store.is_folder(path) and not os.path.islink(path):
+            store.remove_folder(path)
+        else:
+            store.remove(path)
 
 
 def read_done(path: str) -> dict | None:
@@ -100,7 +112,9 @@ def read_done(path: str) -> dict | None:
         found = json_files.read_json(path)
     except ConfigError:
         return None
-    return found.get("done") if found.get("digest") == digest(found.get("done")) else None
+    text = found.get("done")
+    is_whole = isinstance(text, str) and found.get("digest") == digest(text)
+    return json_files.parse_json(text, path) if is_whole else None
 
 
 def read_what_is_done(path: str) -> dict:
@@ -111,9 +125,16 @@ def read_what_is_done(path: str) -> dict:
     return found
 
 
+def read_all_done(paths: Iterable[str]) -> list[dict]:
+    """As `read_what_is_done`, of many tasks; several at a time, because a store takes its time for each."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(read_what_is_done, paths))
+
+
 def write_done(path: str, values: dict) -> None:
     """Writes what a task has done, after all its other files."""
-    write_json(path, {"done": values, "digest": digest(values)})
+    text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
+    write_json(path, {"done": text, "digest": digest(text)})
 
 
 def digest(values) -> str:

@@ -10,27 +10,37 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 
+from official.io import store_paths
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yields a temporary name beside `path`, this process's own, for a file that the block writes and closes.
+    """Yields the name of a new file of this machine, which the block writes and closes, and which becomes
+    `path` after it.
 
-    After the block it is on the disk and renamed to `path`. Where the block fails, or a signal interrupts it,
-    it is removed and `path` stays what it was. Raises OSError.
+    It is beside `path`, and renamed once its bytes are on the disk; for a `path` in a store it is a temporary
+    file, and copied there. Where the block fails, or a signal interrupts it, it is removed and `path` stays
+    what it was. Raises OSError.
     """
-    temporary = f"{path}.tmp-{os.getpid()}"
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="bert-") as folder:
+            temporary = os.path.join(folder, os.path.basename(path))
+            yield temporary
+            store_of(path).put(temporary, path)
+        return
+    temporary = store_paths.temporary(path)
     try:
         yield temporary
         publish(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # it may not have been made
-            store_of(path).remove(temporary)
+            os.remove(temporary)
         raise
 
 
@@ -63,6 +73,9 @@ def replace_file(path: str, content: bytes | str) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
     or the new one. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        store_of(path).write(path, data)
+        return
     with replacing(path) as temporary:
         store_of(path).write(temporary, data)
 
@@ -70,7 +83,7 @@ def replace_file(path: str, content: bytes | str) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Several files that belong together
 
-_WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the number of the process
+_WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the tag of the process
 
 
 @contextlib.contextmanager
@@ -85,7 +98,7 @@ def unpublished(folder: str) -> Iterator[str]:
     store.make_folder(folder)
     if not is_remote(folder):
         _clean_up_after_killed_ones(folder)
-    work = os.path.join(folder, f"{_WORK}{os.getpid()}")
+    work = os.path.join(folder, f"{_WORK}{store_paths.new_tag()}")
     store.make_folder(work)
     try:
         yield work
@@ -112,7 +125,7 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     """
     store = store_of(folder)
     new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
-    replaced = os.path.join(folder, f"{_REPLACED}{os.getpid()}")
+    replaced = os.path.join(folder, os.path.basename(work).replace(_WORK, _REPLACED))
     old = {*new, *map(os.path.basename, obsolete)} & set(_files_in(folder))
     moves = [
         (os.path.join(folder, name), os.path.join(replaced, name))
@@ -171,7 +184,7 @@ def _clean_up_after_killed_ones(folder: str) -> None:
     left = {
         name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
     }
-    dead = [name for name in left if not _is_alive(name.partition("-")[2])]
+    dead = [name for name in left if store_paths.is_dead(name.partition("-")[2])]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
         if name.startswith(_REPLACED) and work and _files_in(work):
@@ -179,16 +192,6 @@ def _clean_up_after_killed_ones(folder: str) -> None:
                 os.replace(os.path.join(left[name], file), os.path.join(folder, file))
     for name in dead:
         shutil.rmtree(left[name])
-
-
-def _is_alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
 
 
 def _files_in(folder: str) -> list[str]:
@@ -220,7 +223,7 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
     with naming_output(path, flag):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        trial = f"{path}.tmp-{os.getpid()}"
+        trial = store_paths.temporary(path)
         with open(trial, "wb"):  # the permissions alone do not tell: not for root, not on /proc
             pass
         os.remove(trial)

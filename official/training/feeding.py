@@ -4,9 +4,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
@@ -42,6 +44,12 @@ def synthetic_batches(
     return iter(
         strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
     )
+
+
+def one_batch(batch: dict[str, np.ndarray], strategy: tf.distribute.Strategy) -> Iterator:
+    """Returns the same batch again and again, for every replica."""
+    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
+    return iter(strategy_lib.distribute(lambda _: pipeline.fixed(dataset), strategy))
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
@@ -56,15 +57,30 @@ def predictions_of(length: int) -> int:
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
-def make_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], float]:
+def make_step(
+    config: Config,
+    make_task: Callable[[Config], Task],
+    steps: int,
+    batch: dict[str, np.ndarray] | None = None,
+) -> Callable[[], float]:
     """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and
-    returns their mean loss."""
+    returns their mean loss.
+
+    Args:
+      config: of the step.
+      make_task: makes the task of a configuration.
+      steps: of a call.
+      batch: {feature: array [B, ..]} that every step takes, B a replica's rows; without it, random records.
+    """
     strategy = strategy_lib.make_strategy(config)
     task = make_task(config)
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     state = pipelined.make_state(config, task, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
-    iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
+    if batch is None:
+        iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
+    else:
+        iterator = feeding.one_batch(batch, strategy)
     count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
     return lambda: step_lib.mean_metrics(
         task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]

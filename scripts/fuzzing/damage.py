@@ -183,7 +183,7 @@ def damage_json_lines(rng: random.Random, path: str, mark: bytes = b"") -> Done:
 def damage_text(rng: random.Random, path: str) -> Done:
     """Makes something else of a text file, or a part of it undecodable."""
     text = read_bytes(path)
-    kind = rng.choice(("random", "NUL", "UTF-16", "picture", "one byte", "gzip"))
+    kind = rng.choice(("random", "NUL", "UTF-16", "picture", "one byte", "gzip", "bzip2", "Parquet"))
     place = rng.randrange(len(text))
     others = {
         "random": rng.randbytes(20_000),
@@ -192,6 +192,8 @@ def damage_text(rng: random.Random, path: str) -> Done:
         "picture": b"\x89PNG\r\n\x1a\n" + rng.randbytes(5_000),
         "one byte": text[:place] + b"\xe9 " + text[place:],
         "gzip": b"\x1f\x8b\x08" + rng.randbytes(200),
+        "bzip2": b"BZh91AY&SY" + rng.randbytes(200),
+        "Parquet": b"PAR1" + rng.randbytes(200) + b"PAR1",
     }
     write_bytes(path, others[kind])
     return f"text {kind}", NAMED if kind == "one byte" else REFUSED

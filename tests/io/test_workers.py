@@ -11,16 +11,22 @@ import time
 import pytest
 
 from official.config import ConfigError
-from official.io import workers
+from official.io import engines
 from tests.conftest import ROOT
 
 JOB = """
 import sys
-from official.io import workers
+from official.io import engines
 from tests import worker_tasks
 jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
-workers.run_all(jobs, 2, 1, "Writing", "files", "official.io.workers")
+engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.processes"))
 """
+
+
+def run(num_workers: int, tasks: list[tuple]) -> None:
+    engines.Local(num_workers).run(
+        engines.Round(tasks, len(tasks), 1, "Writing", "files", "official.io.processes")
+    )
 
 
 def is_alive(process: int) -> bool:
@@ -56,14 +62,7 @@ def test_busy_processes_do_not_outlive_a_killed_parent(tmp_path):
 def test_all_tasks_are_done_by_two_processes(tmp_path):
     from tests import worker_tasks
 
-    workers.run_all(
-        [(worker_tasks.write, str(tmp_path), number) for number in range(5)],
-        2,
-        1,
-        "Writing",
-        "files",
-        "official.io.workers",
-    )
+    run(2, [(worker_tasks.write, str(tmp_path), number) for number in range(5)])
     assert sorted(os.listdir(tmp_path)) == [f"done-{number}" for number in range(5)]
 
 
@@ -71,11 +70,4 @@ def test_a_killed_process_is_one_line(tmp_path):
     from tests import worker_tasks
 
     with pytest.raises(ConfigError, match="a worker process was killed.* Lower --num_workers=2"):
-        workers.run_all(
-            [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)],
-            2,
-            1,
-            "Writing",
-            "files",
-            "official.io.workers",
-        )
+        run(2, [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)])

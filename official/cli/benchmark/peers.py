@@ -6,8 +6,11 @@ and keras-hub.
 
 Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
 and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
-global norm of 1, AdamW, full-length sequences. All take turns, several rounds; medians, with half the
-distance between the quartiles beside them. Some of the peers' code is in peer_programs/.
+global norm of 1, AdamW at one constant learning rate, the same batch of full-length sequences in every step.
+The losses of all steps stand side by side: they begin near the logarithm of the words, and fall alike.
+
+All take turns, several rounds; medians, with half the distance between the quartiles beside them. Some of the
+peers' code is in peer_programs/.
 """
 
 import argparse
@@ -134,10 +137,11 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
         for name in flags.peers:  # one after the other: two that compile at once would share the cores
             place = os.path.join(folder, name)
             workers[name] = stack.enter_context(start_worker(name, specification, place, flags.environments))
-            started[name] = workers[name].answer()["start_secs"]
+            first = workers[name].answer()
+            started[name], losses[name] = first["start_secs"], first["losses"]
 
         def run(name: str) -> None:
-            losses.setdefault(name, []).extend(run_steps(workers[name], flags.steps))
+            losses[name].extend(run_steps(workers[name], flags.steps))
 
         case = f"{dtype}, {length} x {batch}"
         with Bar(total=flags.rounds + 1, desc=case, file=sys.stderr) as progress:
@@ -190,16 +194,21 @@ def compare(rows: list[dict]) -> list[str]:
 def table(rows: list[dict]) -> str:
     """Returns a line a row."""
     lines = [
-        f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'last loss':>11}"
+        f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'losses':>16}"
         f"{'predicted':>10}{'off':>8}"
     ]
     for row in rows:
         lines.append(
             f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
             f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
-            f"{row['start_secs']:>9.1f}{row['losses'][-1]:>11.3f}{inputs.over_measured(row)}"
+            f"{row['start_secs']:>9.1f}{_ends(row['losses']):>16}{inputs.over_measured(row)}"
         )
     return "\n".join(lines)
+
+
+def _ends(losses: list[float]) -> str:
+    """Returns the first and the last loss: '11.02 > 7.11'."""
+    return f"{losses[0]:.2f} > {losses[-1]:.2f}"
 
 
 def draw(rows: list[dict], model: str) -> bytes:

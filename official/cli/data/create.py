@@ -8,7 +8,7 @@ import argparse
 import os
 import shutil
 
-from official.cli import command_line
+from official.cli import command_line, engine_flags, text_flags
 from official.config import ConfigError
 from official.io.writing import check_output_file
 
@@ -29,11 +29,7 @@ def make_parser() -> command_line.Parser:
     parser.also(_THEIR_NAMES)
     parser.lists.add("output_file")
     add = parser.add_argument
-    text = (
-        "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz). Lines with blank lines"
-        " between documents, WikiExtractor output (text or JSON), WikiText."
-    )
-    add("--input_files", required=True, help=text)
+    text_flags.add_text_flags(parser)
     add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord and manifest.json.")
     exactly = (
         "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
@@ -48,8 +44,7 @@ def make_parser() -> command_line.Parser:
     command_line.add_lower_case_flag(parser)
     _add_example_flags(parser)
     _add_format_flags(parser)
-    workers = "Processes; the records do not depend on it. Unset: one per core, fewer for little text."
-    add("--num_workers", type=int, help=workers)
+    engine_flags.add(parser, "records")
     add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
     overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
     add("--overwrite", action="store_true", help=overwrite)
@@ -149,8 +144,8 @@ def show(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    for name in ("skipped_lines", "skipped_sentences", "cut_documents"):
-        if manifest[name]:
+    for name in ("skipped_lines", "skipped_sentences", "cut_documents", *read_counts.PAGES_LEFT_OUT):
+        if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     undecodable = ""
     if manifest["undecodable_bytes"]:

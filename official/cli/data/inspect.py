@@ -52,13 +52,13 @@ def parse_flags() -> argparse.Namespace:
 def find_vocabulary(path: str | None, first_file: str):
     """Returns the vocabulary, or None where nothing says which it is."""
     from official.data.word_pieces import vocabulary
-    from official.io import json_files
+    from official.io import files, json_files
 
     manifest = os.path.join(os.path.dirname(first_file), "manifest.json")
-    if path is None and os.path.exists(manifest):
+    if path is None and files.is_file(manifest):
         given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
         path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
-        path = path if path and os.path.exists(path) else None
+        path = path if path and files.is_file(path) else None
     return vocabulary.load_vocabulary(path) if path else None
 
 

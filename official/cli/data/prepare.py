@@ -7,19 +7,14 @@ between documents) and manifest.json. On which side a document is depends on its
 """
 
 import argparse
-import os
 
-from official.cli import command_line
+from official.cli import command_line, engine_flags, text_flags
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    add(
-        "--input_files",
-        required=True,
-        help="Text: comma-separated files, globs or folders, as of create_pretraining_data.py.",
-    )
+    text_flags.add_text_flags(parser)
     add("--output_dir", required=True, help="Folder for train/, eval/ and manifest.json.")
     add(
         "--eval_share",
@@ -34,12 +29,7 @@ def make_parser() -> command_line.Parser:
         default="auto",
         help="As of create_pretraining_data.py.",
     )
-    add(
-        "--num_workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="Processes. The files do not depend on it.",
-    )
+    engine_flags.add(parser, "files")
     add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
     return parser
 
@@ -59,7 +49,8 @@ def main() -> None:
     if preparation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = preparation.prepare(job)
-    for name in ("short_documents", "empty_sentences", "skipped_lines", "cut_documents"):
+    reasons = ("short_documents", "empty_sentences", "skipped_lines", "cut_documents")
+    for name in (*reasons, *read_counts.PAGES_LEFT_OUT):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
     if manifest.get("undecodable_bytes"):

@@ -10,8 +10,8 @@ processes; what is done is not done again when the job is started once more.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from official.data.packing import algorithms, rounds
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.records import record_files, shard_folder
-from official.io import files, finished_jobs, json_files, unfinished, workers
+from official.io import engines, files, finished_jobs, json_files, unfinished
+from official.io.engines import Round
 from official.io.errors import ConfigError
 
 _VERSION = 1  # of what the same flags make of the same records
@@ -41,11 +42,13 @@ class Job:
     num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
         flags = dataclasses.asdict(self)
-        for name in ("output_dir", "num_workers", "overwrite"):
+        for name in ("output_dir", "overwrite", *engines.FIELDS):
             del flags[name]
         return flags
 
@@ -68,49 +71,55 @@ def pack_records(job: Job) -> dict:
     identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
-        with finished_jobs.unfinished_folder(job.output_dir, identity, job.overwrite) as folder:
+        with (
+            finished_jobs.unfinished_folder(
+                job.output_dir, identity | {"blocks": rounds.BLOCKS_VERSION}, job.overwrite
+            ) as folder,
+            engines.opened(job) as engine,
+        ):
             shard_folder.remove_earlier(job.output_dir)
-            manifest = finished_jobs.write_manifest(job.output_dir, identity, _make(job, folder, paths))
+            made = _make(job, engine, folder, paths)
+            manifest = finished_jobs.write_manifest(job.output_dir, identity, made)
     return manifest
 
 
 def _check(job: Job) -> None:
-    counts = {name: getattr(job, name) for name in ("num_workers", "num_shards", "max_sequences_per_pack")}
-    shard_folder.check_flags(job.output_dir, job.random_seed, counts)
+    engines.check(job)
+    counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
+    shard_folder.check_flags(job.random_seed, counts)
 
 
 def _versions(paths: list[str]) -> dict[str, str]:
-    versions = {}
-    for path in paths:
-        with files.naming(path):
-            versions[path] = "{} bytes, {}".format(*files.version(path))
-    return versions
+    return {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
 
 
-def _make(job: Job, folder: str, paths: list[str]) -> dict:
+def _make(job: Job, engine: engines.Engine, folder: str, paths: list[str]) -> dict:
     """Runs the rounds and returns the manifest."""
     shard_folder.remove_temporary(job.output_dir)
+    rounds.blocks_of.cache_clear()  # an earlier job may have had the same folder
     sources, total = _sources(paths), sum(files.sizes(paths))
-    run = functools.partial(
-        workers.run_all,
-        num_workers=job.num_workers or shard_folder.num_workers(total, _BYTES_PER_WORKER),
-        total_bytes=total,
-        items="sequences",
-        preload=__name__,
-    )
-    run(
-        [(rounds.count_file, folder, source) for source in sources],
-        doing="Counting",
-    )
-    counts = np.stack([rounds.read_counts(folder, source.number) for source in sources])
+
+    def run(doing: str, tasks: Iterable[tuple], number: int) -> None:
+        engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))
+
+    run("Counting", ((rounds.count_file, folder, source) for source in sources), len(sources))
+    counted = unfinished.read_all_done(rounds.counts_path(folder, source.number) for source in sources)
+    counts = np.stack([np.array(done["lengths"], np.int64) for done in counted])
     histogram, before = Histogram(counts.sum(axis=0)), np.cumsum(counts, axis=0) - counts
     depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
     shards = _num_shards(job, planned.plan.rows, histogram.sequences)
     deal = rounds.Deal(folder, job.output_dir, planned.plan, shards, job.random_seed, depth)
-    run([(rounds.spill_file, deal, source, before[source.number]) for source in sources], doing="Dealing")
-    tasks = [(rounds.write_shard, deal, shard, sources[0], total / shards) for shard in range(shards)]
-    run(tasks, doing="Writing")
+    spills = ((rounds.spill_file, deal, source, before[source.number]) for source in sources)
+    run("Dealing", spills, len(sources))
+    blocks = tuple(
+        done["blocks"]
+        for done in unfinished.read_all_done(rounds.spilled_path(folder, source.number) for source in sources)
+    )
+    writes = (
+        (rounds.write_shard, deal, shard, sources[0], total / shards, blocks) for shard in range(shards)
+    )
+    run("Writing", writes, shards)
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
     shard_folder.remove_all_but(job.output_dir, made)
     return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned))
@@ -148,10 +157,9 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
 def _manifest(job: Job, deal: rounds.Deal, source: rounds.Source, numbers: dict) -> dict:
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
-    shards = [
-        unfinished.read_what_is_done(rounds.shard_path(deal.folder, number))
-        for number in range(deal.num_shards)
-    ]
+    shards = unfinished.read_all_done(
+        rounds.shard_path(deal.folder, number) for number in range(deal.num_shards)
+    )
     packs = sum(shard["packs"] for shard in shards)
     names = [deal.file(number) for number in range(deal.num_shards)]
     return {

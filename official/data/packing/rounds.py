@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import glob
+import functools
 import os
 from collections.abc import Iterator
 
@@ -21,9 +21,10 @@ from official.data.packing.plan import PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
-from official.io import finished_jobs, unfinished, workers, writing
+from official.io import files, finished_jobs, unfinished, workers, writing
 from official.io.errors import ConfigError
 
+BLOCKS_VERSION = 2  # of how they are laid out: a job does not go on with others
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
 _ENCODED_ROWS = 512  # at once
 _ORDER = 1  # kind of random stream: the rows of a shard
@@ -113,6 +114,24 @@ class Deal:
         return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
+def spilled_path(folder: str, number: int) -> str:
+    """Returns where a task writes, last, how many blocks it has made of a file."""
+    return os.path.join(folder, f"spilled-{number:05d}.json")
+
+
+def _block_path(folder: str, number: int, block: int) -> str:
+    return os.path.join(folder, f"block-{number:05d}-{block:06d}")
+
+
+@functools.lru_cache(maxsize=1)  # the shards of a job share them
+def blocks_of(folder: str, counts: tuple[int, ...], num_shards: int) -> spills.Blocks:
+    """Returns the blocks of a work folder, of which there are `counts` of the files."""
+    paths = [
+        _block_path(folder, number, block) for number, count in enumerate(counts) for block in range(count)
+    ]
+    return spills.Blocks(paths, num_shards)
+
+
 def spill_file(deal: Deal, source: Source, before: np.ndarray) -> None:
     """Writes the sequences of a file into blocks, by shard.
 
@@ -121,12 +140,11 @@ def spill_file(deal: Deal, source: Source, before: np.ndarray) -> None:
       source: the file.
       before: int64 [L + 1], how many sequences of each length the files before it have.
     """
-    path = os.path.join(deal.folder, f"spilled-{source.number:05d}.json")
+    path = spilled_path(deal.folder, source.number)
     if unfinished.read_done(path):
         workers.report(source.num_bytes, 0)
         return
-    for stale in glob.glob(os.path.join(glob.escape(deal.folder), f"block-{source.number:05d}-*")):
-        os.remove(stale)
+    blocks = 0
     dealer = deal.dealer()
     seen = before.copy()
     last = seen + read_counts(deal.folder, source.number)
@@ -134,11 +152,12 @@ def spill_file(deal: Deal, source: Source, before: np.ndarray) -> None:
         lengths = np.concatenate([examples.lengths for examples in some])
         _check_unchanged(seen + np.bincount(lengths, minlength=len(seen)) <= last, source.path)
         shards, places = _deal_out(dealer, lengths, seen)
-        name = os.path.join(deal.folder, f"block-{source.number:05d}-{block:06d}")
+        name = _block_path(deal.folder, source.number, block)
         spills.write_block(name, some, shards, places, deal.num_shards)
+        blocks += 1
         workers.report(0, len(lengths))
     _check_unchanged(seen == last, source.path)
-    unfinished.write_done(path, {"sequences": int(seen.sum())})
+    unfinished.write_done(path, {"blocks": blocks})
     workers.report(source.num_bytes, 0)
 
 
@@ -177,7 +196,7 @@ def shard_path(folder: str, shard: int) -> str:
     return os.path.join(folder, f"shard-{shard:05d}.json")
 
 
-def write_shard(deal: Deal, shard: int, source: Source, share: float) -> None:
+def write_shard(deal: Deal, shard: int, source: Source, share: float, blocks: tuple[int, ...]) -> None:
     """Writes a shard under a temporary name, renames it, and writes what was counted.
 
     Args:
@@ -185,13 +204,14 @@ def write_shard(deal: Deal, shard: int, source: Source, share: float) -> None:
       shard: its number.
       source: one of the input files, which tells the lengths.
       share: the shard's part of the input in bytes.
+      blocks: how many there are of each input file.
     """
     path, name = os.path.join(deal.output_dir, deal.file(shard)), deal.file(shard)
     done = unfinished.read_done(shard_path(deal.folder, shard))
     if done and finished_jobs.are_there(deal.output_dir, {name: done["bytes"]}):
         workers.report(share, done["sequences"])
         return
-    spilled = spills.read_shard(deal.folder, shard)
+    spilled = blocks_of(deal.folder, blocks, deal.num_shards).read_shard(shard)
     members = _members(deal, shard, spilled)
     planned = len(members)
     slots = source.max_predictions_per_seq + deal.sequences_per_pack - 1
@@ -204,7 +224,7 @@ def write_shard(deal: Deal, shard: int, source: Source, share: float) -> None:
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
     counts = {"sequences": len(spilled.heads), "packs": len(members), "split": len(members) - planned}
-    unfinished.write_done(shard_path(deal.folder, shard), {**counts, "bytes": os.path.getsize(path)})
+    unfinished.write_done(shard_path(deal.folder, shard), {**counts, "bytes": files.version(path)[0]})
     workers.report(share, len(spilled.heads))
 
 

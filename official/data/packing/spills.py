@@ -1,21 +1,25 @@
-"""Sequences on their way to shards: blocks of files in the work folder, from which a shard reads its part.
+"""Sequences on their way to shards: blocks in the work folder, of which a shard reads its part at once.
 
-A block holds the sequences of a part of an input file in the order of their shards: NAME.heads.npy, int32
-[N, 5], NAME.words.npy, int32: of each sequence its ids, masked places and labels without padding;
-NAME.index.npy, int64 [T + 1, 2]: where in the other two the sequences of a shard begin.
+A block is one file. It holds sequences of an input file in the order of their shards, those of a shard side
+by side: int32 heads [n, 5], then int32 words, of each sequence its ids, masked places and labels without
+padding. Where the parts of all shards begin stands in one small file a block, NAME.index, int64 [T + 1, 2]:
+bytes and sequences before them.
 """
 
 from __future__ import annotations
 
-import glob
-import os
+import errno
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from official.data.pretraining.examples import Examples
 from official.io import writing
+from official.io.stores import store_of
 
+_INDEX = ".index"
+_READERS = 8  # reads of a shard that wait at the same time
 _PLACE, _LENGTH, _FIRST, _PREDICTIONS, _RANDOM = range(5)  # columns of the heads
 
 
@@ -86,7 +90,7 @@ def write_block(
     """Writes a block.
 
     Args:
-      path: without an ending.
+      path: of its file.
       some: N examples in all.
       shards, places: int [N].
       num_shards: T.
@@ -103,28 +107,45 @@ def write_block(
     heads, words = heads[order], words[order]
     is_there = _are_there(heads, some[0].input_ids.shape[1], some[0].positions.shape[1])
     firsts = np.searchsorted(shards[order], np.arange(num_shards + 1))
-    starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])
-    for name, array in (
-        ("heads", heads),
-        ("words", words[is_there]),
-        ("index", np.stack([firsts, starts[firsts]], axis=1)),
-    ):
-        with writing.replacing(f"{path}.{name}.npy") as temporary, open(temporary, "wb") as file:
-            np.save(file, array)
+    kept = words[is_there]
+    starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])[firsts]
+    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
+        for (first, end), (start, stop) in zip(zip(firsts, firsts[1:]), zip(starts, starts[1:])):
+            file.write(heads[first:end].tobytes() + kept[start:stop].tobytes())
+    item = np.dtype(np.int32).itemsize
+    index = np.stack([(starts + firsts * heads.shape[1]) * item, firsts], axis=1)
+    writing.replace_file(path + _INDEX, index.astype("<i8").tobytes())
 
 
-def read_shard(folder: str, shard: int) -> Spilled:
-    """Returns the sequences of a shard from all blocks of a folder. Raises OSError."""
-    parts = []
-    for index_path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.index.npy"))):
-        path = index_path.removesuffix(".index.npy")
-        index = np.load(index_path, mmap_mode="r")
-        (first, start), (end, stop) = index[shard], index[shard + 1]
-        if end > first:
-            heads = np.load(f"{path}.heads.npy", mmap_mode="r")[first:end]
-            words = np.load(f"{path}.words.npy", mmap_mode="r")[start:stop]
-            parts.append((np.array(heads), np.array(words)))
-    heads = np.concatenate([np.zeros((0, 5), np.int32), *(part[0] for part in parts)])
-    words = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
-    counts = heads[:, _LENGTH].astype(np.int64) + 2 * heads[:, _PREDICTIONS]
-    return Spilled(heads, words, np.concatenate([[0], np.cumsum(counts)]))
+class Blocks:
+    """The blocks of a work folder, whose indices are read once a process."""
+
+    def __init__(self, paths: list[str], num_shards: int):
+        self._paths = paths
+        with ThreadPoolExecutor(_READERS) as pool:  # a store takes its time for each
+            found = pool.map(lambda path: _read_all(path + _INDEX), paths)
+            self._indices = [np.frombuffer(data, "<i8").reshape(num_shards + 1, 2) for data in found]
+
+    def read_shard(self, shard: int) -> Spilled:
+        """Returns the sequences of a shard from all blocks. Raises OSError."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            parts = list(pool.map(lambda each: self._part(each, shard), range(len(self._paths))))
+        heads = np.concatenate([np.zeros((0, 5), np.int32), *(part[0] for part in parts)])
+        words = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
+        counts = heads[:, _LENGTH].astype(np.int64) + 2 * heads[:, _PREDICTIONS]
+        return Spilled(heads, words, np.concatenate([[0], np.cumsum(counts)]))
+
+    def _part(self, block: int, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        (start, first), (stop, end) = self._indices[block][shard], self._indices[block][shard + 1]
+        path, size = self._paths[block], int(stop - start)
+        data = store_of(path).read_range(path, int(start), size)
+        if len(data) != size:
+            raise OSError(errno.EIO, "it is shorter than it was written", path)
+        values = np.frombuffer(data, np.int32)
+        heads, words = np.split(values, [int(end - first) * 5])
+        return heads.reshape(-1, 5), words
+
+
+def _read_all(path: str) -> bytes:
+    with store_of(path).open(path) as file:
+        return file.read()

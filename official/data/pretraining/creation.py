@@ -13,7 +13,6 @@ started once more.
 
 import collections
 import dataclasses
-import functools
 import itertools
 import os
 
@@ -25,11 +24,11 @@ from official.data.pretraining.job import Job, Layout
 from official.data.records import record_formats, shard_folder
 from official.data.text import read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import files, finished_jobs, unfinished, workers
+from official.io import engines, files, finished_jobs, unfinished
+from official.io.engines import Engine, Round
 
 _VERSION = 4  # of what the same flags make of the same text
 _TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
-_BYTES_PER_WORKER = 16 << 20  # of text, where no number of workers is given: starting one costs seconds
 _POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
 _FEWEST_SHARDS_UNASKED = 8
@@ -53,11 +52,14 @@ def create_pretraining_data(job: Job) -> dict:
     if manifest:
         return manifest
     tasks = text_files.plan_tasks(paths, _TASK_BYTES)
-    with finished_jobs.unfinished_folder(
-        job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
-    ) as folder:
+    with (
+        finished_jobs.unfinished_folder(
+            job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
+        ) as folder,
+        engines.opened(job) as engine,
+    ):
         shard_folder.remove_earlier(job.output_dir)
-        manifest = _make(job, folder, tasks, words, sum(files.sizes(paths)))
+        manifest = _make(job, engine, folder, tasks, words, sum(files.sizes(paths)))
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -77,27 +79,26 @@ def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
 
 
 def _make(
-    job: Job, folder: str, tasks: list[list[text_files.Split]], words: Vocabulary, num_bytes: int
+    job: Job,
+    engine: Engine,
+    folder: str,
+    tasks: list[list[text_files.Split]],
+    words: Vocabulary,
+    num_bytes: int,
 ) -> dict:
     """Runs both rounds and returns the manifest."""
     shard_folder.remove_temporary(job.output_dir)
     shard_round.planned_pool.cache_clear()  # an earlier job may have had the same flags, and other text
-    run = functools.partial(
-        workers.run_all,
-        num_workers=job.num_workers or shard_folder.num_workers(num_bytes, _BYTES_PER_WORKER),
-        total_bytes=num_bytes,
-        preload=__name__,
-    )
     sha256 = words.sha256
-    text_tasks = [(text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks)]
-    run(text_tasks, doing="Tokenising", items="documents")
+    text_tasks = ((text_round.tokenize_text, job, folder, *task, sha256) for task in enumerate(tasks))
+    engine.run(Round(text_tasks, len(tasks), num_bytes, "Tokenising", "documents", __name__))
     text, by_file = read_counts.sum_of(text_round.counts_path(folder, task) for task in range(len(tasks)))
     layout = _plan_layout(job, text)
     numbers, share = range(layout.num_shards), num_bytes / layout.num_shards
-    shard_tasks = [
+    shard_tasks = (
         (shard_round.write_shard, job, folder, layout, number, share, sha256) for number in numbers
-    ]
-    run(shard_tasks, doing="Writing", items="examples")
+    )
+    engine.run(Round(shard_tasks, len(numbers), num_bytes, "Writing", "examples", __name__))
     shards = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in numbers]
     made = {os.path.join(job.output_dir, layout.file(number)) for number in numbers}
     shard_folder.remove_all_but(job.output_dir, made)
@@ -110,8 +111,8 @@ def _make(
 
 def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
-    counts = {name: getattr(job, name) for name in ("num_workers", "num_shards")}
-    shard_folder.check_flags(job.output_dir, job.random_seed, counts)
+    engines.check(job)
+    shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
     words = load_for_text(job.vocab_file, job.do_lower_case)
     record_formats.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
@@ -164,6 +165,7 @@ def _manifest(
         "skipped_sentences": text["sentences"] - text["kept_sentences"],
         "undecodable_bytes": text["undecodable_bytes"],
         "cut_documents": text["cut_documents"],
+        **{name: text[name] for name in read_counts.PAGES_LEFT_OUT if text[name]},
         **{
             name: sum(shard[name] for shard in shards)
             for name in ("instances", "random_next", "masked_tokens")

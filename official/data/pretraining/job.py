@@ -6,6 +6,7 @@ import functools
 from official.config import ConfigError
 from official.data.pretraining.pairs import ExampleRules
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
+from official.io import engines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,18 +18,21 @@ class Job:
     vocab_file: str
     rules: ExampleRules
     sentence_splitting: str = "auto"
+    text_field: str = "text"
     record_format: str = "plain"  # with `rules.remask`: "remask"
     pad_position_value: int | None = None
     random_seed: int = 12345
     num_workers: int | None = None
     num_shards: int | None = None
     overwrite: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
     do_lower_case: bool | None = None
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
         flags = dataclasses.asdict(self)
-        for name in ("output_dir", "num_workers", "overwrite"):
+        for name in ("output_dir", "overwrite", *engines.FIELDS):
             del flags[name]
         return flags | flags.pop("rules")
 

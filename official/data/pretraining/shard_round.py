@@ -13,7 +13,7 @@ from official.data.pretraining import corpus, masking, pairs
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.job import Job, Layout, vocabulary_of
 from official.data.records import record_formats
-from official.io import finished_jobs, unfinished, workers, writing
+from official.io import files, finished_jobs, unfinished, workers, writing
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
 _MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
@@ -47,7 +47,7 @@ def write_shard(job: Job, folder: str, layout: Layout, number: int, share: float
             counts = _write_shard_records(temporary, job, folder, layout, number, share, sha256)
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
-    unfinished.write_done(counts_path(folder, number), {**counts, "bytes": os.path.getsize(path)})
+    unfinished.write_done(counts_path(folder, number), {**counts, "bytes": files.version(path)[0]})
 
 
 def _write_shard_records(

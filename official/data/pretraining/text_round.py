@@ -34,7 +34,9 @@ def tokenize_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
     parts = (
         _tokenized(lines, tokenizer)
-        for lines in _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts), counts)
+        for lines in _reported(
+            documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts
+        )
     )
     for block_number, block in enumerate(_blocks(parts)):
         prefix = os.path.join(folder, f"{number:05d}-{block_number:05d}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -13,6 +16,7 @@ from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
+from official.io import stores
 from official.io.record_paths import find_files
 
 __all__ = [
@@ -25,6 +29,7 @@ __all__ = [
     "sizes_of",
 ]
 
+_COPIED_BYTES = 1 << 20
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
 
@@ -34,7 +39,8 @@ def detect_format(files: list[str]) -> str:
     says what is wrong."""
     for path in files:
         try:
-            record = next(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator())
+            with readable(path) as local:
+                record = next(tf.data.TFRecordDataset(local).take(1).as_numpy_iterator())
         except StopIteration:
             continue
         except tf.errors.OpError:
@@ -131,7 +137,29 @@ def read_batches(
     if framing.has_none(record_format):
         yield from framing.read_batches(path, record_format, limit, num_bytes, at_once)
         return
-    records, number, size = tf.data.TFRecordDataset(path), 0, 0
+    with readable(path) as local:
+        yield from _read_framed(path, tf.data.TFRecordDataset(local), limit, at_once)
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[str]:
+    """Yields a name under which TensorFlow reads a file: one of a store that it does not reach is copied for
+    the block. Raises ConfigError."""
+    if stores.tensorflow_reads(path):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="bert-") as copy:
+        with io_files.naming(path), io_files.open_binary(path) as file:
+            shutil.copyfileobj(file, copy, _COPIED_BYTES)
+        copy.flush()
+        yield copy.name
+
+
+def _read_framed(
+    path: str, records: tf.data.Dataset, limit: int | None, at_once: int
+) -> Iterator[list[bytes]]:
+    """Yields the records of a file as `read_batches` does."""
+    number, size = 0, 0
     try:
         some = records.take(-1 if limit is None else limit)
         for batch in some.batch(at_once).as_numpy_iterator():

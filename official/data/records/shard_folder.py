@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
 from collections.abc import Mapping
 
-from official.io import files, finished_jobs
+from official.io import finished_jobs, store_paths
 from official.io.errors import ConfigError
+from official.io.stores import store_of
 
 
-def check_flags(output_dir: str, random_seed: int, counts: Mapping[str, int | None]) -> None:
-    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), the seed is below
-    0, or the folder is not of this machine."""
+def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
+    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), or the seed is
+    below 0."""
     for name, value in counts.items():
         if value is not None and value < 1:
             raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
     if random_seed < 0:
         raise ConfigError(f"--random_seed={random_seed} is out of range. Allowed: 0 or more.")
-    if files.is_remote(output_dir):
-        raise ConfigError(
-            f"--output_dir={output_dir} is not a folder of this machine. Write to one and copy the files."
-        )
-
-
-def num_workers(num_bytes: int, bytes_per_worker: int) -> int:
-    """Returns the processes of a job that is not told how many: those that have enough to read, one a core at
-    most."""
-    return min(len(os.sched_getaffinity(0)), 1 + num_bytes // bytes_per_worker)
 
 
 def remove_earlier(folder: str) -> None:
     """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
     manifest = os.path.join(folder, finished_jobs.MANIFEST)
-    if os.path.exists(manifest):
+    if store_of(folder).exists(manifest):
         for path in [*_shards_in(folder), manifest]:
-            os.remove(path)
+            store_of(folder).remove(path)
 
 
 def remove_temporary(folder: str) -> None:
     """Removes what an interrupted job had begun to write."""
-    for path in glob.glob(os.path.join(glob.escape(folder), "*.tmp-*")):
-        os.remove(path)
+    for path in _found(folder, f"*{store_paths.TEMPORARY}*"):
+        store_of(folder).remove(path)
 
 
 def remove_all_but(folder: str, made: set[str]) -> None:
     """Removes the shards of a job that was thrown away: those that are not in `made`, paths in the folder."""
     for path in {*_shards_in(folder)} - made:
-        os.remove(path)
+        store_of(folder).remove(path)
 
 
 def _shards_in(folder: str) -> list[str]:
-    return glob.glob(os.path.join(glob.escape(folder), "part-*-of-*.tfrecord"))
+    return _found(folder, "part-*-of-*.tfrecord")
+
+
+def _found(folder: str, pattern: str) -> list[str]:
+    """Returns the files in a folder whose names fit a glob."""
+    return [os.path.join(folder, name) for name in fnmatch.filter(store_of(folder).names_in(folder), pattern)]

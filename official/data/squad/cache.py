@@ -24,7 +24,7 @@ from official.data.squad.features import (
 from official.data.squad.squad_files import SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import json_files, workers, writing
+from official.io import engines, json_files, workers, writing
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
 _VERSION = 1  # of what the same flags make of the same file
@@ -123,9 +123,10 @@ def _make(data: SquadData, vocabulary: Vocabulary, rules: WindowRules, num_worke
     parts = chunks(data)
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, f"{number}.npz") for number in range(len(parts))]
-        tasks = [(_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(parts, paths)]
-        workers.run_all(
-            tasks, num_workers, sum(map(_size, parts)), "Making features", "features", preload=__name__
+        tasks = ((_write_chunk, chunk, vocabulary, rules, path) for chunk, path in zip(parts, paths))
+        size = sum(map(_size, parts))
+        engines.Local(num_workers).run(
+            engines.Round(tasks, len(parts), size, "Making features", "features", __name__)
         )
         return concatenate([_read(path) for path in paths])
 

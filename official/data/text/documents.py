@@ -3,8 +3,10 @@
 `official.data.text.layouts` says which formats there are. Compressed files (`official.data.text.text_files`)
 are read like others.
 
-A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the JSON
-line, the heading, or the blank line before a document of plain text. What is counted goes with it: a split
+A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
+`<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
+bzip2 file lies in the block that holds the line feed before it, and that block in the split where it
+begins. What is counted goes with it: a split
 accounts for the lines from the first that opens a document in it up to the first in a later split, and the
 first split for those before any. Documents and counts of all splits are therefore those of the file, however
 it is split.
@@ -12,39 +14,38 @@ it is split.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from official.data.text import layouts, sentences, text_files, text_kinds
+from official.data.text import layouts, lines, sentences, text_files, text_kinds
 from official.data.text.read_counts import FileCounts, Owners, ReadCounts
-from official.data.text.text_files import Split
+from official.data.text.text_files import Split, TextFile
 
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
 _MOST_CHARACTERS = 1 << 22  # of a document
-# Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
-_SENTENCES_OF_PARAGRAPHS = 1.5
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
 def read_documents(
-    paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto"
+    paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto", text_field: str = "text"
 ) -> Iterator[list[str]]:
     """Yields the documents of whole files in order; see `read_splits`."""
-    return read_splits(map(Split, paths), sentence_splitting, counts)
+    return read_splits(map(Split, paths), sentence_splitting, counts, text_field)
 
 
-def read_splits(splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts) -> Iterator[list[str]]:
+def read_splits(
+    splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts, text_field: str = "text"
+) -> Iterator[list[str]]:
     """Yields the documents that begin in each split, in order, each a list of one sentence or more; see
     `read_in_blocks`."""
-    for lines in read_in_blocks(splits, sentence_splitting, counts):
-        yield from filter(None, lines.documents())
+    for block in read_in_blocks(splits, sentence_splitting, counts, text_field):
+        yield from filter(None, block.documents())
 
 
 def read_in_blocks(
-    splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts
+    splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts, text_field: str = "text"
 ) -> Iterator[sentences.Lines]:
     """Yields the documents that begin in each split, in order, some at a time; there may be documents without
     a sentence.
@@ -55,47 +56,53 @@ def read_in_blocks(
         the first of the file hold clearly more than one sentence on average, and those of all other formats
         are.
       counts: is brought up to date while reading.
+      text_field: name of the field of JSON, or of the column of Parquet, that holds the text; a.b for field b
+        of the object in field a.
 
     Raises:
-      ConfigError: for a file that cannot be read, is not text in UTF-8, or is compressed and damaged.
+      ConfigError: for a file that cannot be read, is not text in UTF-8, is compressed and damaged, or does
+        not have the field.
     """
     owners = Owners(counts)
 
-    def paragraphs():
+    def units():
         for split in splits:
             owners.begin(split.path)
-            for document in _read_paragraphs(split, sentence_splitting, counts):
-                owners.put_in()
-                yield document
+            for unit in _read_units(split, sentence_splitting, counts, text_field):
+                owners.put_in(len(unit.documents))
+                yield unit
 
-    for lines in sentences.split_documents(paragraphs()):
-        owners.take_out(lines.counts)
-        documents = int(np.count_nonzero(lines.counts))
+    for block in sentences.split_documents(units()):
+        owners.take_out(block.counts)
+        documents = int(np.count_nonzero(block.counts))
         counts.documents += documents
-        counts.empty_documents += len(lines.counts) - documents
-        counts.sentences += int(lines.counts.sum())
-        yield lines
+        counts.empty_documents += len(block.counts) - documents
+        counts.sentences += int(block.counts.sum())
+        yield block
 
 
-def _read_paragraphs(
-    split: Split, sentence_splitting: str, counts: ReadCounts
-) -> Iterator[tuple[list[str], bool]]:
-    """Yields the paragraphs of each document and whether they are to be split into sentences."""
-    with text_files.open_text(split.path) as file:
-        head = _head_lines(file.head)
-        layout = layouts.find_format(head, split.path, file.head)
-        if layout is layouts.JSON_ARRAY:
-            items = layouts.array_items(file.text, split, counts)
+def _read_units(
+    split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
+) -> Iterator[sentences.Unit]:
+    """Yields the paragraphs of each document and how they are split into sentences."""
+    with text_files.open_text(split) as file:
+        layout = layouts.find_format(_head_lines(file.head), split.path, file.head, text_field)
+        if layout.has_lines:
+            items = layout.items(_lines_of_split(file, split, layout, counts), counts)
         else:
-            items = layout.items(_lines_of_split(file.text, split, layout, counts), counts)
-        are_paragraphs = _has_paragraphs(head, layout, sentence_splitting)
+            items = layout.items(file, split.path, counts)
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
-        done = file.packed.tell if file.packed else lambda: counts.text_bytes - own
-        for document in _collect(items, counts):
-            counts.bytes = others + done()
-            yield document, are_paragraphs
-        counts.bytes, undecodable = others + done(), counts.undecodable_bytes - undecodable
+        documents = _collect(items, counts)
+        if _is_seen_later(file, layout, sentence_splitting):
+            yield sentences.Unit(list(documents), "auto")
+        else:
+            splitting = _splitting_of(file.head, layout, sentence_splitting)
+            for document in documents:
+                counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
+                yield sentences.Unit([document], splitting)
+        counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
+        undecodable = counts.undecodable_bytes - undecodable
         text_kinds.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
         counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
 
@@ -105,21 +112,20 @@ def _read_paragraphs(
 
 
 def _lines_of_split(
-    text: BinaryIO, split: Split, layout: layouts.Format, counts: ReadCounts
+    file: TextFile, split: Split, layout: layouts.Format, counts: ReadCounts
 ) -> layouts.Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
-    inside, opens_document = split.start == 0, layout.opens
+    inside, opens_document, strip = split.start == 0, layout.opens, layout.strip
     before: int | None = 0
-    for offset, line in text_files.read_lines(
-        text, split, _MOST_JSON_BYTES if layout is layouts.JSON else _MOST_LINE_BYTES
-    ):
+    most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
+    for offset, line in lines.read_lines(file.text, file.part, most_bytes):
         try:
-            content, undecodable = layouts.strip(line.decode()), 0
+            content, undecodable = strip(line.decode()), 0
         except UnicodeDecodeError:
-            content, undecodable = _without_undecodable(line)
+            content, undecodable = _without_undecodable(line, strip)
         opens = offset is not None and not (undecodable and not content) and opens_document(content)
-        if offset is not None and split.end is not None and offset >= split.end and (opens or not inside):
+        if offset is not None and _is_behind(offset, file.part.end) and (opens or not inside):
             return
         inside = inside or opens
         if inside:
@@ -134,26 +140,38 @@ def _lines_of_split(
         before = offset
 
 
-def _without_undecodable(line: bytes) -> tuple[str, int]:
-    """Returns the text without white space around it and without the bytes that are not UTF-8, and their
-    number."""
+def _is_behind(offset: int, end: int | None) -> bool:
+    return end is not None and offset >= end
+
+
+def _without_undecodable(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:
+    """Returns the text as `strip` leaves it without the bytes that are not UTF-8, and their number."""
     text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
-    return layouts.strip(text), dropped
+    return strip(text), dropped
 
 
-def _head_lines(head: bytes) -> list[str]:
-    """Returns the lines that are not blank and, if there is another, not cut off at the end."""
-    lines = head.decode("utf-8", "ignore").split("\n")
-    whole = lines[:-1] if len(head) == text_kinds.HEAD_BYTES and len(lines) > 1 else lines
-    return [line for line in map(layouts.strip, whole) if line]
+def _head_lines(head: bytes) -> Iterator[str]:
+    """Yields the lines that are not blank and, if there is another, not cut off at the end."""
+    found = head.decode("utf-8", "ignore").split("\n")
+    whole = found[:-1] if len(head) == text_kinds.HEAD_BYTES and len(found) > 1 else found
+    return filter(None, map(layouts.strip, whole))
 
 
-def _has_paragraphs(head: list[str], layout: layouts.Format, sentence_splitting: str) -> bool:
+def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: str) -> bool:
+    """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
+    both, for many small files at once."""
+    is_small = len(file.head) < min(text_kinds.HEAD_BYTES, _MOST_LINE_BYTES) and file.part.start == 0
+    return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
+
+
+def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) -> str:
     if sentence_splitting != "auto":
-        return sentence_splitting == "always"
-    if layout is not layouts.PLAIN:
-        return True
-    return sum(map(len, sentences.split_paragraphs(head))) > _SENTENCES_OF_PARAGRAPHS * len(head)
+        return sentence_splitting
+    if not layout.may_hold_sentences:
+        return "always"
+    paragraphs = list(_head_lines(head))
+    found = sum(map(len, sentences.split_paragraphs(paragraphs)))
+    return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 
 
 def _collect(items: layouts.Items, counts: ReadCounts) -> Iterator[list[str]]:

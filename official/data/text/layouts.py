@@ -2,31 +2,36 @@
 
 A format is found from a file's first line that is not blank:
   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
-  - WikiExtractor's JSON: one object per line, with "text" and perhaps "title";
+  - JSON lines, as WikiExtractor's: one object per line, with "text", or the field that was asked for, and
+    perhaps "title";
   - one JSON array of such objects, or of texts (`official.data.text.json_array`);
+  - a MediaWiki dump (`official.data.text.mediawiki`);
+  - Parquet, told by its first bytes (`official.data.text.parquet_files`);
   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 """
 
 import dataclasses
+import functools
 import html
+import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
 
-from official.config import ConfigError
-from official.data.text import json_array, text_kinds
+from official.data.text import json_array, json_text, mediawiki, parquet_files, text_kinds
 from official.data.text.read_counts import ReadCounts
-from official.data.text.text_files import Split
-from official.io import json_files
+from official.data.text.text_files import TextFile
 
 _BLOCK_START = "<doc "
 _BLOCK_END = "</doc>"
 _TITLE = re.compile(r'\btitle="(.*)"\s*>$')  # quotes inside a title are not escaped
 _JSON_START = re.compile(r'\{\s*("|$)')
-_DUMP_START = "<mediawiki"
+_DUMP_START, _PAGE_START = "<mediawiki", "<page>"
+_INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 _MOST_HEADING_CHARACTERS = 1000
+_MOST_CHECKED = 100  # elements of an array, for the field that is missing
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -43,30 +48,49 @@ class Format:
     """A format of text files.
 
     Attributes:
-      opens: whether a line opens a document, by its text without white space around it.
-      items: what it makes of the lines of a split.
+      opens: whether a line opens a document, by its text as `strip` leaves it.
+      items: what it makes of the lines of a split; of an open file where it has none.
+      strip: what is taken from a line before anything else.
+      has_lines: whether it is read line by line.
+      needs_whole_lines: a part of a line is of no use.
+      may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
     """
 
     opens: Callable[[str], bool]
-    items: Callable[[Lines, ReadCounts], Items]
+    items: Callable[..., Items]
+    strip: Callable[[str], str]
+    has_lines: bool = True
+    needs_whole_lines: bool = False
+    may_hold_sentences: bool = False
 
 
-def find_format(lines: list[str], path: str, head: bytes) -> Format:
-    """Returns the format of a file that begins with `head`, with the lines `lines` that are not blank.
+def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
+    """Returns the format of a file.
+
+    Args:
+      lines: of its beginning, those that are not blank.
+      path: its name, for messages.
+      head: its first bytes.
+      text_field: of JSON and Parquet: which field holds the text.
 
     Raises:
-      ConfigError: for a MediaWiki dump.
+      ConfigError: for JSON lines none of which has that field.
     """
-    first = lines[0] if lines else ""
+    first = next(lines, "")
+    if text_kinds.is_parquet(head):
+        return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
     if text_kinds.is_json_array(head):
-        return JSON_ARRAY
-    if first.startswith(_DUMP_START):
-        raise ConfigError(f"{path} is a MediaWiki dump. Give the text that WikiExtractor makes of it.")
+        return dataclasses.replace(_JSON_ARRAY, items=functools.partial(_array_items, field=text_field))
+    if first.startswith((_DUMP_START, _PAGE_START)):
+        return _MEDIAWIKI
     if first.startswith(_BLOCK_START):
         return _WIKIEXTRACTOR
     if _JSON_START.match(first):
-        return JSON
-    return _WIKITEXT if _heading_level(first) else PLAIN
+        json_text.check_field(json_text.parsed(itertools.chain([first], lines)), path, text_field)
+        return dataclasses.replace(_JSON, items=functools.partial(_json_items, field=text_field))
+    if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
+        return _DUMP_INDEX
+    return _WIKITEXT if _heading_level(first) else _PLAIN
 
 
 def strip(text: str) -> str:
@@ -104,49 +128,54 @@ def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
             title = ""
 
 
-def _json_items(lines: Lines, counts: ReadCounts) -> Items:
+def _json_items(lines: Lines, counts: ReadCounts, field: str) -> Items:
     for opens, line in lines:
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
-        page = _parse_page(line)
-        if page is None:
-            counts.skipped_lines += 1
-            continue
-        yield None
-        yield from _paragraphs_of(page, counts)
+        yield from _items_of(json_text.parse_page(line, field), counts)
 
 
-def array_items(text: BinaryIO, split: Split, counts: ReadCounts) -> Items:
+def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
     """As `_json_items`, for the file that is one array; it is one split."""
-    for value in json_array.read_elements(text, split.path, counts):
-        page = ("", value) if isinstance(value, str) else _page_of(value)
-        if page is None:
-            counts.skipped_lines += 1
-            continue
-        yield None
-        yield from _paragraphs_of(page, counts)
+    first: list[object] = []  # elements, as long as none has the field
+    found = False
+    for value in json_array.read_elements(file.text, path, counts):
+        page = ("", value) if isinstance(value, str) else json_text.page_of(value, field)
+        found = found or page is not None
+        if not found and len(first) < _MOST_CHECKED:
+            first.append(value)
+        yield from _items_of(page, counts)
+    if not found:
+        json_text.check_field(first, path, field)
 
 
-def _parse_page(line: str) -> tuple[str, str] | None:
-    """Returns title and text of a line of JSON, or None where it has no text."""
-    try:
-        return _page_of(json_files.parse_json(line, "a line"))
-    except ConfigError:
-        return None
+def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
+    for text, num_bytes in parquet_files.read_texts(file.text, path, field, file.part.start, file.part.end):
+        counts.text_bytes += num_bytes
+        yield from _items_of(None if text is None else ("", text), counts)
 
 
-def _page_of(value: object) -> tuple[str, str] | None:
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        return None
-    return str(value.get("title", "")).strip(), value["text"]
+def _page_items(lines: Lines, counts: ReadCounts) -> Items:
+    for page in mediawiki.read_articles(lines, counts):
+        yield from _items_of(page, counts)
 
 
-def _paragraphs_of(page: tuple[str, str], counts: ReadCounts) -> list[str]:
+def _no_items(lines: Lines, counts: ReadCounts) -> Items:
+    del counts
+    for _ in lines:
+        pass
+    yield from ()
+
+
+def _items_of(page: tuple[str, str] | None, counts: ReadCounts) -> Items:
+    """Yields the items of a document of which title and text are known; None is counted."""
+    if page is None:
+        counts.skipped_lines += 1
+        return
+    yield None
     title, text = page
-    paragraphs = [
-        paragraph for paragraph in map(strip, _drop_surrogates(text, counts).split("\n")) if paragraph
-    ]
-    return paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
+    paragraphs = list(filter(None, map(strip, _drop_surrogates(text, counts).split("\n"))))
+    yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
 
 
 def _drop_surrogates(text: str, counts: ReadCounts) -> str:
@@ -177,8 +206,19 @@ def _heading_level(line: str) -> int:
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
 
 
-PLAIN = Format(lambda line: not line, _plain_items)
-_WIKIEXTRACTOR = Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items)
-JSON = Format(lambda line: True, _json_items)
-JSON_ARRAY = Format(lambda line: True, _json_items)  # its elements take the place of lines
-_WIKITEXT = Format(lambda line: _heading_level(line) == 1, _wikitext_items)
+def _every_line(line: str) -> bool:
+    return True
+
+
+_PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
+_WIKIEXTRACTOR = Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items, strip)
+_JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
+_JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)
+_PARQUET = Format(_every_line, _row_items, strip, has_lines=False)
+_WIKITEXT = Format(lambda line: _heading_level(line) == 1, _wikitext_items, strip)
+# White space at the beginning of a line is markup.
+_MEDIAWIKI = Format(
+    mediawiki.opens_page, _page_items, lambda line: line.rstrip("\r\n"), needs_whole_lines=True
+)
+# The index of a dump, which lies beside it in a folder: no text.
+_DUMP_INDEX = Format(_every_line, _no_items, strip)

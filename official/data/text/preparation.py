@@ -12,7 +12,7 @@ import re
 
 from official.config import ConfigError
 from official.data.text import documents, read_counts, text_files
-from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io import engines, files, finished_jobs, unfinished, workers, writing
 
 SIDES = ("train", "eval")
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
@@ -35,8 +35,11 @@ class Job:
     eval_share: float = 0.005
     min_sentences: int = 2
     sentence_splitting: str = "auto"
-    num_workers: int = 1
+    text_field: str = "text"
+    num_workers: int | None = 1
     overwrite: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
 
 
 def clean(sentence: str) -> str:
@@ -92,14 +95,9 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
         os.remove(os.path.join(job.output_dir, finished_jobs.MANIFEST))
     for side in SIDES:
         os.makedirs(os.path.join(job.output_dir, side), exist_ok=True)
-    workers.run_all(
-        [(_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks)],
-        job.num_workers,
-        num_bytes,
-        "Cleaning",
-        "documents",
-        __name__,
-    )
+    prepare_tasks = ((_prepare_text, job, folder, number, splits) for number, splits in enumerate(tasks))
+    with engines.opened(job) as engine:
+        engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
     made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
     for side in SIDES:
         for path in {*glob.glob(os.path.join(glob.escape(job.output_dir), side, "part-*.txt*"))} - made:
@@ -114,7 +112,7 @@ def _flags(job: Job) -> dict:
     return {
         name: value
         for name, value in dataclasses.asdict(job).items()
-        if name not in ("output_dir", "num_workers", "overwrite")
+        if name not in ("output_dir", "overwrite", *engines.FIELDS)
     }
 
 
@@ -125,9 +123,9 @@ def _identity(job: Job, paths: list[str]) -> dict:
 def _check(job: Job) -> None:
     if not 0 < job.eval_share < 1:
         raise ConfigError(f"--eval_share={job.eval_share} is out of range. Allowed: above 0, below 1.")
-    for name in ("min_sentences", "num_workers"):
-        if getattr(job, name) < 1:
-            raise ConfigError(f"--{name}={getattr(job, name)} is out of range. Allowed: 1 or more.")
+    if job.min_sentences < 1:
+        raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
+    engines.check(job)
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:
@@ -152,7 +150,7 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace"))
             for side, path in temporary.items()
         }
-        for document in documents.read_splits(splits, job.sentence_splitting, counts):
+        for document in documents.read_splits(splits, job.sentence_splitting, counts, job.text_field):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:

@@ -9,6 +9,7 @@ import numpy as np
 
 from official.io import unfinished
 
+PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
 _MOST_LISTED = 1000  # files that a manifest lists
 
 
@@ -22,8 +23,14 @@ class FileCounts:
     undecodable_bytes: int = 0
 
     def add(self, other: "FileCounts") -> None:
-        for name, value in dataclasses.asdict(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        self.bytes += other.bytes
+        self.documents += other.documents
+        self.sentences += other.sentences
+        self.undecodable_bytes += other.undecodable_bytes
+
+    def to_json(self) -> list[int]:
+        """Returns the values, in the order in which the class takes them."""
+        return [self.bytes, self.documents, self.sentences, self.undecodable_bytes]
 
 
 @dataclasses.dataclass
@@ -38,7 +45,12 @@ class ReadCounts:
     empty_documents: int = 0  # title or heading and nothing else
     cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
     cut_lines: int = 0  # longer than a line may be: taken as several
-    skipped_lines: int = 0  # of no document, not JSON with a text, or without a byte that could be decoded
+    skipped_lines: int = (
+        0  # of no document, not JSON with a text, rows without one, or without a byte that could be decoded
+    )
+    redirect_pages: int = 0  # of a MediaWiki dump, left out
+    other_pages: int = 0  # of a MediaWiki dump, of another namespace or not wikitext: left out
+    unreadable_pages: int = 0  # of a MediaWiki dump, damaged or not to be made text of: left out
     undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
     by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -71,21 +83,21 @@ class Owners:
     def begin(self, path: str) -> None:
         self._waiting.append([path, 0])
 
-    def put_in(self) -> None:
-        self._waiting[-1][1] += 1
+    def put_in(self, documents: int) -> None:
+        self._waiting[-1][1] += documents
 
     def take_out(self, sentences_of: np.ndarray) -> None:
         """Counts documents that come out, by the sentences of each."""
-        done = 0
-        while done < len(sentences_of):
+        numbers, done = sentences_of.tolist(), 0  # a list: most files may have one document
+        while done < len(numbers):
             path, waiting = self._waiting[0]
-            own = sentences_of[done : done + waiting]
+            own = numbers[done : done + waiting]
             done += len(own)
-            self._counts.of(path).add(
-                FileCounts(documents=int(np.count_nonzero(own)), sentences=int(own.sum()))
-            )
+            counts = self._counts.of(path)
+            counts.documents += len(own) - own.count(0)
+            counts.sentences += sum(own)
             self._waiting[0][1] -= len(own)
-            if done < len(sentences_of):
+            if done < len(numbers):
                 self._waiting.popleft()
 
 
@@ -110,7 +122,7 @@ def sum_of(paths: Iterable[str]) -> tuple[collections.Counter, dict[str, FileCou
 
 
 def to_json(by_file: dict[str, FileCounts]) -> dict[str, list[int]]:
-    return {path: list(dataclasses.astuple(counts)) for path, counts in by_file.items()}
+    return {path: counts.to_json() for path, counts in by_file.items()}
 
 
 def from_json(values: dict[str, list[int]]) -> dict[str, FileCounts]:

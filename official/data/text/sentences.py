@@ -17,12 +17,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import blingfire
 import numpy as np
 
+from official.data.rows import ragged
 from official.data.text import idle_text
 
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
 _BATCH_CHARACTERS = 1 << 19
 _BATCHES_AHEAD = 1
+# Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
+_SENTENCES_OF_PARAGRAPHS = 1.5
+_NONE = np.zeros(0, int)
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it
 # is white space, which the splitter's rules treat before a word as they do the beginning of the text.
 _END = "\u2029"
@@ -63,6 +67,18 @@ class Lines:
             yield list(itertools.islice(sentences, count))
 
 
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """Documents, each a list of paragraphs, that are split into sentences alike."""
+
+    documents: list[list[str]]
+    splitting: str  # always; never: they are sentences; auto, of a whole file: as `hold_paragraphs` says
+
+
+# Hands a text to the splitter; returns what waits for its sentences.
+Split = Callable[[str], Callable[[], str]]
+
+
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph of prose into sentences."""
     return list(filter(str.strip, blingfire.text_to_sentences(paragraph).split("\n")))
@@ -71,44 +87,109 @@ def split_sentences(paragraph: str) -> list[str]:
 def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
     """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives
     the same."""
-    for lines in split_documents(([paragraph], True) for paragraph in paragraphs):
-        yield from lines.documents()
+    for batch in _batches(paragraphs, len):
+        yield from _begin_batch(batch, _split_now)().documents()
 
 
-def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lines]:
+def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
     """Yields documents of sentences in order, some at a time; those that come next are read already, and the
     splitter goes through them.
 
     Args:
-      documents: paragraphs of each, and whether they are to be split; where not, they are sentences.
+      files: documents that are treated alike.
     """
     # The splitter needs no lock of Python's; what does would stand in the other thread's way.
     with ThreadPoolExecutor(1) as splitter:
         begun: collections.deque[Callable[[], Lines]] = collections.deque()
-        for batch in _batches(documents, lambda item: sum(map(len, item[0]))):
-            begun.append(_begin_documents(batch, splitter))
+        for batch in _batches(files, _num_characters):
+            begun.append(_begin_units(batch, functools.partial(_split_soon, splitter)))
             if len(begun) > _BATCHES_AHEAD:
                 yield begun.popleft()()
         for finish in begun:
             yield finish()
 
 
-def _begin_documents(documents: list[tuple[list[str], bool]], splitter: Executor) -> Callable[[], Lines]:
+def _num_characters(unit: Unit) -> int:
+    return sum(len(paragraph) for document in unit.documents for paragraph in document)
+
+
+def _split_now(text: str) -> Callable[[], str]:
+    found = blingfire.text_to_sentences(text)
+    return lambda: found
+
+
+def _split_soon(splitter: Executor, text: str) -> Callable[[], str]:
+    return splitter.submit(blingfire.text_to_sentences, text).result
+
+
+def _begin_units(units: list[Unit], split: Split) -> Callable[[], Lines]:
     """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
-    parts: list[Callable[[], Lines] | Lines] = []  # of which the paragraphs are the documents
-    for is_to_split, group in itertools.groupby(documents, operator.itemgetter(1)):
-        begin = functools.partial(_begin_batch, splitter=splitter) if is_to_split else _as_they_are
-        paragraphs_of_group = itertools.chain.from_iterable(paragraphs for paragraphs, _ in group)
-        parts += map(begin, _batches(paragraphs_of_group, len))
+    parts: list[Callable[[], Lines]] = []  # of which the paragraphs are the documents
+    for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
+        begin = {"always": _begin_paragraphs, "never": _keep_paragraphs, "auto": _begin_to_see}[splitting]
+        parts.append(begin([unit.documents for unit in group], split))
     # Here, so that what waits keeps no text that it need not.
-    paragraphs_before = np.cumsum([0, *(len(paragraphs) for paragraphs, _ in documents)])
+    documents = [document for unit in units for document in unit.documents]
+    paragraphs_before = np.cumsum([0, *map(len, documents)])
 
     def finish() -> Lines:
-        done = [part() if callable(part) else part for part in parts]
-        sentences_before = np.cumsum(np.concatenate([[0], *(lines.counts for lines in done)]))
-        return Lines(b"".join(lines.text for lines in done), np.diff(sentences_before[paragraphs_before]))
+        done = _join(part() for part in parts)
+        sentences_before = ragged.offsets(done.counts)
+        return Lines(done.text, np.diff(sentences_before[paragraphs_before]))
 
     return finish
+
+
+def _paragraphs_of(documents: list[list[list[str]]]) -> Iterator[str]:
+    return itertools.chain.from_iterable(itertools.chain.from_iterable(documents))
+
+
+def _begin_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
+    parts = [_begin_batch(batch, split) for batch in _batches(_paragraphs_of(files), len)]
+    return lambda: _join(part() for part in parts)
+
+
+def _keep_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
+    del split
+    kept = _as_they_are(list(_paragraphs_of(files)))
+    return lambda: kept
+
+
+def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
+    """Does what `_begin_units` does for whole files whose sentences say whether they are taken."""
+    begun, numbers = _begin_paragraphs(files, split), [sum(map(len, file)) for file in files]
+
+    def finish() -> Lines:
+        found = begun()
+        first = ragged.offsets(np.array(numbers, int))  # paragraph of each file
+        sentences = np.diff(ragged.offsets(found.counts)[first])
+        are_paragraphs = hold_paragraphs(sentences, np.diff(first))
+        if are_paragraphs.all():
+            return found
+        lines, parts = found.text.split(b"\n"), []
+        before = ragged.offsets(sentences)
+        for number, file in enumerate(files):
+            if are_paragraphs[number]:
+                own = lines[before[number] : before[number + 1]]
+                counts = found.counts[first[number] : first[number + 1]]
+                parts.append(Lines(b"\n".join([*own, b""]), counts))
+            else:
+                parts.append(_as_they_are([paragraph for document in file for paragraph in document]))
+        return _join(parts)
+
+    return finish
+
+
+def hold_paragraphs(num_sentences, num_lines):
+    """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them."""
+    return num_sentences > _SENTENCES_OF_PARAGRAPHS * num_lines
+
+
+def _join(parts: Iterable[Lines]) -> Lines:
+    parts = list(parts)
+    return Lines(
+        b"".join(part.text for part in parts), np.concatenate([_NONE, *(part.counts for part in parts)])
+    )
 
 
 def _as_they_are(sentences: list[str]) -> Lines:
@@ -126,14 +207,14 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
     yield batch
 
 
-def _begin_batch(paragraphs: list[str], splitter: Executor) -> Callable[[], Lines]:
+def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
     """Does what `_begin_documents` does, as if each paragraph were a document."""
     safe = [
         paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
         for paragraph in paragraphs
     ]
     text = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
-    finish_marking = _begin_marking(text, splitter)
+    finish_marking = _begin_marking(text, split)
 
     def finish() -> Lines:
         marked = finish_marking()
@@ -155,12 +236,12 @@ def _lines(documents: Iterable[list[str]]) -> Lines:
     return Lines(b"".join(part.text for part in parts), np.array([len(part.counts) for part in parts], int))
 
 
-def _begin_marking(text: str, splitter: Executor) -> Callable[[], bytes]:
+def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
     """Hands a text to the splitter. Returns what waits for it and returns what it makes of the text: a line
     for each sentence."""
     if idle_text.MARK in text:
-        whole = splitter.submit(blingfire.text_to_sentences, text)
-        return lambda: whole.result().encode()
+        whole = split(text)
+        return lambda: whole().encode()
     kept, parts = idle_text.take_out(text.encode())
-    split = splitter.submit(blingfire.text_to_sentences, kept.decode())
-    return lambda: idle_text.put_back(split.result().encode(), parts)
+    found = split(kept.decode())
+    return lambda: idle_text.put_back(found().encode(), parts)

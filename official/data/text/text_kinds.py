@@ -20,7 +20,7 @@ _BINARY = {
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
     b"\x7fELF": "a program",
-    b"PAR1": "a Parquet file",
+    b"PAR1": "a Parquet file inside of a compressed one",
     b"SQLite format 3\0": "an SQLite database",
     b"Rar!": "a RAR archive",
     b"\x80\x04\x95": "a Python pickle",
@@ -30,36 +30,45 @@ _ARCHIVES = {
     b"PK\x03\x04": "zip archive",
     b"PK\x05\x06": "zip archive",
     b"7z\xbc\xaf": "7z archive",
-    b"\x28\xb5\x2f\xfd": "zstd file",
 }
+_PARQUET = b"PAR1"
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS)
 _TAR_PLACE, _TAR = 257, b"ustar"
 _WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
+_BRACKET = re.compile(rb"(?:\xef\xbb\xbf|[ \t\r\n])*\[")
 _ARRAY_START = re.compile(r'\[\s*(?:\{\s*["}]|\]\s*$)')
 _TEXTS_START = re.compile(r'\[\s*(?=")')
 
 
+def is_parquet(head: bytes) -> bool:
+    """Tells whether a file that begins so is a Parquet file."""
+    return head.startswith(_PARQUET)
+
+
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
-    for start, name in _ARCHIVES.items():
-        if head.startswith(start):
-            raise ConfigError(
-                f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2 or xz."
-            )
+    if head.startswith(_ARCHIVE_STARTS):
+        name = next(name for start, name in _ARCHIVES.items() if head.startswith(start))
+        raise ConfigError(
+            f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
+        )
 
 
 def refuse_binary(path: str, head: bytes) -> None:
     """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            raise _not_utf8(path, f"{name} text (by its byte order mark)", name)
-    kind = next((name for start, name in _BINARY.items() if head.startswith(start)), None)
-    if head[_TAR_PLACE:].startswith(_TAR):
+    kind = None
+    if head.startswith(_STARTS):  # of many small files almost none does
+        for mark, name in _MARKS.items():
+            if head.startswith(mark):
+                raise _not_utf8(path, f"{name} text (by its byte order mark)", name)
+        kind = next(name for start, name in _BINARY.items() if head.startswith(start))
+    if head.startswith(_TAR, _TAR_PLACE):
         kind = "a tar archive"
     if kind:
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
@@ -106,6 +115,8 @@ def ends_lines_with_returns(head: bytes) -> bool:
 def is_json_array(head: bytes) -> bool:
     """Tells whether a file that begins so is one JSON array of objects or of texts; text in brackets is
     not."""
+    if not _BRACKET.match(head):
+        return False
     text = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
     if _ARRAY_START.match(text):
         return True

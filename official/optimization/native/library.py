@@ -75,9 +75,8 @@ def _loaded() -> Any:
         os.path.join(_FOLDER, "operations.cc"): ["-O1", "-w", *tf.sysconfig.get_compile_flags()],
     }
     headers = [os.path.join(_FOLDER, "kernels.h")]
-    recipe = native_library.Recipe(
-        "update", sources, headers, tf.sysconfig.get_link_flags(), tf.version.VERSION
-    )
+    build = f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"  # the one that it is loaded into
+    recipe = native_library.Recipe("update", sources, headers, tf.sysconfig.get_link_flags(), build)
     path = native_library.built(
         recipe,
         _LONGEST_SECS,

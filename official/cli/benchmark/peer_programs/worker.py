@@ -1,8 +1,8 @@
 """The side of a benchmarked system: builds its training step from a specification, then runs steps.
 
-One JSON object a line, over standard input and output. First the specification comes in and {"start_secs"}
-goes out once the first step is done; then {"steps": N} comes in and {"losses"} goes out, until the input
-ends. Nothing here imports this project: a worker runs in an environment of its own.
+One JSON object a line, over standard input and output. First the specification comes in, and {"start_secs",
+"losses"} goes out once the first step is done; then {"steps": N} comes in and {"losses"} goes out, until the
+input ends. Nothing here imports this project: a worker runs in an environment of its own.
 
 The specification: model (keys of a bert_config.json), dtype (fp32 or bf16), length, batch, predictions
 (masked tokens of a sequence), threads, learning_rate, weight_decay, epsilon, clip_norm, seed, and variant,
@@ -24,8 +24,8 @@ def serve(make_step: Callable[[dict], Callable[[], float]]) -> None:
     specification = json.loads(sys.stdin.readline())
     started = time.perf_counter()
     step = make_step(specification)
-    step()
-    _say(answers, start_secs=time.perf_counter() - started)
+    first = float(step())
+    _say(answers, start_secs=time.perf_counter() - started, losses=[first])
     for line in sys.stdin:
         _say(answers, losses=[float(step()) for _ in range(json.loads(line)["steps"])])
 

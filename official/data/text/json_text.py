@@ -1,0 +1,68 @@
+"""Values of JSON -> title and text of a document."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from official.config import ConfigError
+from official.io import json_files
+
+_MOST_NAMED = 20  # fields in a message
+
+
+def parse_page(line: str, field: str) -> tuple[str, str] | None:
+    """Returns title and text of a line of JSON, or None where it has no text."""
+    try:
+        return page_of(json_files.parse_json(line, "a line"), field)
+    except ConfigError:
+        return None
+
+
+def page_of(value: object, field: str) -> tuple[str, str] | None:
+    """Returns title and text of an object, or None where it has no text.
+
+    Args:
+      field: name of the field with the text; a.b stands for field b of the object in field a.
+    """
+    text = _value_of(value, field)
+    if not isinstance(value, dict) or not isinstance(text, str):
+        return None
+    return str(value.get("title", "")).strip(), text
+
+
+def _value_of(value: object, field: str) -> object:
+    if not isinstance(value, dict):
+        return None
+    if field in value:
+        return value[field]
+    name, dot, rest = field.partition(".")
+    return _value_of(value.get(name), rest) if dot else None
+
+
+def parsed(lines: Iterable[str]) -> Iterator[object]:
+    """Yields the values of lines of JSON; others are passed over."""
+    for line in lines:
+        with contextlib.suppress(ConfigError):
+            yield json_files.parse_json(line, "a line")
+
+
+def check_field(values: Iterable[object], path: str, field: str) -> None:
+    """Raises ConfigError where there are objects and none has the field: it names those with text."""
+    seen: dict[str, None] | None = None
+    for value in values:
+        if _value_of(value, field) is not None:
+            return
+        if isinstance(value, dict):
+            seen = (seen or {}) | dict.fromkeys(_texts_in(value))
+    if seen is not None:
+        named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
+        raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
+
+
+def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
+    """Returns the fields of an object that hold text: a, b.c."""
+    if not isinstance(value, dict) or depth > 3:
+        return []
+    found = [before + name for name, inner in value.items() if isinstance(inner, str)]
+    for name, inner in value.items():
+        found += _texts_in(inner, f"{before}{name}.", depth + 1)
+    return found

@@ -1,0 +1,132 @@
+"""Parquet files -> the texts of a column, row by row, from the row groups of a split.
+
+A row group belongs to the split in which its first byte lies. The package pyarrow is needed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from official.config import ConfigError
+
+_ROWS = 256  # are taken in at once
+
+
+def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
+    """Returns where the splits of a file begin and end: at row groups, and each of `split_bytes` or one row
+    group more.
+
+    Args:
+      file: the Parquet file, open.
+      path: its name, for messages.
+      size: its bytes.
+      split_bytes: of a split.
+
+    Raises:
+      ConfigError: for a damaged file, or where pyarrow is not installed.
+    """
+    found = [0]
+    with _reading(file, path) as parquet:
+        for start in _starts(parquet)[1:]:
+            if start - found[-1] >= split_bytes:
+                found.append(start)
+    return [*found, size]
+
+
+def read_texts(
+    file: BinaryIO, path: str, field: str, start: int, end: int | None
+) -> Iterator[tuple[str | None, int]]:
+    """Yields (text or None for a row without one, bytes of it in UTF-8) of the rows of a split.
+
+    Args:
+      file: the Parquet file, open.
+      path: its name, for messages.
+      field: name of the column; a.b for the part b of a column a.
+      start, end: bytes of the split.
+
+    Raises:
+      ConfigError: for a damaged file, and a column that is not there or holds no text; it names those that
+        do.
+    """
+    with _reading(file, path) as parquet:
+        _check_column(parquet, path, field)
+        groups = [
+            number
+            for number, place in enumerate(_starts(parquet))
+            if start <= place and (end is None or place < end)
+        ]
+        if not groups:
+            return
+        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=[field], use_threads=False):
+            column, *parts = field.split(".") if field not in batch.schema.names else [field]
+            values = batch.column(column).to_pylist()
+            for part in parts:
+                values = [value and value[part] for value in values]
+            for value in values:
+                yield value, 0 if value is None else len(value.encode("utf-8", "surrogatepass"))
+
+
+@contextlib.contextmanager
+def _reading(file: BinaryIO, path: str) -> Iterator:
+    """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""
+    try:
+        import pyarrow  # late: 150 MB that only Parquet needs
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(
+            f"{path} is a Parquet file, which needs the package pyarrow. Run pip install 'bert-tf2[parquet]'."
+        ) from None
+    try:
+        yield parquet.ParquetFile(file, page_checksum_verification=True)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{path} is a truncated or damaged Parquet file: {what}. Fetch or write it again, or leave it"
+            " out."
+        ) from None
+
+
+def _starts(parquet) -> list[int]:
+    """Returns the first byte of each row group."""
+    starts = []
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        columns = [group.column(column) for column in range(group.num_columns)]
+        starts.append(
+            min(
+                place
+                for column in columns
+                for place in (column.dictionary_page_offset, column.data_page_offset)
+                if place is not None and place > 0
+            )
+        )
+    return starts
+
+
+def _check_column(parquet, path: str, field: str) -> None:
+    import pyarrow
+
+    schema = parquet.schema_arrow
+    texts, found = [], None
+    for name, kind in _leaves("", schema):
+        value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value):
+            texts.append(name)
+        if name == field:
+            found = kind
+    if field in texts:
+        return
+    what = "no column" if found is None else f"no text, but {found}, in the column"
+    raise ConfigError(
+        f"{path} has {what} --text_field={field}. Columns with text: {', '.join(texts[:20]) or 'none'}."
+    )
+
+
+def _leaves(before: str, fields) -> Iterator:
+    """Yields (name, type) of all columns and, where a column has parts, of these: a.b."""
+    import pyarrow
+
+    for part in fields:
+        yield before + part.name, part.type
+        if pyarrow.types.is_struct(part.type):
+            yield from _leaves(f"{before}{part.name}.", part.type.fields)

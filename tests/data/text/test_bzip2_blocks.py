@@ -1,0 +1,207 @@
+"""One bzip2 file in many splits: the documents of the file, whatever the bounds; damage is found."""
+
+import bz2
+import functools
+import io
+import operator
+import os
+import random
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official.config import ConfigError
+from official.data.text import bzip2_blocks, text_kinds
+from official.data.text.documents import ReadCounts, read_splits
+from official.data.text.text_files import Split, plan_tasks
+from tests.data.text.test_documents import plan_splits, read, write
+
+_BLOCK_MAGIC = bytes.fromhex("314159265359")
+
+
+def words(count: int, seed: int) -> str:
+    draw = random.Random(seed)
+    return "".join(f"{draw.choice('abcdefgh')}{draw.randrange(10**6)} " for _ in range(count))
+
+
+def text_of(seed: int, documents: int = 160) -> bytes:
+    draw = random.Random(seed)
+    return "\n\n".join(
+        "\n".join(f"{words(draw.randrange(1, 400), draw.random())}end." for _ in range(draw.randrange(1, 6)))
+        for _ in range(documents)
+    ).encode()
+
+
+def read_parts(path, bounds, splitting="never"):
+    """Returns the documents of splits with these bounds, and the sum of what was counted."""
+    found, counts = [], []
+    for start, end in zip(bounds, [*bounds[1:], None]):
+        counts.append(ReadCounts())
+        found += read_splits([Split(path, start, end)], splitting, counts[-1])
+    return found, functools.reduce(operator.add, counts)
+
+
+@pytest.fixture(scope="module")
+def packed_files(tmp_path_factory):
+    """Returns [(path, plain path)]: one stream of many blocks, several streams, and one with an empty one."""
+    folder, made = tmp_path_factory.mktemp("bz2"), []
+    text = text_of(1)
+    cuts = [0, 100_003, 100_004, 350_000, len(text)]
+    streams = [bz2.compress(text[start:end], 1) for start, end in zip(cuts, cuts[1:])]
+    for name, packed in (
+        ("one", bz2.compress(text, 1)),
+        ("several", b"".join([bz2.compress(b""), *streams, bz2.compress(b"")])),
+        ("crlf", bz2.compress(text.replace(b"\n", b"\r\n"), 1)),
+        ("returns", bz2.compress(text.replace(b"\n", b"\r"), 1)),
+    ):
+        made.append(write(folder / name, packed))
+    return made, write(folder / "plain", text)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 3), st.lists(st.floats(0, 1), max_size=8))
+def test_splits_with_any_bounds_hold_the_documents_and_counts_of_the_file(packed_files, number, shares):
+    paths, plain = packed_files
+    path, size = paths[number], os.path.getsize(paths[number])
+    bounds = sorted({0, *(int(share * size) for share in shares)} - {size})
+    whole, counts = whole_of(path)
+    assert (whole, counts.documents) == (whole_of(plain)[0], 160)
+    found, summed = read_parts(path, bounds)
+    assert found == whole and summed == counts and summed.by_file == counts.by_file
+    assert counts.bytes == size
+
+
+@functools.cache
+def whole_of(path):
+    return read(path, splitting="never")
+
+
+def test_each_block_can_be_a_split(packed_files):
+    path = packed_files[0][0]
+    with open(path, "rb") as file:
+        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+    assert len(places) > 5 and places[0] == 4
+    found, counts = read_parts(path, [0, *places[1:]])
+    assert (found, counts) == whole_of(path)
+    assert all(len(split) == 1 for split in plan_tasks([path], 1000))
+    assert len(plan_splits([path], 100_000)) == -(-os.path.getsize(path) * 4 // 100_000)
+
+
+def test_a_line_that_starts_with_a_block_and_a_document_of_many_blocks(tmp_path):
+    lines = [
+        b"A first line.\n" + b"x" * (99_980 - 15) + b"\n",
+        b"\n" + words(60_000, 2).encode() + b"\n\nLast.",
+    ]
+    packed = b"".join(bz2.compress(part, 1) for part in lines)  # streams end blocks where they are wanted
+    path = write(tmp_path / "a", packed)
+    whole = read(path, splitting="never")
+    assert len(whole[0]) == 3
+    with open(path, "rb") as file:
+        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+    for place in places[1:]:
+        assert read_parts(path, [0, place]) == whole
+    assert read_parts(path, list(range(0, len(packed), 997))) == whole
+
+
+def test_blocks_of_a_store_are_read_alike(packed_files):
+    path = packed_files[0][1]
+    with tf.io.gfile.GFile("ram://blocks.bz2", "wb") as file, open(path, "rb") as local:
+        file.write(local.read())
+    bounds = [split.start for split in plan_splits(["ram://blocks.bz2"], 200_000)]
+    assert len(bounds) > 3 and read_parts("ram://blocks.bz2", bounds) == whole_of(path)
+
+
+def shift(data: bytes, bits: int) -> bytes:
+    return (int.from_bytes(data, "big") << (8 - bits)).to_bytes(len(data) + 1, "big")
+
+
+@pytest.mark.parametrize("bits", range(8))
+def test_marks_are_found_at_every_bit(bits):
+    noise = random.Random(bits).randbytes(5000)
+    data = noise + shift(_BLOCK_MAGIC, bits) + noise + shift(bytes.fromhex("177245385090"), bits) + b"\1"
+    expected = [(8 * 5000 + bits, False), (8 * 10007 + bits, True)]
+    assert [tuple(mark) for mark in bzip2_blocks.find_marks(data)] == expected
+    assert bzip2_blocks.find_marks(_BLOCK_MAGIC) == [(0, False)] and not bzip2_blocks.find_marks(b"")
+    assert not bzip2_blocks.find_marks(data[:5005])
+
+
+@pytest.mark.parametrize("kind", ["block", "end"])
+def test_marks_inside_of_blocks_are_none(packed_files, kind, monkeypatch):
+    """False marks are told by decompressing: here every block has three."""
+    path = packed_files[0][0]
+    with open(path, "rb") as file:
+        places = [8 * place for place, _ in bzip2_blocks.Blocks(file, 0)]
+    find, false = bzip2_blocks.find_marks, [places[2] + 40_001, places[2] + 40_100, places[4] + 80_000]
+    originals = open(path, "rb").read()
+
+    def with_false_ones(data):
+        start = originals.find(bytes(data)) * 8 if data else 0
+        more = [bzip2_blocks._Mark(bit - start, kind == "end") for bit in false]
+        return sorted(find(data) + [mark for mark in more if 0 <= mark.bit <= 8 * len(data) - 48])
+
+    monkeypatch.setattr(bzip2_blocks, "find_marks", with_false_ones)
+    whole = whole_of(path)
+    assert read_parts(path, [0]) == whole
+    for bit in false:
+        for start in (bit // 8, bit // 8 - 5, bit // 8 + 1):
+            assert read_parts(path, [0, start]) == whole, start
+
+
+def test_damage_is_found_whatever_the_splits(packed_files, tmp_path):
+    original = open(packed_files[0][0], "rb").read()
+    draw = random.Random(5)
+    with open(packed_files[0][0], "rb") as file:
+        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+    spots = [*(draw.randrange(4, len(original) - 10) for _ in range(6)), places[2] + 2, places[3] + 8]
+    for spot in spots:
+        damaged = bytearray(original)
+        damaged[spot] ^= 0x10
+        path = write(tmp_path / "a.bz2", bytes(damaged))
+        for bounds in ([0], [0, len(original) // 3, len(original) // 2], [0, *places[1:]]):
+            with pytest.raises(
+                ConfigError, match="a.bz2 is a truncated or damaged compressed file: .*[0-9,]+"
+            ):
+                read_parts(path, bounds)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 11, 5000, 60_000])
+def test_truncation_is_found_whatever_the_splits(packed_files, tmp_path, cut):
+    for number in (0, 1):
+        original = open(packed_files[0][number], "rb").read()
+        path = write(tmp_path / "a.bz2", original[:-cut] if cut != 9 else original + b"garbage")
+        for bounds in ([0], [0, 40_000], [0, len(original) // 2, len(original) - cut - 1]):
+            with pytest.raises(ConfigError, match="a.bz2 is a truncated or damaged compressed file"):
+                read_parts(path, bounds)
+
+
+def test_zeros_may_fill_a_file_up(packed_files, tmp_path):
+    original = open(packed_files[0][0], "rb").read()
+    path = write(tmp_path / "a.bz2", original + bytes(600_000))
+    assert read_parts(path, [0, len(original) // 2, len(original) + 9])[0] == whole_of(packed_files[0][0])[0]
+
+
+def test_text_that_is_not_utf8_is_refused_in_its_split(packed_files, tmp_path):
+    path = write(tmp_path / "a.bz2", bz2.compress(text_of(1, 20) + b"\n\xff" * 20_000 + text_of(2, 20), 1))
+    with pytest.raises(ConfigError, match="a.bz2 is not UTF-8 text"):
+        read_parts(path, [0, 100_000])
+    assert text_kinds.MOST_UNDECODABLE == 0.01
+
+
+def test_blocks_are_read_once_each(packed_files, monkeypatch):
+    """A split costs the blocks that are its own, the one behind, and the beginning of the file."""
+    path, count, decompress = packed_files[0][0], [], bzip2_blocks._decompress
+    monkeypatch.setattr(bzip2_blocks, "_decompress", lambda *given: count.append(1) or decompress(*given))
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        blocks = len(list(bzip2_blocks.Blocks(file, 0)))
+    count.clear()
+    read_parts(path, [0, size // 2])
+    assert blocks <= len(count) <= blocks + 2
+
+
+def test_a_split_without_a_block(tmp_path):
+    path = write(tmp_path / "a", bz2.compress(b"One line.\n"))
+    assert read_parts(path, [0, 10, 20])[0] == [["One line."]]
+    assert list(bzip2_blocks.Blocks(io.BytesIO(bz2.compress(b"")), 0)) == []

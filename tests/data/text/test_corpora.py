@@ -1,0 +1,217 @@
+"""Corpora as other people publish them: JSON lines with another field, zstd, Parquet."""
+
+import datetime
+import gzip
+import io
+import json
+import random
+import sys
+
+import pytest
+import tensorflow as tf
+
+from official.cli import vocab
+from official.cli.data import create, prepare
+from official.config import ConfigError
+from official.data.text import json_text, preparation, text_files
+from official.data.text.documents import ReadCounts, read_documents, read_splits
+from tests.data.text.test_bzip2_blocks import read_parts
+from tests.data.text.test_documents import plan_splits, write
+
+TEXTS = [f"Document {number}. It has a second sentence." for number in range(50)]
+SENTENCES = [text.replace(". ", ".\n").split("\n") for text in TEXTS]
+
+
+def read(path, field):
+    counts = ReadCounts()
+    return list(read_documents([path], counts, text_field=field)), counts
+
+
+# ------------------------------------------------------------------------------------------------------------
+# JSON
+
+
+@pytest.mark.parametrize(
+    "field, make",
+    [
+        ("content", lambda text: {"id": 1, "content": text}),
+        ("a.b", lambda text: {"text": "other", "a": {"b": text}}),
+        ("a.b", lambda text: {"a.b": text, "a": 3}),
+        ("a.b.c", lambda text: {"a": {"b": {"c": text}}, "b": "x"}),
+    ],
+)
+@pytest.mark.parametrize("is_array", [False, True])
+def test_the_field_with_the_text_is_given(tmp_path, field, make, is_array):
+    pages = list(map(make, TEXTS))
+    text = json.dumps(pages) if is_array else "\n".join(map(json.dumps, pages))
+    found, counts = read(write(tmp_path / "a.json", text), field)
+    assert found == SENTENCES and counts.skipped_lines == 0
+
+
+def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path):
+    page = {"id": 3, "raw": {"content": "Text.", "n": 1}, "title": "T", "none": None}
+    path = write(tmp_path / "a.jsonl", json.dumps(page) + "\n" + json.dumps({"more": "x"}))
+    for field in ("text", "raw", "raw.n.x", "id.x", "none"):
+        if field == "raw":
+            assert read(path, field)[1].skipped_lines == 2  # it is there, and no text
+            continue
+        with pytest.raises(ConfigError) as error:
+            read(path, field)
+        assert str(error.value).endswith(
+            f"a.jsonl has no field --text_field={field}. Fields with text: title, raw.content, more."
+        )
+    assert read(path, "raw.content")[0] == [["Text."]]
+
+
+def test_an_array_without_the_field_is_an_error(tmp_path):
+    path = write(tmp_path / "a.json", json.dumps([{"content": "x", "n": 1}] * 3))
+    with pytest.raises(ConfigError, match="a.json has no field --text_field=text. Fields with text: content"):
+        read(path, "text")
+
+
+def test_lines_without_the_field_among_others_are_skipped(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"x": 1}\n{"text": "One."}\n{"text": null}\n[1]\n')
+    assert read(path, "text")[0] == [["One."]] and read(path, "text")[1].skipped_lines == 3
+    assert json_text.page_of(["text"], "text") is None
+
+
+def test_preparation_and_vocabularies_take_the_field(tmp_path):
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"a": {"b": text}}) for text in TEXTS))
+    job = preparation.Job(path, str(tmp_path / "out"), text_field="a.b")
+    manifest = preparation.prepare(job)
+    assert manifest["documents"] == 50 and manifest["flags"]["text_field"] == "a.b"
+    with pytest.raises(ConfigError, match="has no field --text_field=text. Fields with text: a.b"):
+        preparation.prepare(preparation.Job(path, str(tmp_path / "other")))
+    assert len(vocab.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
+    for command in (prepare, vocab, create):
+        parser = command.make_parser()
+        assert parser.get_default("text_field") == "text"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# zstd
+
+
+def zstd_of():
+    return pytest.importorskip("backports.zstd", reason="pip install 'bert-tf2[zstd]'")
+
+
+def test_zstd_is_read_like_other_compressed_files(tmp_path):
+    zstd = zstd_of()
+    text = "\n".join(json.dumps({"text": text}) for text in TEXTS).encode()
+    skippable = b"\x53\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"\0abc\0"
+    frames = zstd.compress(text[:100]) + zstd.compress(b"") + zstd.compress(text[100:])
+    for packed in (zstd.compress(text), frames, skippable + frames + skippable, frames + bytes(9)):
+        path = write(tmp_path / "a.jsonl.zst", packed)
+        found, counts = read(path, "text")
+        assert found == SENTENCES and (counts.bytes, counts.text_bytes) == (len(packed), len(text))
+        assert plan_splits([path], 10) == [text_files.Split(path)] and text_files.identify([path])
+
+
+def test_damaged_zstd_is_an_error(tmp_path):
+    zstd = zstd_of()
+    checked = {zstd.CompressionParameter.checksum_flag: 1}
+    packed = zstd.compress(random.Random(1).randbytes(2000).hex().encode(), options=checked)
+    flipped = bytearray(packed)
+    flipped[len(packed) // 2] ^= 1
+    for damaged in (packed[:-5], packed[:300], flipped, packed + b"garbage", packed + packed[:9]):
+        with pytest.raises(ConfigError, match="a.zst is a truncated or damaged compressed file: .*[.] Fetch"):
+            read(write(tmp_path / "a.zst", bytes(damaged)), "text")
+
+
+def test_zstd_with_a_long_window_is_read(tmp_path):
+    zstd = zstd_of()
+    options = {
+        zstd.CompressionParameter.window_log: 28,
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+    }
+    packed = io.BytesIO()
+    with zstd.ZstdFile(packed, "w", options=options) as file:
+        file.write(b"A line of text.\n\n")
+    assert read(write(tmp_path / "a.zst", packed.getvalue()), "text")[0] == [["A line of text."]]
+
+
+def test_zstd_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    for name in ("backports", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"pip install 'bert-tf2\[zstd\]'"):
+        read(write(tmp_path / "a.zst", b"\x28\xb5\x2f\xfd rest"), "text")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Parquet
+
+
+def write_parquet(path, columns: dict, rows_of_group: int = 7, **options) -> str:
+    pyarrow = pytest.importorskip(
+        "pyarrow", reason="pyarrow is not installed (pip install 'bert-tf2[parquet]')"
+    )
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns), str(path), row_group_size=rows_of_group, **options)
+    return str(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zstd", "use_dictionary": False}])
+def test_a_row_is_a_document_and_row_groups_are_splits(tmp_path, options):
+    path = write_parquet(tmp_path / "a.parquet", {"id": range(50), "text": TEXTS}, **options)
+    whole, counts = read(path, "text")
+    assert whole == SENTENCES
+    assert (counts.documents, counts.text_bytes, counts.files) == (50, sum(map(len, TEXTS)), 1)
+    splits = plan_splits([path], 40)
+    assert len(splits) == 8 and text_files.identify([path])
+    assert [len(list(read_splits([split], "auto", ReadCounts()))) for split in splits] == [7] * 7 + [1]
+    size = counts.bytes
+    for bounds in ([split.start for split in splits], [0, size // 3, size // 2, size - 1]):
+        assert read_parts(path, bounds, "auto") == (whole, counts)
+
+
+def test_columns_of_parts_and_categories_and_rows_without_text(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    inner = [{"b": text, "n": 1} for text in TEXTS[:3]] + [None, {"b": None, "n": 2}]
+    categories = pyarrow.array(TEXTS[:3] + [None, TEXTS[0]]).dictionary_encode()
+    path = write_parquet(tmp_path / "a", {"a": inner, "c": categories, "d.e": TEXTS[:5]})
+    assert read(path, "a.b")[0] == SENTENCES[:3] and read(path, "a.b")[1].skipped_lines == 2
+    assert read(path, "c")[0] == [*SENTENCES[:3], SENTENCES[0]]
+    assert read(path, "d.e")[0] == SENTENCES[:5]
+
+
+def test_a_column_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path):
+    when = [datetime.datetime(2024, 1, 1)]
+    path = write_parquet(tmp_path / "a", {"content": ["x"], "meta": [{"title": "T", "n": 1}], "when": when})
+    for field, what in (("text", "no column"), ("when", "no text, but timestamp.*, in the column")):
+        with pytest.raises(
+            ConfigError, match=f"/a has {what} --text_field={field}. .*: content, meta.title.$"
+        ):
+            read(path, field)
+
+
+def test_damaged_parquet_is_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, {"text": TEXTS}, write_page_checksum=True, use_dictionary=False)
+    good = path.read_bytes()
+    flipped = bytearray(good)
+    flipped[200] ^= 0xFF
+    for damaged in (good[:-5], good[:100], b"PAR1", flipped):
+        path.write_bytes(bytes(damaged))
+        with pytest.raises(ConfigError, match="a.parquet is a truncated or damaged Parquet file: .*Fetch"):
+            read(str(path), "text")
+
+
+def test_parquet_of_a_store_is_read_alike(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", {"text": TEXTS})
+    with tf.io.gfile.GFile("ram://a.parquet", "wb") as file, open(path, "rb") as local:
+        file.write(local.read())
+    assert read("ram://a.parquet", "text")[0] == SENTENCES
+    assert len(plan_splits(["ram://a.parquet"], 40)) == 8
+
+
+def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"a is a Parquet file, .*pip install 'bert-tf2\[parquet\]'"):
+        read(write(tmp_path / "a", b"PAR1 and more"), "text")
+
+
+def test_parquet_in_gzip_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="a.gz is a Parquet file inside of a compressed one"):
+        read(write(tmp_path / "a.gz", gzip.compress(b"PAR1\0\0")), "text")

@@ -1,0 +1,136 @@
+"""Dumps of MediaWiki: the text that wikiextractor's command makes, from any split; what is left out is
+counted.
+"""
+
+import bz2
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from official.config import ConfigError
+from official.data.text import mediawiki
+from tests.data.text.mediawiki_dump import make_dump, page
+from tests.data.text.test_bzip2_blocks import read_parts
+from tests.data.text.test_documents import read, write
+
+needs_extractor = pytest.mark.skipif(
+    importlib.util.find_spec("wikiextractor") is None,
+    reason="wikiextractor is not installed (pip install 'bert-tf2[wikipedia]')",
+)
+
+
+@needs_extractor
+def test_the_text_is_that_of_the_extractors_command(tmp_path):
+    """Its command takes the year from the clock and cannot read pages of other content models apart."""
+    dump = (
+        make_dump(40).replace("{{CURRENTYEAR}}", "").replace("<model>json</model>", "<model>wikitext</model>")
+    )
+    path = write(tmp_path / "dump.xml", dump)
+    command = [sys.executable, "-m", "wikiextractor.WikiExtractor", path, "--json", "--no-templates"]
+    options = ["--html-safe", "", "--processes", "1", "--quiet", "--output", str(tmp_path / "out")]
+    subprocess.run([*command, *options], check=True)
+    extracted = sorted(map(str, (tmp_path / "out").rglob("wiki_*")))
+    assert read(path)[0] == read(*extracted)[0] and len(read(path)[0]) > 20
+    pages = [json.loads(line) for name in extracted for line in open(name)]
+    assert any("3\xa0< 5 euros & more" in page["text"] for page in pages)
+
+
+@needs_extractor
+def test_an_article_becomes_plain_sentences(tmp_path):
+    documents, counts = read(write(tmp_path / "dump.xml", make_dump(10)))
+    assert len(documents) == 7 == counts.documents
+    first = " ".join(documents[0])
+    for kept in (
+        'Thing & alpha: 0 is a "thing" about alpha \u2014 see alpha and others.',
+        "It costs 3\xa0< 5 euros & more.",
+        'It was made in 1900. It was "lost" in a fire. 2024 passed.',
+        "After the table it goes on. It ends here.",
+        "History.",
+    ):
+        assert kept in first, first
+    for dropped in ("Infobox", "Cited", "comment", "caption", "Cell", "a point", "Category", "[["):
+        assert dropped not in first, first
+    assert (counts.redirect_pages, counts.other_pages, counts.unreadable_pages) == (1, 2, 0)
+    assert counts.skipped_lines == counts.empty_documents == 0
+
+
+@needs_extractor
+@pytest.mark.parametrize(
+    "pack", [bytes, functools.partial(bz2.compress, compresslevel=1)], ids=["xml", "bz2"]
+)
+def test_pages_belong_to_one_split_each(tmp_path, pack):
+    path = write(tmp_path / "dump", pack(make_dump(60, filler=120).encode()))
+    whole = read(path)
+    size = whole[1].bytes
+    for parts in (2, 7, 40):
+        found, counts = read_parts(path, [size * number // parts for number in range(parts)], "auto")
+        assert (found, counts) == whole
+    assert whole[1].documents == 42 and whole[1].other_pages == 12
+
+
+@needs_extractor
+def test_a_long_page_is_whole(tmp_path):
+    sentence = "The sentence goes on with a number of words. "
+    text = sentence * 50_000  # 2.2 MB on one line
+    path = write(tmp_path / "dump", "<mediawiki>\n" + page("A", text, 1) + page("B", "Short. Text.", 2))
+    documents, counts = read(path)
+    assert [len(document) for document in documents] == [50_000, 2]
+    assert (counts.cut_documents, counts.cut_lines, counts.unreadable_pages) == (0, 0, 0)
+
+
+@needs_extractor
+def test_pages_that_cannot_be_read_are_counted(tmp_path, monkeypatch):
+    good = page("Good", "A text. Another one.", 1)
+    broken = page("Broken", "text", 2).replace("</revision>", "")
+    endless = page("Endless", "text", 3).replace("</page>", "")
+    path = write(tmp_path / "dump", "<mediawiki>\n" + good + broken + endless + good + endless)
+    documents, counts = read(path)
+    assert documents == [["A text.", "Another one."]] * 2 and counts.unreadable_pages == 3
+    monkeypatch.setattr(mediawiki, "_MOST_PAGE_CHARACTERS", 500)
+    path = write(tmp_path / "dump", "<mediawiki>\n" + page("Large", "text\n" * 200, 1) + good)
+    counts = read(path)[1]
+    assert (counts.unreadable_pages, counts.documents) == (1, 1)
+    monkeypatch.undo()
+
+    def fail(*given):
+        raise IndexError
+
+    monkeypatch.setattr(mediawiki, "_cleaner", lambda: fail)
+    assert read(write(tmp_path / "one", "<mediawiki>\n" + good))[1].unreadable_pages == 1
+
+
+@needs_extractor
+def test_the_last_revision_counts_and_a_deleted_text_is_empty(tmp_path):
+    two = page("A", "Old text.", 1).replace(
+        "</revision>", "</revision>\n<revision><text>New text.</text></revision>"
+    )
+    deleted = page("B", "", 2).replace("></text>", " />")
+    documents, counts = read(write(tmp_path / "dump", "<mediawiki>\n" + two + deleted))
+    assert documents == [["New text."]] and counts.empty_documents == 1
+
+
+@needs_extractor
+def test_the_clock_makes_no_difference(tmp_path, monkeypatch):
+    path = write(tmp_path / "dump", make_dump(1))
+    before = read(path)[0]
+    monkeypatch.setattr("time.strftime", lambda *given: "1999")
+    assert read(path)[0] == before
+
+
+def test_the_index_beside_a_dump_holds_no_text(tmp_path):
+    lines = b"".join(b"%d:%d:Title %d\n" % (600 + n, n, n) for n in range(2000))
+    path = write(tmp_path / "enwiki-pages-articles-multistream-index.txt.bz2", bz2.compress(lines))
+    documents, counts = read(path)
+    assert documents == [] and counts.text_bytes == len(lines)
+    assert len(read(write(tmp_path / "times.txt", lines))[0]) == 1  # by another name it is text
+
+
+def test_a_dump_without_the_extractor_says_what_to_install(tmp_path, monkeypatch):
+    mediawiki._cleaner.cache_clear()
+    monkeypatch.setitem(sys.modules, "wikiextractor", None)
+    with pytest.raises(ConfigError, match=r"a MediaWiki dump needs .* pip install 'bert-tf2\[wikipedia\]'"):
+        read(write(tmp_path / "dump", make_dump(1)))

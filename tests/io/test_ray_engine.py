@@ -1,0 +1,144 @@
+"""The same tasks on Ray: the same files, whatever is killed meanwhile, and nothing is left running."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from official.io import engines
+from tests.conftest import ROOT
+from tests.io.test_workers import is_alive, wait_for
+
+pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
+pytestmark = pytest.mark.slow  # a cluster takes seconds to start
+
+JOB = """
+import dataclasses, sys
+from absl import logging
+from official.io import engines
+from official.io.errors import ConfigError
+from tests import worker_tasks
+logging.set_verbosity(logging.INFO)
+
+@dataclasses.dataclass
+class Choice:
+    num_workers: int | None
+    engine: str
+    ray_address: str | None
+
+function, folder, number, address = sys.argv[1:]
+tasks = ((getattr(worker_tasks, function), folder, each) for each in range(int(number)))
+try:
+    with engines.opened(Choice(None if address else 2, "ray", address or None)) as engine:
+        engine.run(engines.Round(tasks, int(number), 100.0 * int(number), "Writing", "files", "tests"))
+except ConfigError as error:
+    sys.exit(f"ConfigError: {error}")
+"""
+
+
+def start(function: str, folder: pathlib.Path, number: int, address: str = "") -> subprocess.Popen:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", JOB, function, str(folder), str(number), address]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def processes_with(word: str) -> list[int]:
+    """Returns the processes with a word in their command line or what they were given besides."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            if word.encode() in told and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def descendants(process: int) -> list[int]:
+    """Returns the processes that a process has begun, and those that these have."""
+    parents = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            parents[int(path.parent.name)] = int(text.rsplit(")", 1)[1].split()[1])
+    found = {process}
+    for _ in range(5):
+        found |= {child for child, parent in parents.items() if parent in found}
+    return sorted(found - {process})
+
+
+@contextlib.contextmanager
+def two_nodes():
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "tests.ray_nodes"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    try:
+        yield keeper.stdout.readline().strip(), int(keeper.stdout.readline())
+    finally:
+        keeper.stdin.close()
+        keeper.wait()
+
+
+def test_a_killed_node_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    from tests import worker_tasks
+
+    local = tmp_path / "local"
+    local.mkdir()
+    tasks = [(worker_tasks.write_whole, str(local), number) for number in range(40)]
+    engines.Local(1).run(engines.Round(tasks, 40, 4000.0, "Writing", "files", "tests"))
+    with two_nodes() as (address, raylet):
+        job = start("write_whole", tmp_path / "ray", 40, address)
+        assert wait_for(lambda: len(list((tmp_path / "ray").glob("made-*"))) > 5, 60)
+        os.kill(raylet, signal.SIGKILL)
+        _, told = job.communicate(timeout=120)
+    assert job.returncode == 0, told
+    assert "2 nodes with 4 CPUs" in told
+    assert contents(tmp_path / "ray") == contents(local)
+
+
+def test_what_a_task_raises_comes_through_and_stops_the_others(tmp_path):
+    job = start("fail", tmp_path / "made", 400)
+    _, told = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert told.splitlines()[-1] == f"ConfigError: {tmp_path}/made holds nothing for task 2."
+    assert len(list((tmp_path / "made").glob("done-*"))) < 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_cluster_does_not_outlive_the_job(tmp_path, number):
+    job = start("write_late", tmp_path / "made", 4)
+    assert wait_for(lambda: len(list((tmp_path / "made").glob("began-*[0-9]"))) == 2, 60)
+    begun = descendants(job.pid)
+    assert len(begun) > 5  # of Ray's own
+    job.send_signal(number)
+    job.wait()
+    job.stderr.close()
+    assert wait_for(lambda: not any(map(is_alive, begun)))
+    assert not list((tmp_path / "made").glob("late-*"))
+
+
+def test_a_process_that_is_killed_each_time_is_one_line(tmp_path):
+    job = start("kill_itself", tmp_path / "made", 1)
+    _, told = job.communicate(timeout=240)
+    assert job.returncode == 1
+    assert "a task of --engine=ray was lost, and again when Ray had sent it 5 times more" in told
+
+
+def test_an_address_without_a_cluster_is_one_line(tmp_path):
+    job = start("write", tmp_path / "made", 1, "127.0.0.1:1")
+    _, told = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert "ConfigError: --ray_address=127.0.0.1:1" in told
