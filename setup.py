@@ -52,6 +52,7 @@ setup(
     package_dir={"official.configs": "configs"},
     package_data={
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
+        "official.optimization.native": ["*.cc", "*.h"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},

@@ -61,7 +61,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
         return MaskedLMWeights(
             None if self.dense is None else self.dense.tensors(),
             None if self.layer_norm is None else self.layer_norm.tensors(),
-            layers.read(word_embeddings_VD, self.compute_dtype),
+            layers.read(word_embeddings_VD, self.compute_dtype, is_shared=True),
             None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
         )
 

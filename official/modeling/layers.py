@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
+from official.modeling import copies
 from official.modeling.initializers import normal_initializer
 from official.modeling.shapes import sizes
 
@@ -82,9 +83,10 @@ class LayerNorm(tf.keras.layers.Layer):
         return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
 
 
-def read(variable: tf.Variable, dtype: str) -> tf.Tensor:
-    """Returns a variable's value. tf.cast alone would return the variable where it has the type already."""
-    return tf.cast(tf.convert_to_tensor(variable), dtype)
+def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
+    """Returns a variable's value in the type to compute in. `is_shared`: it is read a second time, and both
+    gradients are added."""
+    return copies.cast(variable, dtype, is_shared)
 
 
 def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import warnings
 
+import tensorflow as tf
+
 from official.optimization.gradients import scaled
 from official.optimization.schedules import Scaled
 
@@ -42,6 +44,9 @@ class Addons:
 
     def scalars(self) -> dict:
         return {}
+
+    def global_norm(self, tensors) -> tf.Tensor:
+        return tf.linalg.global_norm(tensors)
 
     def update(self, gradients, variables, factor) -> None:
         self._optimizer.apply_gradients(

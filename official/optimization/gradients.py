@@ -65,6 +65,11 @@ def scaled(gradients, factor):
     return [gradient * factor for gradient in gradients]
 
 
+def as_float32(gradients):
+    """Returns every gradient in float32, in which they can be scaled and added up."""
+    return [tf.cast(gradient, tf.float32) for gradient in gradients]
+
+
 def reduce_sum(tensors):
     """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of
     them go together."""
@@ -105,12 +110,13 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
     ]
 
 
-def norm_by_device(tensors: list[tf.Tensor]) -> tf.Tensor:
-    """Returns the global norm of tensors, each squared on its own device."""
+def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:
+    """Returns the global norm of tensors, each squared on its own device; `norm_of` is that of some that are
+    on one."""
     norms = []
     for places in spread.by_device(tensors):
         with tf.device(tensors[places[0]].device):
-            norms.append(tf.linalg.global_norm([tensors[place] for place in places]))
+            norms.append(norm_of([tensors[place] for place in places]))
     return tf.linalg.global_norm(norms)
 
 

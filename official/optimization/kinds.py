@@ -46,6 +46,9 @@ class Optimizer(Protocol):
     def scalars(self) -> dict[str, tf.Variable]:
         """Returns {checkpoint name: variable} of what is kept beside the step counter and the slots."""
 
+    def global_norm(self, tensors) -> tf.Tensor:
+        """Returns the norm, float32, of all numbers of tensors that are on one device."""
+
     def update(self, gradients, variables, factor) -> None:
         """Updates variables with gradients times `factor`, float32, which are the same on every replica; in
         the context of a replica."""

@@ -66,6 +66,10 @@ class Slots:
         """Returns {checkpoint name: variable} of what is kept beside the step counter and the slots."""
         return {}
 
+    def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the norm, float32, of all numbers of tensors that are on one device."""
+        return tf.linalg.global_norm(tensors)
+
 
 class Moments(Slots):
     """Moments `m` and `v` of every variable, and which variables decay."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from official.config import Config
 from official.optimization import compiled, compiled_mixed, descent
 from official.optimization.kinds import Optimizer, build_plain, hyper_parameters
+from official.optimization.native import library
+from official.optimization.native import optimizers as native
 
 _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "lamb": compiled.Lamb,
@@ -17,6 +19,11 @@ _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "mpadamw": compiled_mixed.CompiledAdamW,
     "momentum": descent.Momentum,
     "sgd": descent.Sgd,
+}
+_NATIVE: dict[str, Callable[..., Optimizer]] = {
+    "lamb": native.Lamb,
+    "adam": native.AdamW,
+    "adamw": native.AdamW,
 }
 
 
@@ -27,11 +34,15 @@ def build_optimizer(config: Config, schedule: Callable) -> Optimizer:
       w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
     adam: adamw without decay. mpadamw: adamw, see `mixed`. sgd, momentum: see `descent`.
+    --update_kernel says whether the first three are one operation of our own on CPUs, see `native`.
     --fused_ops=false takes tensorflow-addons' LAMB and AdamW, or where it is not installed, or they are asked
     for without bias correction, our own in plain TensorFlow operations: all are the same to rounding.
     """
     kind, hyper = config.optimizer_type, hyper_parameters(config)
     if config.fused_ops:
+        operations = library.operations(config) if kind in _NATIVE else None
+        if operations is not None:
+            return _NATIVE[kind](operations, learning_rate=schedule, **hyper)
         return _COMPILED[kind](learning_rate=schedule, **hyper)
     if kind in ("lamb", "adamw") and hyper["bias_correction"] and has_addons():
         from official.optimization import addons  # a second of start-up

@@ -118,7 +118,8 @@ def make_replica_gradients(
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)
         gradients, sums = reduce_across_replicas(config, gradients, sums)
-        factor, norm = clip(config, gradients, counted.num_replicas)
+        norm = true_norm(config, gradients, state.optimizer.global_norm)
+        factor = clip(config, gradients, norm, counted.num_replicas)
         return gradients.tensors, factor, sums, norm
 
     return replica_gradients
@@ -174,7 +175,10 @@ def sum_micro_batches(
     """Returns the gradients and the terms of all micro batches of a replica's batch, added up."""
 
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return micro_batch_gradients(config, objective, model, micro_batch, shared, shared.seeds[index])
+        seed = shared.seeds[index]
+        gradients, sums = micro_batch_gradients(config, objective, model, micro_batch, shared, seed)
+        is_summed = num_micro_batches > 1 or _num_replicas() > 1
+        return gradients_lib.as_float32(gradients) if is_summed else gradients, sums
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
     return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
@@ -191,13 +195,16 @@ def micro_batch_gradients(
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
     The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
-    unscaled with it. `seed` is the micro batch's own, of dropout.
+    unscaled with it. Others are in the type that the backward pass makes them in: that of a weight's copy,
+    where it reads one. `seed` is the micro batch's own, of dropout.
     """
     with tf.GradientTape() as tape:
+        tape.watch(model.trainable_variables)  # also those that are read by their handles
         terms = objective.terms(model(batch, dropout_seed=seed), batch)
         total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
     if config.clip_scope == "micro_batch":
+        gradients = gradients_lib.as_float32(gradients)
         norm = tf.linalg.global_norm(gradients) / shared.scale
         factor = gradients_lib.clip_factor(norm, config.clip_norm) / shared.scale
         gradients = gradients_lib.scaled(gradients, factor)
@@ -237,16 +244,19 @@ def reduce_across_replicas(
     return gradients._replace(tensors=tensors), sums
 
 
-def clip(config: Config, gradients: Gradients, num_replicas: int) -> tuple[tf.Tensor | float, tf.Tensor]:
-    """Returns (the factor that unscales the gradients and, where `step_factors.largest_norm` says so, clips
-    them; the norm of the true gradient before clipping). The factor is NaN where the norm that clips is not
-    finite."""
-    is_spread = BACKENDS[config.distribution_strategy].spread_replicas
-    global_norm = gradients_lib.norm_by_device if is_spread else tf.linalg.global_norm
-    norm = global_norm(gradients.tensors) / gradients.divisor
+def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Tensor:
+    """Returns the norm of the true gradient; `norm_of` computes that of tensors on one device."""
+    if BACKENDS[config.distribution_strategy].spread_replicas:
+        return gradients_lib.norm_by_device(gradients.tensors, norm_of) / gradients.divisor
+    return norm_of(gradients.tensors) / gradients.divisor
+
+
+def clip(config: Config, gradients: Gradients, norm: tf.Tensor, num_replicas: int) -> tf.Tensor | float:
+    """Returns the factor that unscales the gradients, whose true ones have the norm `norm`, and clips them
+    where `step_factors.largest_norm` says so. It is NaN where the norm that clips is not finite."""
     largest = step_factors.largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
-    return factor / gradients.divisor, norm
+    return factor / gradients.divisor
 
 
 def _num_replicas() -> int:

@@ -140,10 +140,12 @@ def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.Batc
 
 def _in_calls(config: Config) -> Config:
     """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
-    tells what each of them keeps."""
+    tells what each of them keeps, and none is an operation that is to be built first."""
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
-    return config_lib.replaced(config, enable_xla=False, distribution_strategy=strategy)
+    return config_lib.replaced(
+        config, enable_xla=False, distribution_strategy=strategy, update_kernel="tensorflow"
+    )
 
 
 def _pipeline(

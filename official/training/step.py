@@ -17,7 +17,7 @@ from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
 from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
-from official.training import pipelined
+from official.training import narrow_weights, pipelined
 from official.training.task import ExampleTask, Task
 from official.training.waiting import HostWait
 
@@ -60,6 +60,8 @@ def make_train_loop(
     gradients = replica_step.make_replica_gradients(
         config, task, state, plan.num_accumulation_steps, accumulate, _laid_out(plan)
     )
+    weights = narrow_weights.make(config, state, strategy)
+    gradients = weights.reading(gradients)
     if state.loss_scale:
         run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
     else:
@@ -68,6 +70,8 @@ def make_train_loop(
 
     @_graph()
     def train_loop(iterator, num_steps, totals):
+        weights.renew()
+
         def one_more(index, totals):
             take = functools.partial(strategy_lib.next_batch, iterator, strategy)
             batch = wait.timed(take, [totals["sums"], totals["norm"]]) if wait else take()

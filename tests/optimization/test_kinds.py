@@ -1,4 +1,4 @@
-"""Every kind of optimizer against NumPy, on both operation sets and on one and two replicas."""
+"""Every kind of optimizer against NumPy, on all operation sets and on one and two replicas."""
 
 import numpy as np
 import pytest
@@ -86,11 +86,14 @@ def strategy_of(replicas: int) -> tf.distribute.Strategy:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("fused_ops", [True, False])
+@pytest.mark.parametrize("operations", ["native", "tensorflow", "plain"])
 @pytest.mark.parametrize("case", CASES)
-def test_optimizer_agrees_with_numpy(make_config, case, fused_ops, replicas):
+def test_optimizer_agrees_with_numpy(make_config, case, operations, replicas):
     update, settings, tolerance = CASES[case]
-    config = make_config(**settings, fused_ops=fused_ops, learning_rate=0.05)
+    kernel = "tensorflow" if operations == "tensorflow" else "auto"
+    config = make_config(
+        **settings, fused_ops=operations != "plain", update_kernel=kernel, learning_rate=0.05
+    )
     schedule, scope = schedules.from_config(config), strategy_of(replicas)
     generator = np.random.default_rng(0)
     expected = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]

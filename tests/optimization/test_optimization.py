@@ -57,7 +57,7 @@ def make_optimizer(config, scope: tf.distribute.Strategy, initial: dict[str, np.
     return optimizer, variables, apply
 
 
-@pytest.mark.parametrize("maker", ["compiled", "plain", "addons"])
+@pytest.mark.parametrize("maker", ["native", "compiled", "plain", "addons"])
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 @pytest.mark.parametrize("kind,update", [("lamb", numpy_lamb), ("adamw", numpy_adamw)])
 def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, strategy, maker):
@@ -66,7 +66,8 @@ def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, str
     monkeypatch.setattr(optimizers, "has_addons", lambda: maker == "addons")
     config = make_config(
         optimizer_type=kind,
-        fused_ops=maker == "compiled",
+        fused_ops=maker in ("native", "compiled"),
+        update_kernel="native" if maker == "native" else "tensorflow",
         learning_rate=0.05,
         warmup_steps=2,
         weight_decay_rate=0.1,
@@ -103,7 +104,7 @@ def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, str
 
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
 def test_layers_that_are_alike_are_updated_by_one_function(make_config, kind):
-    config = make_config(optimizer_type=kind)
+    config = make_config(optimizer_type=kind, update_kernel="tensorflow")
     variables = [
         tf.Variable(tf.ones([4, 3]), name=f"bert/encoder/layer_{layer}/{name}")
         for layer in (0, 1, 10, 11)

@@ -7,23 +7,52 @@ machine's memory gives.
 All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
 avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
 LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights once more, 40
-bytes. The memory's speed is that of w -= a x over as many weights, 12 bytes each.
+bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are written, as much
+again; what takes neither casts the gradients before the update and the weights after it. The memory's speed
+is the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes each, and
+AdamW.
 """
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
 from official.config import Config
 
-BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}  # a parameter, at least
+# A parameter, at least; the norm's are those of a float32 gradient.
+BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}
+_ONCE = ("memory", "adamw")  # LAMB finds some of its second pass in a cache
+_KINDS = ("adamw", "lamb")
+_TENSORFLOW = ", TensorFlow's operations"
+
+
+class Way(NamedTuple):
+    """A way to update weights: what is behind the optimizer's name, settings, whether all is compiled."""
+
+    name: str
+    settings: dict[str, Any]
+    compiled: bool = False
+
+
+_WAYS = (
+    Way("", {"update_kernel": "native"}),
+    Way(_TENSORFLOW, {"update_kernel": "tensorflow"}),
+    Way(", tensorflow-addons", {"fused_ops": False}),
+    Way(", tensorflow-addons, XLA", {"fused_ops": False}, compiled=True),
+)
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     inputs.add_model_flag(parser, text="Model whose weights are updated.")
+    parser.add_argument(
+        "--dtype",
+        default="fp32",
+        choices=("fp32", "bf16"),
+        help="Type of the gradients and of what is computed with.",
+    )
     inputs.add_gpus_flag(parser)
     inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=9)
@@ -42,6 +71,7 @@ def make_cases(flags) -> tuple[dict, int]:
     """Returns ({name: what is timed}, number of parameters). The optimizers share weights and gradients."""
     import tensorflow as tf
 
+    from official import config as config_lib
     from official.distribution import strategy as strategy_lib
     from official.tasks import TASKS
     from official.training import step_benchmark
@@ -51,7 +81,11 @@ def make_cases(flags) -> tuple[dict, int]:
     )  # it takes the functions of several cases for one that is traced again and again
     model = inputs.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
-        model, 16, 1, "fp32", {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4}
+        model,
+        16,
+        1,
+        flags.dtype,
+        {"num_gpus": flags.num_gpus, "weight_decay_rate": 0.01, "learning_rate": 1e-4},
     )
     strategy = strategy_lib.make_strategy(config)
     with strategy.scope():
@@ -60,14 +94,15 @@ def make_cases(flags) -> tuple[dict, int]:
         gradients = [
             tf.random.stateless_normal(variable.shape, [1, 2], stddev=1e-3) for variable in variables
         ]
-    cases = {"memory": stream(variables, gradients), "norm": norm(gradients)}
-    for kind in ("adamw", "lamb"):
-        for name, fused_ops, compiled in (
-            ("", True, False),
-            (", tensorflow-addons", False, False),
-            (", tensorflow-addons, XLA", False, True),
-        ):
-            cases[kind + name] = update(config, strategy, kind, fused_ops, compiled, variables, gradients)
+    cases = {"memory": stream(variables, gradients)}
+    if flags.dtype == "bf16":
+        gradients = [tf.cast(gradient, tf.bfloat16) for gradient in gradients]
+    for kind in _KINDS:
+        for way in _WAYS:
+            own = config_lib.replaced(config, optimizer_type=kind, **way.settings)
+            optimizer = make_optimizer(own, strategy, variables)
+            cases.setdefault("norm", norm(optimizer, gradients))
+            cases[kind + way.name] = update(optimizer, strategy, way.compiled, variables, gradients)
     return cases, sum(variable.shape.num_elements() for variable in variables)
 
 
@@ -83,57 +118,72 @@ def stream(variables, gradients):
     return lambda: subtract().numpy()
 
 
-def norm(gradients):
+def norm(optimizer, gradients):
     import tensorflow as tf
 
-    function = tf.function(lambda: tf.linalg.global_norm([tf.identity(gradient) for gradient in gradients]))
+    function = tf.function(lambda: optimizer.global_norm([tf.identity(gradient) for gradient in gradients]))
     return lambda: function().numpy()
 
 
-def update(config: Config, strategy, kind: str, fused_ops: bool, compiled: bool, variables, gradients):
-    """Returns what updates the weights once."""
-    import tensorflow as tf
-
-    from official import config as config_lib
+def make_optimizer(config: Config, strategy, variables):
+    """Returns the optimizer of a configuration, with its slots."""
     from official.optimization import optimizers, schedules
 
-    config = config_lib.replaced(config, optimizer_type=kind, fused_ops=fused_ops)
     with strategy.scope():
         optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
         optimizer.create_slots(variables)
+    return optimizer
+
+
+def update(optimizer, strategy, compiled: bool, variables, gradients):
+    """Returns what updates the weights once, and with gradients of another type makes their copies in it."""
+    import tensorflow as tf
+
+    narrow, dtype = gradients[0].dtype != tf.float32, gradients[0].dtype
+    writes_copies = narrow and hasattr(optimizer, "make_copies")
+    if writes_copies:
+        with strategy.scope():
+            optimizer.make_copies(variables, dtype)
+
+    def replica_update():
+        given = gradients if writes_copies else [tf.cast(gradient, tf.float32) for gradient in gradients]
+        optimizer.update(given, variables, tf.constant(1.0))
+        return [] if writes_copies or not narrow else [tf.cast(variable, dtype) for variable in variables]
 
     @tf.function(jit_compile=compiled or None)
     def apply():
-        strategy.run(lambda: optimizer.update(gradients, variables, tf.constant(1.0)))
-        return optimizer.iterations + 0
+        copies = strategy.run(replica_update)
+        return optimizer.iterations + 0, copies
 
-    return lambda: apply().numpy()
+    return lambda: apply()[0].numpy()
 
 
 def predicted(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns {case: seconds} that the machine's file predicts of our own updates; none without the file."""
+    """Returns {case: seconds} that the machine's file predicts of updates by TensorFlow's operations; none
+    without the file."""
     from official.planning import plan
     from official.tasks import TASKS
     from official.training import step_benchmark
 
     found: dict[str, float] = {}
-    for kind in ("adamw", "lamb"):
+    for kind in _KINDS:
         settings = {"optimizer_type": kind, "num_gpus": flags.num_gpus, "machine_file": flags.machine_file}
         config = step_benchmark.step_config(
             inputs.read_model(flags.bert_config_file), 16, 1, "fp32", settings
         )
         secs = plan.predict_update(config, TASKS["pretrain"])
-        found |= {} if secs is None else {kind: secs}
+        found |= {} if secs is None else {kind + _TENSORFLOW: secs}
     return found
 
 
 def rows(timings: dict, parameters: int, expected: dict[str, float] | None = None) -> list[dict]:
     """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, the time over the bound, and
     the predicted seconds, of those that are `expected`."""
-    bandwidth = timings["memory"].rate(BYTES["memory"] * parameters)
+    sizes = {name: BYTES[name.split(",")[0]] * parameters for name in timings}
+    bandwidth = max(timings[name].rate(sizes[name]) for name in timings if name.split(",")[0] in _ONCE)
     found = []
     for name, timing in timings.items():
-        moved = BYTES[name.split(",")[0]] * parameters
+        moved = sizes[name]
         found.append(
             {
                 "name": name,
@@ -186,5 +236,5 @@ def main() -> None:
         )
     table = rows(timings, parameters, predicted(flags))
     print(describe(table))
-    record = {"rounds": flags.rounds, "parameters": parameters, "cases": table}
+    record = {"dtype": flags.dtype, "rounds": flags.rounds, "parameters": parameters, "cases": table}
     outputs.write_results(flags.output, record, lambda: draw(table, parameters))

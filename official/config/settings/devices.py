@@ -114,6 +114,14 @@ class Devices:
         "of TensorFlow's operations where it is not installed), equal "
         "to rounding.",
     )
+    update_kernel: str = setting(
+        "auto",
+        "What updates the weights on CPUs with LAMB, AdamW or Adam: native is an operation of our own, "
+        "compiled when it is first used on a machine; tensorflow is TensorFlow's operations. auto: native "
+        "where there is a C++ compiler and the run is one process. Equal to rounding.",
+        choices=("auto", "native", "tensorflow"),
+        backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
+    )
     recompute: str = setting(
         "none",
         "What the backward pass computes again, so that less memory is kept for it: `attention` is the "

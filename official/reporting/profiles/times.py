@@ -62,7 +62,7 @@ def kind_of(place: Place, kind: str) -> str:
         return PRODUCTS
     if _EXCHANGE.search(kind):
         return EXCHANGE
-    return {"L2Loss": NORM, "Cast": CASTS, "_MklCast": CASTS}.get(kind, REST)
+    return {"L2Loss": NORM, "BertGlobalNorm": NORM, "Cast": CASTS, "_MklCast": CASTS}.get(kind, REST)
 
 
 def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, float]]:

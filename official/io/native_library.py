@@ -1,0 +1,172 @@
+"""Shared libraries that are compiled when they are first used, with the compiler of the machine, and kept in
+the user's cache folder.
+
+The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to, and
+the CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import glob
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from official.io import user_cache, writing
+
+_COMPILERS = ("c++", "g++", "clang++")
+_POLL_SECS = 0.1
+_LONGEST_REASON = 200
+
+
+class NotBuilt(Exception):
+    """A library could not be made; says why in one line."""
+
+
+class Recipe(NamedTuple):
+    """What a library is made of.
+
+    Attributes:
+      name: of the file, in front of its digest.
+      sources: {path of a C++ file: flags of the compiler}.
+      headers: paths of the files that they include.
+      link_flags: what it is linked with.
+      made_for: what else a library depends on, such as a version.
+    """
+
+    name: str
+    sources: Mapping[str, Sequence[str]]
+    headers: Sequence[str]
+    link_flags: Sequence[str]
+    made_for: str
+
+
+def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = lambda: None) -> str:
+    """Returns the path of a library, which is compiled where it is not there yet.
+
+    Of several processes that want it at once one compiles it, and the others wait.
+
+    Args:
+      recipe: what it is made of.
+      timeout_secs: how long compiling, and waiting for who compiles, may take each.
+      before: called before it is compiled.
+
+    Raises:
+      NotBuilt: where there is no compiler, it fails, takes too long, or there is no place for the library.
+    """
+    compiler = find_compiler()
+    path = os.path.join(user_cache.folder(), "native", f"{recipe.name}-{_digest(recipe, compiler)}.so")
+    if os.path.exists(path):
+        return path
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with _locked(path + ".lock", timeout_secs):
+            if not os.path.exists(path):
+                before()
+                _compile(recipe, compiler, path, timeout_secs)
+    except OSError as error:
+        raise NotBuilt(f"{error.filename or path}: {error.strerror or error}") from None
+    return path
+
+
+def find_compiler() -> str:
+    """Returns the path of the C++ compiler: that of $CXX, else the first one there is. Raises NotBuilt."""
+    asked = os.environ.get("CXX")
+    for name in [asked] if asked else _COMPILERS:
+        path = shutil.which(name)
+        if path:
+            return path
+    raise NotBuilt(f"there is no C++ compiler ({f'CXX={asked}' if asked else ', '.join(_COMPILERS)})")
+
+
+def _digest(recipe: Recipe, compiler: str) -> str:
+    """Returns what tells libraries apart that are not the same."""
+    found = hashlib.sha256()
+    version = _run([compiler, "--version"], timeout_secs=60)
+    flags = [flag for flags in recipe.sources.values() for flag in flags]
+    for text in (
+        *flags,
+        *recipe.link_flags,
+        recipe.made_for,
+        compiler,
+        version,
+        _cpu(),
+        *platform.libc_ver(),
+    ):
+        found.update(text.encode() + b"\0")
+    for path in (*recipe.sources, *recipe.headers):
+        with open(path, "rb") as file:
+            found.update(file.read() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
+    """Returns what code for this CPU depends on: its name and all its instructions."""
+    wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+    lines = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError), open(cpu_info, encoding="utf-8", errors="replace") as file:
+        first = file.read().split("\n\n")[0]
+        lines += [line for line in first.splitlines() if line.partition(":")[0].strip() in wanted]
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _locked(path: str, timeout_secs: float) -> Iterator[None]:
+    """Holds a lock file; it is let go when the process ends, however that is. Raises NotBuilt."""
+    until = time.monotonic() + timeout_secs
+    with open(path, "wb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    reason = f"another process compiles it for more than {timeout_secs:.0f} s"
+                    raise NotBuilt(reason) from None
+                time.sleep(_POLL_SECS)
+        yield
+
+
+def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> None:
+    """Compiles a library in a folder of its own; its file is moved out of there when it is complete."""
+    prefix = os.path.basename(path) + ".tmp-"
+    for left in glob.glob(glob.escape(os.path.join(os.path.dirname(path), prefix)) + "*"):
+        shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=os.path.dirname(path)) as folder:
+        objects = {os.path.join(folder, f"{index}.o"): each for index, each in enumerate(recipe.sources)}
+        commands = [
+            [compiler, "-fPIC", "-c", source, *recipe.sources[source], "-o", name]
+            for name, source in objects.items()
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(commands)) as executor:
+            list(executor.map(lambda command: _run(command, timeout_secs), commands))
+        library = os.path.join(folder, "library.so")
+        _run([compiler, "-shared", *objects, *recipe.link_flags, "-o", library], timeout_secs)
+        writing.publish(library, path)
+
+
+def _run(command: list[str], timeout_secs: float) -> str:
+    """Returns what a command prints. Raises NotBuilt where it fails."""
+    name = os.path.basename(command[0])
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_secs, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NotBuilt(f"{name} did not end within {timeout_secs:.0f} s") from None
+    except OSError as error:
+        raise NotBuilt(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines()]
+        wrong = [line for line in lines if "error" in line.lower()] or lines or ["it says nothing"]
+        raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:_LONGEST_REASON]}")
+    return done.stdout

@@ -1,0 +1,136 @@
+"""Runs with the native update and without: the same to rounding, one checkpoint, copies never out of date."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.modeling import copies as copies_lib
+from official.optimization.native.optimizers import NativeOptimizer
+from official.training import starting
+from official.training.earlier import Earlier
+from tests.run_folders import assert_same_state, state_of
+from tests.training.test_training import make_loop, replicas, run, run_steps, train, values
+
+DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+def copies_of(loop) -> dict[str, tf.Variable]:
+    optimizer = loop.state.optimizer
+    assert isinstance(optimizer, NativeOptimizer)
+    return optimizer.make_copies([], tf.bfloat16)
+
+
+def assert_copies(loop) -> None:
+    copies = copies_of(loop)
+    by_name = {variable.name: variable for variable in loop.state.model.trainable_variables}
+    assert len(copies) > 20 and "bert/embeddings/word_embeddings:0" in copies
+    assert not [name for name in copies if "LayerNorm" in name]
+    for name, copy in copies.items():
+        for own, master in zip(*map(loop.strategy.experimental_local_results, (copy, by_name[name]))):
+            expected = tf.cast(master.read_value(), own.dtype).numpy()
+            np.testing.assert_array_equal(own.numpy(), expected, err_msg=name)
+
+
+def slow(**settings):
+    return pytest.param(settings, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(dtype="bf16", **replicas(2)),
+        slow(dtype="bf16"),
+        slow(dtype="bf16", num_accumulation_steps=2, clip_scope="micro_batch", loss_normalization="local"),
+        slow(dtype="bf16", recompute="block", optimizer_type="adamw"),
+        slow(dtype="fp16"),
+        slow(dtype="fp32", **replicas(2)),
+    ],
+    ids=["replicas", "bf16", "accumulated", "recomputed", "fp16", "fp32"],
+)
+def test_steps_are_those_of_tensorflow(make_config, settings):
+    shared = dict(model=DROPOUT, learning_rate=1e-3) | settings
+    loop = make_loop(make_config(**shared, update_kernel="native"))
+    run_steps(loop, loop._train_iterator(), 3)
+    ours, theirs = values(loop.state), train(make_config(**shared, update_kernel="tensorflow"), 3)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        # A weight is a bf16 number in a product: where rounding differs, so does all behind it, slightly.
+        tolerance = 2e-6 if settings["dtype"] == "fp32" else 1e-3
+        np.testing.assert_allclose(ours[name], value, rtol=1e-3, atol=tolerance, err_msg=name)
+    if settings["dtype"] == "fp32":
+        assert not copies_of(loop)
+    else:
+        assert_copies(loop)
+
+
+def test_a_step_casts_no_kernel_and_no_gradient_of_one(make_config):
+    def casts(kernel: str) -> int:
+        loop = make_loop(make_config(dtype="bf16", update_kernel=kernel))
+        arguments = loop._train_iterator(), tf.constant(1), loop.nothing
+        graph = loop.train_loop.get_concrete_function(*arguments).graph.as_graph_def()
+        nodes = [node for function in graph.library.function for node in function.node_def]
+        return sum(node.op == "Cast" for node in [*graph.node, *nodes])
+
+    before, after = casts("tensorflow"), casts("native")
+    # Two a weight less, forward and back, but for the start of a call, and the table's gradient.
+    assert after < before - 20
+
+
+def test_copies_follow_what_changes_the_weights_from_outside(make_config):
+    loop = make_loop(make_config(dtype="bf16"))
+    iterator = loop._train_iterator()
+    run_steps(loop, iterator, 1)
+    for variable in loop.state.model.trainable_variables:
+        variable.assign(variable * 0.5)
+    run_steps(loop, iterator, 0)
+    assert_copies(loop)
+
+
+def test_an_update_that_is_skipped_changes_nothing(make_config):
+    loop = make_loop(make_config(dtype="bf16", loss_scale="dynamic"))
+    iterator = loop._train_iterator()
+    run_steps(loop, iterator, 1)
+    loop.state.loss_scale.scale.assign(3e38)  # the loss overflows
+    before = values(loop.state)
+    totals = run_steps(loop, iterator, 1)
+    after = values(loop.state)
+    assert int(totals["skipped"]) == 1 and after["global_step"] == before["global_step"] + 1
+    changed = {"global_step", "samples", "loss_scale/scale", "loss_scale/good_steps"}
+    assert_same_state(after, {name: value for name, value in before.items() if name not in changed})
+    assert_copies(loop)
+
+
+@pytest.mark.parametrize("kernels", [("native", "tensorflow"), ("tensorflow", "native")])
+def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, tmp_path):
+    first, second = kernels
+    shared = dict(dtype="bf16", num_steps_per_epoch=8, steps_per_loop=2, stop_steps=2)
+    run(make_config(**shared, update_kernel=first))
+    config = make_config(**shared, update_kernel=second)
+    loop = make_loop(config)
+    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    saved = state_of(config.model_dir, 2)
+    assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
+    assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_a_run_that_goes_on_ends_with_the_same_bits(make_config, record_files, tmp_path, kind):
+    shared = dict(
+        dtype="bf16", model=DROPOUT, input_files=record_files(), num_steps_per_epoch=6, steps_per_loop=2,
+        checkpoint_every_steps=2, deterministic=True, update_kernel="native", optimizer_type=kind,
+    )  # fmt: skip
+    run(make_config(**shared, model_dir=str(tmp_path / "whole")))
+    run(make_config(**shared, model_dir=str(tmp_path / "parts"), stop_steps=4))
+    run(make_config(**shared, model_dir=str(tmp_path / "parts")))
+    assert_same_state(*[state_of(tmp_path / name, 6) for name in ("parts", "whole")])
+
+
+def test_outside_of_its_block_no_copy_is_read(make_config):
+    loop = make_loop(make_config(dtype="bf16"))
+    copies = copies_of(loop)
+    kernel = next(each for each in loop.state.model.trainable_variables if each.name in copies)
+    copies[kernel.name].assign(tf.ones_like(copies[kernel.name]) * 7)
+    with copies_lib.reading(copies):
+        assert np.all(copies_lib.cast(kernel, "bfloat16", False).numpy() == 7)
+    assert not np.any(copies_lib.cast(kernel, "bfloat16", False).numpy() == 7)
