@@ -240,7 +240,8 @@ def main() -> None:
 def _show(row: dict) -> None:
     limit = f"; {row['breaks_first']} breaks first" if "breaks_first" in row else ""
     rate = f" ({row['ms_per_mb']:.1f} ms per MB without the start)" if "ms_per_mb" in row else ""
+    memory, disk = row["peak_memory_bytes"] / 1e6, row["peak_disk_bytes"] / 1e9
     print(
         f"{row['text_bytes'] / 1e9:,g} GB: {row['secs']:,.0f} s{rate}, {row['core_secs']:,.0f} s of a core,"
-        f" memory {row['peak_memory_bytes'] / 1e6:,.0f} MB, disk {row['peak_disk_bytes'] / 1e9:,.2f} GB{limit}"
+        f" memory {memory:,.0f} MB, disk {disk:,.2f} GB{limit}"
     )
