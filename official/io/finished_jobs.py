@@ -40,6 +40,7 @@ def may_be_finished(folder: str, overwrite: bool) -> bool:
 
 def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
     """Returns the manifest where the same job is done; None where there is none, or it is to be replaced.
+    What a done one has left of its work folder is removed.
 
     Raises:
       ConfigError: where another job's files are there, or some are not there any more.
@@ -55,6 +56,7 @@ def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
     if manifest.get("job") == unfinished.digest(identity) and are_there(
         folder, manifest.get("file_bytes", {})
     ):
+        unfinished.remove_left(folder)
         return manifest
     if "version" in manifest and manifest["version"] != identity.get("version"):
         raise ConfigError(

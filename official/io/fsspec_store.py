@@ -49,7 +49,9 @@ def _errors(path: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     except OSError as error:
         told = error.strerror or " ".join(str(error).split())[:300]
-        raise type(error)(error.errno or errno.EIO, told, path) from None
+        # Libraries have subclasses that take other arguments, as aiohttp for gs://.
+        kind = type(error) if type(error).__module__ == "builtins" else OSError
+        raise kind(error.errno or errno.EIO, told, path) from None
     except (StopIteration, GeneratorExit):
         raise
     except Exception as error:  # each library has its own

@@ -140,6 +140,7 @@ class _Running:
         self._done_bytes, self._done_items = 0.0, 0.0
         self._workers: set[tuple[str, int]] = set()
         self._nodes, self._number, self._looked = 0, 1, -math.inf
+        self._shown = time.monotonic()
         self._submit_one = ray.remote(max_retries=_MOST_RETRIES, scheduling_strategy="SPREAD")(_run)
         self._shared = ray.put(_own_versions())
 
@@ -149,11 +150,13 @@ class _Running:
 
         try:
             while self._submit():
-                done, _ = ray.wait(list(self._submitted), timeout=_REFRESH_SECS)
-                for reference in done:
-                    self._finish(reference)
-                if len(done) < len(self._submitted):
+                waiting = list(self._submitted)
+                if ray.wait(waiting, timeout=_REFRESH_SECS)[0]:  # then all that are done, not one at a time
+                    for reference in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
+                        self._finish(reference)
+                if time.monotonic() - self._shown > _REFRESH_SECS:
                     self._show()
+                    self._shown = time.monotonic()
         except BaseException:
             for reference in self._submitted:
                 ray.cancel(reference, force=True)

@@ -56,7 +56,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
             _clear(folder)
         write_done(os.path.join(folder, _JOB), job)
         yield folder
-        store_of(folder).remove_folder(folder)
+        _remove(folder)
 
 
 @contextlib.contextmanager
@@ -92,6 +92,23 @@ def _different_keys(earlier, value) -> str:
         return ""
     keys = sorted(key for key in {*earlier, *value} if earlier.get(key) != value.get(key))
     return f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+
+
+def remove_left(output_dir: str) -> None:
+    """Removes the work folder of a finished job that was killed while it removed it."""
+    folder = os.path.join(output_dir, _FOLDER)
+    lock = os.path.join(folder, _LOCK)
+    with contextlib.suppress(ConfigError, OSError):  # somebody else removes it, or nobody may
+        if store_of(folder).exists(folder if is_remote(folder) else lock):
+            with _locked(lock, output_dir):
+                _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Removes the work folder; on this machine the lock goes last, so that nobody takes it meanwhile."""
+    if not is_remote(folder):
+        _clear(folder)
+    store_of(folder).remove_folder(folder)
 
 
 def _clear(folder: str) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from official.io import files, stores, writing
+from official.io import files, fsspec_store, stores, unfinished, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -55,3 +55,26 @@ def test_no_module_of_the_ground_floor_loads_tensorflow():
     modules = [f"official.io.{path.stem}" for path in pathlib.Path(stores.__file__).parent.glob("[a-z]*.py")]
     code = f"import sys, {', '.join(modules)}; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_an_error_of_a_library_s_own_kind_is_an_os_error_that_names_the_file():
+    class Unreachable(OSError):  # as aiohttp's: with other arguments than OSError
+        def __init__(self, one, other):
+            super().__init__(f"{one} {other}")
+
+    with pytest.raises(OSError, match="no way") as found, fsspec_store._errors("gs://a/b"):
+        raise Unreachable("no", "way")
+    assert found.value.filename == "gs://a/b"
+    with pytest.raises(PermissionError), fsspec_store._errors("s3://a/b"):
+        raise PermissionError("Forbidden")
+
+
+def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
+    with unfinished.folder_of(str(tmp_path), {"a": 1}, False) as folder:
+        unfinished.remove_left(str(tmp_path))
+        assert stores.store_of(folder).is_folder(folder)  # somebody is at work there
+    assert not any(tmp_path.iterdir())
+    (tmp_path / ".unfinished" / "level-0").mkdir(parents=True)
+    (tmp_path / ".unfinished" / "lock").touch()
+    unfinished.remove_left(str(tmp_path))
+    assert not any(tmp_path.iterdir())

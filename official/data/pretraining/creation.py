@@ -121,7 +121,7 @@ def _make(
         (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
     )
     run(shard_tasks, layout.num_shards, "Writing", "examples")
-    done = [unfinished.read_what_is_done(shard_round.counts_path(folder, number)) for number in shards]
+    done = unfinished.read_all_done(shard_round.counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)

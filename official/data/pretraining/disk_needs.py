@@ -1,9 +1,10 @@
 """How much of the disk a job will take, estimated from samples of its text before it starts."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -12,7 +13,7 @@ from official.config import ConfigError
 from official.data.pretraining import blocks, corpus, layout, masking, pairs, regrouping, text_round
 from official.data.pretraining.job import Job
 from official.data.records import record_formats
-from official.data.text import documents, text_files, text_kinds
+from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 
@@ -46,9 +47,7 @@ def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None
         return
     needs = estimate(job, paths, tasks, words)
     folder = os.path.abspath(job.output_dir)
-    there = sum(
-        os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names
-    )
+    there = _bytes_in(folder)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     needed, (total, _, free) = needs.work + needs.records, shutil.disk_usage(folder)
@@ -64,6 +63,15 @@ def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None
         )
 
 
+def _bytes_in(folder: str) -> int:
+    found = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # another job may be at work, which is refused later
+                found += os.lstat(os.path.join(root, name)).st_size
+    return found
+
+
 def _shown(count: float) -> str:
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
@@ -77,23 +85,25 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     total = sum(sizes)
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
     tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
-    read, parts, text_bytes, packed_bytes = 0, [], 0.0, 0
-    for split, size, expansion in _samples(paths, sizes, wanted // _PLACES):
+    read, parts, text_bytes, packed_bytes = 0.0, [], 0.0, 0
+    for split, size, expansion in _samples(paths, sizes, wanted // _PLACES, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
         counts, given = documents.ReadCounts(), 0
-        for lines in documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field):
+        found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
+        for number, lines in enumerate(found, 1):
             parts.append(text_round.tokenized(lines, tokenizer))
             given += len(lines.text)
-            if given >= wanted // _PLACES:
-                break  # what was read is ahead of what was given
+            if given >= wanted // _PLACES and not counts.of(split.path).bytes:  # it is not read to its end
+                # Of the text as it is in the file, with markup and other fields; more is read than given.
+                read += counts.text_bytes * number / (number + sentences.BATCHES_AHEAD)
+                break
         else:
-            given = counts.text_bytes
-        read += given
+            read += counts.text_bytes
     text = total * text_bytes / max(packed_bytes, 1)
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong
     sample = corpus.concatenate(parts)
-    scale = text / read
+    scale = text / read * _share_of_side(job)
     whole = blocks.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
     work = blocks.size(whole) * scale
     pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
@@ -102,8 +112,15 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     return DiskNeeds(text, work, _record_bytes(job, sample, words) * scale)
 
 
+def _share_of_side(job: Job) -> float:
+    """Returns the share of the documents that is made records of."""
+    if not job.side or not job.eval_share:
+        return 1.0
+    return job.eval_share if job.side == "eval" else 1 - job.eval_share
+
+
 def _samples(
-    paths: Sequence[str], sizes: Sequence[int], wanted: int
+    paths: Sequence[str], sizes: Sequence[int], wanted: int, text_field: str
 ) -> Iterator[tuple[text_files.Split, int, float]]:
     """Yields parts of about `wanted` bytes, evenly from all of the text, with the size of their file and how
     much larger its text is."""
@@ -112,8 +129,12 @@ def _samples(
         number = int(np.searchsorted(ends, place, side="right"))
         path, size = paths[number], sizes[number]
         with text_files.open_text(text_files.Split(path)) as file:
-            is_one_part = file.packed is not None or text_kinds.is_json_array(file.head)
-            expansion = _expansion(file) if file.packed else 1.0
+            is_parquet = text_kinds.is_parquet(file.head)
+            is_one_part = is_parquet or file.packed is not None or text_kinds.is_json_array(file.head)
+            if is_parquet:
+                expansion = parquet_files.text_bytes(file.text, path, text_field) / max(size, 1)
+            else:
+                expansion = _expansion(file.text, file.packed) if file.packed else 1.0
         start = int(place) - (int(ends[number]) - size)
         if is_one_part or size <= wanted:
             yield text_files.Split(path), size, expansion
@@ -122,16 +143,14 @@ def _samples(
             yield text_files.Split(path, start, start + wanted), size, 1.0
 
 
-def _expansion(file: text_files.TextFile) -> float:
+def _expansion(text: BinaryIO, packed: text_files.Packed) -> float:
     """Returns how many bytes of text a byte of a compressed file holds, from its beginning."""
-    if file.packed is None or text_kinds.is_parquet(file.head):
-        return text_files.TEXT_OF_PACKED
     read = 0
-    while part := file.text.read(_PACKED_BYTES):
+    while part := text.read(_PACKED_BYTES):
         read += len(part)
-        if _PACKED_BYTES <= file.packed.done() < file.packed.size:  # of a small file all is read
+        if _PACKED_BYTES <= packed.done() < packed.size:  # of a small file all is read
             break
-    return read / max(file.packed.done(), 1)
+    return read / max(packed.done(), 1)
 
 
 def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, words: Vocabulary) -> float:

@@ -139,10 +139,9 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
             f" documents make at least. Allowed: 1 to {most_shards}."
         )
     most = max(1, num_documents // _FEWEST_POOL_DOCUMENTS)
-    divisors = [count for count in range(1, num_shards + 1) if num_shards % count == 0]
-    multiples = range(num_shards, most + num_shards, num_shards)
-    allowed = [count for count in itertools.chain(divisors, multiples) if count <= most]
-    num_pools = next((count for count in allowed if count >= fewest), allowed[-1])
+    divisors = [count for count in range(1, min(num_shards, most) + 1) if num_shards % count == 0]
+    multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: none is allowed
+    num_pools = next((count for count in divisors if count >= fewest), max(divisors[-1], multiple))
     return Layout(num_pools, num_shards, tuple(copies))
 
 

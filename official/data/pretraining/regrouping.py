@@ -115,8 +115,8 @@ def regroup(
             merges = ((merge, job, above, grouping.files, place, share, sha256) for place in places)
             run(merges, len(places), "Regrouping", "documents")
             counts: collections.Counter[str] = collections.Counter()
-            for place in places:
-                counts.update(unfinished.read_what_is_done(_counts_path(above, place)))
+            for done in unfinished.read_all_done(_counts_path(above, place) for place in places):
+                counts.update(done)
             unfinished.write_done(complete, counts)
         dropped.update(unfinished.read_what_is_done(complete))
         with contextlib.suppress(OSError):  # or it is gone already

@@ -66,6 +66,16 @@ def read_texts(
                 yield value, 0 if value is None else len(value.encode("utf-8", "surrogatepass"))
 
 
+def text_bytes(file: BinaryIO, path: str, field: str) -> int:
+    """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
+    row group it may be one. See `read_texts`."""
+    with _reading(file, path) as parquet:
+        _check_column(parquet, path, field)
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        columns = [group.column(column) for group in groups for column in range(group.num_columns)]
+        return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+
+
 @contextlib.contextmanager
 def _reading(file: BinaryIO, path: str) -> Iterator:
     """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""

@@ -23,7 +23,7 @@ from official.data.text import idle_text
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
 _BATCH_CHARACTERS = 1 << 19
-_BATCHES_AHEAD = 1
+BATCHES_AHEAD = 1
 # Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
 _SENTENCES_OF_PARAGRAPHS = 1.5
 _NONE = np.zeros(0, int)
@@ -103,7 +103,7 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
         begun: collections.deque[Callable[[], Lines]] = collections.deque()
         for batch in _batches(files, _num_characters):
             begun.append(_begin_units(batch, functools.partial(_split_soon, splitter)))
-            if len(begun) > _BATCHES_AHEAD:
+            if len(begun) > BATCHES_AHEAD:
                 yield begun.popleft()()
         for finish in begun:
             yield finish()
