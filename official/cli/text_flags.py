@@ -3,8 +3,9 @@
 import argparse
 
 _TEXT = (
-    "Text: comma-separated files, globs or folders (local, gs://; .gz .bz2 .xz .zst). Lines with blank lines"
-    " between documents, WikiExtractor output, JSON lines or arrays, Parquet, WikiText, MediaWiki dumps."
+    "Text: comma-separated files, globs or folders, of this machine or a store (s3://, gs://, hdfs://);"
+    " also .gz .bz2 .xz .zst. Lines with blank lines between documents, WikiExtractor output, JSON lines or"
+    " arrays, Parquet, WikiText, MediaWiki dumps."
 )
 _FIELD = (
     "Of JSON and Parquet: the field, or the column, that holds the text of a document. a.b is field b of the"

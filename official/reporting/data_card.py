@@ -13,6 +13,7 @@ from official.reporting.bars import Bar, Part, bars
 FILE_NAME = "report.html"
 _MASK_COLORS = {"masked": palette.BLUE, "replaced": palette.VERMILION, "kept": palette.GREEN}
 _MOST_POINTS = 128  # of a histogram
+_MOST_WORD = 40  # characters of a word in a table: whatever is very long is [UNK]
 
 
 def render(facts: dict) -> str:
@@ -157,7 +158,10 @@ def _language_note(texts: dict) -> str:
 
 
 def _unknown(texts: dict) -> str:
-    rows = [(name, count) for name, count in texts.get("unknown", [])]
+    rows = [
+        (name if len(name) <= _MOST_WORD else f"{name[:_MOST_WORD]}\u2026", count)
+        for name, count in texts.get("unknown", [])
+    ]
     return page.table(("Word", "times"), rows) if rows else ""
 
 

@@ -95,11 +95,23 @@ class _Packed:
         self.marks = [mark for mark in self.marks if mark.bit >= bit]
 
     def mark_after(self, bit: int) -> _Mark | None:
-        """Returns the first mark behind a bit, None where there is none up to the end of the file."""
+        """Returns the first mark behind a bit, None where there is none up to the end of the file, or as far
+        as a block may reach."""
         while True:
             found = next((mark for mark in self.marks if mark.bit > bit), None)
-            if found or not self.grow():
+            if found or self.end > bit // 8 + 2 * _MOST_BLOCK_BYTES or not self.grow():
                 return found
+
+    def first_block(self) -> _Mark | None:
+        """Returns the first mark of a block, None where there is none up to the end of the file; what lies
+        before is forgotten."""
+        while True:
+            found = next((mark for mark in self.marks if not mark.is_end), None)
+            if found:
+                return found
+            self.forget_before(8 * self._looked_through)  # zeros may fill up gigabytes
+            if not self.grow():
+                return None
 
     def bits(self, first: int, end: int) -> int:
         """Returns bits as a number. Raises DamagedError where the file ends before."""
@@ -155,9 +167,7 @@ class Blocks:
 
     def _first_bit(self) -> int | None:
         """Returns where the first block begins that is one, None where there is none."""
-        mark = self._packed.mark_after(8 * self._start - 1)
-        while mark and mark.is_end:
-            mark = self._packed.mark_after(mark.bit)
+        mark = self._packed.first_block()
         if mark is None:
             return None
         try:
@@ -185,8 +195,8 @@ class Blocks:
     def _read(self, bit: int) -> tuple[bytes, _Mark, int]:
         """Returns the text of the block that begins at `bit`, the mark behind it, and its checksum."""
         end = self._packed.mark_after(bit)
-        if end is None:
-            raise DamagedError("it ends in the middle of a stream")
+        if end is None and self._packed.end <= bit // 8 + _MOST_BLOCK_BYTES:
+            raise DamagedError(f"it ends in the middle of the block at byte {bit // 8:,}")
         while end is not None and end.bit - bit <= 8 * _MOST_BLOCK_BYTES:
             text, block_sum = _decompress(self._packed.bits(bit, end.bit), end.bit - bit)
             if text is not None:

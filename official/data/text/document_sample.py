@@ -1,7 +1,8 @@
 """A sample of the documents of a job, for people to look at and to tell languages by.
 
 Every task gives some of its documents, those with the lowest hashes of their text: which ones these are
-depends neither on the workers nor on the order in which anything is done.
+depends neither on the workers nor on the order in which anything is done. The hashes are others than those by
+which documents are held out: of these a sample would else consist.
 """
 
 import heapq
@@ -15,6 +16,7 @@ from official.io import json_files, unfinished
 FILE_NAME = "samples.json"
 _DOCUMENTS = 256  # of a job
 _CHARACTERS = 2000  # of a document
+_PURPOSE = b"sample"
 
 
 class DocumentSample:
@@ -38,7 +40,7 @@ class DocumentSample:
         """Takes in a document where it belongs to the sample; a copy of one does not."""
         if not self._wanted or not text.strip():
             return
-        item = (-held_out.digest_of(text), text[:_CHARACTERS])
+        item = (-held_out.digest_of(text, _PURPOSE), text[:_CHARACTERS])
         if len(self._found) == self._wanted and item <= self._found[0] or item in self._found:
             return
         if len(self._found) == self._wanted:

@@ -39,10 +39,11 @@ def side_of(text: str, eval_share: float) -> str:
     return SIDES[digest_of(text) < eval_share * 2**64]
 
 
-def digest_of(text: str) -> int:
-    """Returns 64 bits of a document's text without its white space."""
+def digest_of(text: str, purpose: bytes = b"") -> int:
+    """Returns 64 bits of a document's text without its white space; others for another purpose, of up to 16
+    bytes."""
     plain = "".join(text.split()).encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8, person=purpose).digest(), "little")
 
 
 def of_side(

@@ -45,17 +45,19 @@ def parsed(lines: Iterable[str]) -> Iterator[object]:
             yield json_files.parse_json(line, "a line")
 
 
-def check_field(values: Iterable[object], path: str, field: str) -> None:
-    """Raises ConfigError where there are objects and none has the field: it names those with text."""
+def check_field(values: Iterable[object], path: str, field: str) -> bool:
+    """Tells whether an object has the field; False where there is no object. Raises ConfigError where there
+    are objects and none has it: it names those with text."""
     seen: dict[str, None] | None = None
     for value in values:
         if _value_of(value, field) is not None:
-            return
+            return True
         if isinstance(value, dict):
             seen = (seen or {}) | dict.fromkeys(_texts_in(value))
     if seen is not None:
         named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
         raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
+    return False
 
 
 def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:

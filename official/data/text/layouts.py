@@ -27,11 +27,12 @@ _BLOCK_START = "<doc "
 _BLOCK_END = "</doc>"
 _TITLE = re.compile(r'\btitle="(.*)"\s*>$')  # quotes inside a title are not escaped
 _JSON_START = re.compile(r'\{\s*("|$)')
-_DUMP_START, _PAGE_START = "<mediawiki", "<page>"
+_XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 _MOST_HEADING_CHARACTERS = 1000
 _MOST_CHECKED = 100  # elements of an array, for the field that is missing
+_MOST_CHECKED_LINES = 4  # of long lines of JSON
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -81,13 +82,18 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
         return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
     if text_kinds.is_json_array(head):
         return dataclasses.replace(_JSON_ARRAY, items=functools.partial(_array_items, field=text_field))
-    if first.startswith((_DUMP_START, _PAGE_START)):
+    if first.startswith((_DUMP_START, _PAGE_START)) or (
+        first.startswith(_XML_START) and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
+    ):
         return _MEDIAWIKI
     if first.startswith(_BLOCK_START):
         return _WIKIEXTRACTOR
     if _JSON_START.match(first):
-        json_text.check_field(json_text.parsed(itertools.chain([first], lines)), path, text_field)
-        return dataclasses.replace(_JSON, items=functools.partial(_json_items, field=text_field))
+        values = json_text.parsed(itertools.chain([first], lines))
+        is_checked = json_text.check_field(values, path, text_field)
+        unchecked = None if is_checked else path
+        items = functools.partial(_json_items, field=text_field, unchecked=unchecked)
+        return dataclasses.replace(_JSON, items=items)
     if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
         return _DUMP_INDEX
     return _WIKITEXT if _heading_level(first) else _PLAIN
@@ -128,11 +134,21 @@ def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
             title = ""
 
 
-def _json_items(lines: Lines, counts: ReadCounts, field: str) -> Items:
+def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None) -> Items:
+    """Yields what lines hold; `unchecked` is the path where the first line was too long to tell the fields
+    by."""
+    first: list[str] = []  # as long as none has the field
     for opens, line in lines:
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
-        yield from _items_of(json_text.parse_page(line, field), counts)
+        page = json_text.parse_page(line, field)
+        if unchecked and page is None and len(first) < _MOST_CHECKED_LINES:
+            first.append(line)
+        elif page is not None:
+            unchecked = None
+        yield from _items_of(page, counts)
+    if unchecked:
+        json_text.check_field(json_text.parsed(first), unchecked, field)
 
 
 def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:

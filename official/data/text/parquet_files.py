@@ -104,10 +104,13 @@ def _starts(parquet) -> list[int]:
         columns = [group.column(column) for column in range(group.num_columns)]
         starts.append(
             min(
-                place
-                for column in columns
-                for place in (column.dictionary_page_offset, column.data_page_offset)
-                if place is not None and place > 0
+                (
+                    place
+                    for column in columns
+                    for place in (column.dictionary_page_offset, column.data_page_offset)
+                    if place is not None and place > 0
+                ),
+                default=0,
             )
         )
     return starts
@@ -120,7 +123,7 @@ def _check_column(parquet, path: str, field: str) -> None:
     texts, found = [], None
     for name, kind in _leaves("", schema):
         value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        if pyarrow.types.is_string(value) or pyarrow.types.is_large_string(value):
+        if str(value) in ("string", "large_string", "string_view"):
             texts.append(name)
         if name == field:
             found = kind

@@ -156,7 +156,8 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             if kept:
                 side = held_out.side_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
-                sample.look_at("\n".join(sentences))
+                if side == SIDES[0]:  # nobody is shown what is held out
+                    sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)

@@ -9,7 +9,7 @@ from official.cli.data import card as card_command
 from official.cli.data import inspect as inspect_data
 from official.data.pretraining import card, creation, document_lengths, inspection, pairs
 from official.data.pretraining.corpus import TokenizedDocuments
-from official.data.text import document_sample, languages, preparation
+from official.data.text import document_sample, held_out, languages, preparation
 from official.data.word_pieces import vocabulary
 from official.io import engines, speeds
 from tests.data.pretraining.test_creation import WORDS, make_text, write
@@ -48,6 +48,12 @@ def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeyp
         preparation.prepare(preparation.Job(job.input_files, str(folder), num_workers=workers))
         found.add((folder / document_sample.FILE_NAME).read_bytes())
     assert len(found) == 1 and len(json.loads(found.pop())["documents"]) > 10
+
+
+def test_the_sample_does_not_consist_of_documents_that_are_held_out():
+    texts = [f"document {number}" for number in range(2000)]
+    held = {text for text in texts if held_out.side_of(text, 0.2) == "eval"}
+    assert 20 < len(held.intersection(sample_of(texts))) < 85
 
 
 def test_lengths_of_documents_add_up():

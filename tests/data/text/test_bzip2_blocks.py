@@ -176,6 +176,18 @@ def test_truncation_is_found_whatever_the_splits(packed_files, tmp_path, cut):
                 read_parts(path, bounds)
 
 
+def test_zeros_in_place_of_a_rest_are_damage_and_are_not_kept(packed_files, monkeypatch):
+    monkeypatch.setattr(bzip2_blocks, "_MOST_BLOCK_BYTES", 1 << 20)
+    original = open(packed_files[0][0], "rb").read()
+    file = io.BytesIO(original[: len(original) // 2] + bytes(8_000_000))
+    blocks = bzip2_blocks.Blocks(file, 0)
+    with pytest.raises(bzip2_blocks.DamagedError, match="cannot be decompressed"):
+        list(blocks)
+    assert blocks._packed.end < 4_000_000
+    behind = bzip2_blocks.Blocks(file, len(original))
+    assert list(behind) == [] and len(behind._packed._data) < 1_000_000
+
+
 def test_zeros_may_fill_a_file_up(packed_files, tmp_path):
     original = open(packed_files[0][0], "rb").read()
     path = write(tmp_path / "a.bz2", original + bytes(600_000))

@@ -63,6 +63,15 @@ def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(tmp_pat
     assert read(path, "raw.content")[0] == [["Text."]]
 
 
+def test_a_missing_field_is_an_error_where_the_first_line_is_very_long(tmp_path):
+    path = write(tmp_path / "a.jsonl", (json.dumps({"content": "A word. " * 10_000}) + "\n") * 2)
+    with pytest.raises(
+        ConfigError, match="a.jsonl has no field --text_field=text. Fields with text: content"
+    ):
+        read(path, "text")
+    assert len(read(path, "content")[0]) == 2
+
+
 def test_an_array_without_the_field_is_an_error(tmp_path):
     path = write(tmp_path / "a.json", json.dumps([{"content": "x", "n": 1}] * 3))
     with pytest.raises(ConfigError, match="a.json has no field --text_field=text. Fields with text: content"):
