@@ -53,4 +53,5 @@ def write(path: str, folder: str, paths: list[str], summary=None, vocab_file: st
         and manifest.get("vocabulary_sha256", vocabulary.sha256) != vocabulary.sha256
     ):
         vocabulary = None  # the file was changed since
-    outputs.write_file(path, data_card.render(card.gather(folder, paths, vocabulary, summary)))
+    page = data_card.render(card.gather(folder, paths, vocabulary, summary))
+    outputs.write_file(path, page.encode("utf-8", "replace"))  # names of files may be no UTF-8
