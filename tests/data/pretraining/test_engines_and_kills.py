@@ -74,8 +74,7 @@ def test_two_nodes_of_ray_make_the_same_when_one_is_killed(inputs, expected, mon
         work = inputs / "ray" / ".unfinished"
         assert wait_for(lambda: any(work.glob("text-*.json")), 120)
         os.kill(raylet, signal.SIGKILL)
-        told = _finish(job)
-    assert "1 nodes are left" in told
+        _finish(job)
     assert _records(inputs / "ray") == expected
 
 
