@@ -144,6 +144,11 @@ def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
     return gather_rows(tf.reshape(x_BLD, [batch * length, hidden]), flat_positions_BP)
 
 
+def picked(x_BLD: tf.Tensor, positions_BP: tf.Tensor | None) -> tf.Tensor:
+    """Returns the vectors at some positions of each row, all of them for None."""
+    return x_BLD if positions_BP is None else gather_positions(x_BLD, positions_BP)
+
+
 @tf.custom_gradient
 def gather_rows(table, indices):
     """Rows of `table` [N, D] at `indices`, with a dense gradient.
