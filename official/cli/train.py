@@ -15,7 +15,8 @@ import os
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from absl import logging
 
@@ -25,7 +26,7 @@ from official.cli import command_line, flags
 from official.config import Config, ConfigError, follows_graphcore_log, own_place
 from official.config.backends import BACKENDS
 from official.config.settings.plan import SECTION as PLAN
-from official.io import quiet, signals
+from official.io import first_import, quiet, signals
 from official.io.errors import PeerError, report_error
 from official.io.writing import naming_output, replace_file
 
@@ -83,35 +84,48 @@ def _run(arguments: list[str]) -> int:
     if config.profile_memory:
         official.tell_allocations()
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
-    from official.cli import outputs, plan_pictures
-    from official.planning import plan
-    from official.reporting.progress import configure_logging
-    from official.tasks import TASKS
-    from official.training import compilation, repeats
+    with first_import.uncollected():
+        from official.reporting.progress import configure_logging
+        from official.tasks import TASKS
 
+        make_task = TASKS[config.task]
+        todo = importlib.import_module(_module_of(config))
     configure_logging(config.verbosity)
     _say_config(arguments, config)
-    if config.plan:
-        if config.plan_picture:
-            outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
-        text = plan.run(config, TASKS[config.task], plan_pictures.write_picture)
-        _write_config(config)
+    if config.plan or config.compile_only:
         with quiet.telling():
-            print(text)
-        return 0
-    if config.compile_only:
-        with signals.raising():
-            text = compilation.run(config, TASKS[config.task])
-        with quiet.telling():
-            print(text)
+            print(_planned(config, todo, make_task) if config.plan else _compiled(config, todo, make_task))
         return 0
     command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
-        result = repeats.run(config, TASKS[config.task], command=command, started=official.STARTED)
+        result = todo.run(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
     with quiet.telling():
         _tell(result, config, command)
     return result.exit_code
+
+
+def _module_of(config: Config) -> str:
+    """Returns the name of the module that does what is asked for; of the others nothing is loaded."""
+    if config.plan:
+        return "official.planning.plan"
+    return f"official.training.{'compilation' if config.compile_only else 'repeats'}"
+
+
+def _planned(config: Config, plan: Any, make_task: Callable) -> str:
+    """Writes the files of a plan that are asked for, and returns its page."""
+    from official.cli import outputs, plan_pictures
+
+    if config.plan_picture:
+        outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
+    text = plan.run(config, make_task, plan_pictures.write_picture)
+    _write_config(config)
+    return text
+
+
+def _compiled(config: Config, compilation: Any, make_task: Callable) -> str:
+    with signals.raising():
+        return compilation.run(config, make_task)
 
 
 def _check_export(config: Config) -> None:

@@ -83,8 +83,12 @@ class Local:
     num_workers: int | None = None
 
     def run(self, tasks: Round) -> None:
-        wanted = self.num_workers or min(cores(), 1 + int(tasks.total_bytes // tasks.bytes_per_worker))
+        wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
         processes.run(tasks, min(wanted, tasks.number))
+
+    def processes_for(self, total_bytes: float, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
+        """Returns how many processes so much work is for, where it comes in as many tasks."""
+        return self.num_workers or min(cores(), 1 + int(total_bytes // bytes_per_worker))
 
 
 def cores() -> int:
@@ -100,6 +104,14 @@ def check(choice: Choice) -> None:
         raise ConfigError(f"--num_workers={choice.num_workers} is out of range. Allowed: 1 or more.")
     if choice.ray_address and choice.engine != "ray":
         raise ConfigError(f"--ray_address={choice.ray_address} needs --engine=ray.")
+
+
+def load_ahead(choice: Choice, total_bytes: float, preload: str) -> None:
+    """Lets the processes of a job begin to load a module, `Round.preload`, while this one does so itself;
+    nothing where the job will need no other process of this machine."""
+    check(choice)
+    if choice.engine == "local" and Local(choice.num_workers).processes_for(total_bytes) > 1:
+        processes.load_ahead(preload)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,28 @@ def run(tasks: Round, number: int) -> None:
         found.bytes, found.items = bar.n, bar.items
 
 
-def _run_in_processes(tasks: Round, number: int, bar: workers.ProgressBar) -> None:
+def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
+    """Returns what starts processes that have loaded a module: of all rounds the one of the first."""
     # Forked from a process that loads TensorFlow and runs nothing: a fork of one that has run an operation
     # hangs in the next.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([tasks.preload])
+    context.set_forkserver_preload([preload])
+    return context
+
+
+def load_ahead(preload: str) -> None:
+    """Starts the process that the processes of all rounds are forked from, which loads a module while this
+    one goes on. It ends when this process does."""
+    _forking(preload)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_in_processes(tasks: Round, number: int, bar: workers.ProgressBar) -> None:
+    context = _forking(tasks.preload)
     counters = context.Array("d", 2)
     # Only this process holds the end that is written to: the others read its end when this process does,
     # whatever ended it.

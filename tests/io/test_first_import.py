@@ -29,7 +29,7 @@ def test_only_log_lines_are_kept_back(capfd):
 
 def test_a_package_that_is_loaded_stays_as_it_is():
     before = list(sys.meta_path)
-    first_import.quieten("os")
+    first_import.prepare("os")
     assert sys.meta_path == before
 
 
@@ -38,7 +38,7 @@ def test_an_error_of_the_import_is_raised_and_its_output_shown(tmp_path):
         "import os\nos.write(2, b'before\\n')\nraise ValueError('no good')\n"
     )
     code = (
-        "from official.io import first_import; first_import.quieten('broken_package'); import broken_package"
+        "from official.io import first_import; first_import.prepare('broken_package'); import broken_package"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

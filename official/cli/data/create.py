@@ -5,13 +5,20 @@
 """
 
 import argparse
+import importlib
 import os
 import shutil
+from typing import TYPE_CHECKING, Any
 
 from official.cli import command_line, engine_flags, text_flags
 from official.cli.data import card
 from official.config import ConfigError
+from official.io import engines, finished_jobs
+from official.io import files as io_files
 from official.io.writing import check_output_file
+
+if TYPE_CHECKING:
+    from official.data.pretraining.job import Job
 
 # Graphcore's names of the flags, and its values where a command of its does not say them.
 _THEIR_NAMES = {
@@ -132,6 +139,25 @@ def _publish(files: list[str], folder: str, made: list[str]) -> None:
     shutil.rmtree(folder)
 
 
+def _job(flags: dict[str, Any]) -> "Job":
+    from official.data.pretraining import job, pairs  # after the flags are checked: these load NumPy
+
+    rules = pairs.ExampleRules(**{name: flags.pop(name) for name in pairs.ExampleRules.__dataclass_fields__})
+    return job.Job(rules=rules, **flags)
+
+
+def _loaded(job: "Job") -> Any:
+    """Returns the module that does the job. It takes seconds to load: this process and the one that others
+    are forked from load it at the same time, and not before there is text."""
+    from official.data.pretraining import sources
+
+    name = "official.data.pretraining.creation"
+    paths = [path for source in sources.find_sources(job) for path in source.paths]
+    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
+        engines.load_ahead(job, sum(io_files.sizes(paths)), preload=name)
+    return importlib.import_module(name)
+
+
 def main() -> None:
     flags = vars(parse_flags())
     files = (flags.pop("output_file") or "").split(",")
@@ -139,13 +165,8 @@ def main() -> None:
         flags |= {"num_shards": len(files), "output_dir": f"{files[0]}.unfinished"}
     if flags["remask"]:
         flags["record_format"] = "remask"
-    from official.data.pretraining import (
-        creation,
-        pairs,  # after the flags are checked: these load TensorFlow
-    )
-
-    rules = pairs.ExampleRules(**{name: flags.pop(name) for name in pairs.ExampleRules.__dataclass_fields__})
-    job = creation.Job(rules=rules, **flags)
+    job = _job(flags)
+    creation = _loaded(job)
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)
