@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
 _READERS = 16
+_READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
@@ -44,7 +46,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
     folder = os.path.join(output_dir, _FOLDER)
     with _locked(os.path.join(folder, _LOCK), output_dir):
         earlier = read_done(os.path.join(folder, _JOB))
-        if earlier == json.loads(json.dumps(job)):
+        if earlier is not None and earlier == json.loads(json.dumps(job)):
             logging.info("Going on with what is done already in %s.", folder)
         else:
             if earlier is not None and not overwrite:
@@ -54,7 +56,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
                     " --output_dir, or throw it away with --overwrite."
                 )
             _clear(folder)
-        write_done(os.path.join(folder, _JOB), job)
+            write_done(os.path.join(folder, _JOB), job)
         yield folder
         _remove(folder)
 
@@ -146,6 +148,13 @@ def read_all_done(paths: Iterable[str]) -> list[dict]:
     """As `read_what_is_done`, of many tasks; several at a time, because a store takes its time for each."""
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(read_what_is_done, paths))
+
+
+def each_done(paths: Iterable[str]) -> Iterator[dict]:
+    """Yields what `read_all_done` returns; some of it is in memory at a time."""
+    left = iter(paths)
+    while some := list(itertools.islice(left, _READ_AT_ONCE)):
+        yield from read_all_done(some)
 
 
 def write_done(path: str, values: dict) -> None:

@@ -11,6 +11,7 @@ import shutil
 from official.cli import command_line, engine_flags, text_flags
 from official.cli.data import card
 from official.config import ConfigError
+from official.io.errors import counted
 from official.io.writing import check_output_file
 
 # Graphcore's names of the flags, and its values where a command of its does not say them.
@@ -174,8 +175,8 @@ def show(manifest: dict) -> None:
             f" copies, {source['reached_share']:.2%} of the text that was cut ({source['wanted_share']:.2%}"
             " wanted)."
         )
-    text_files = f"{manifest['input_files']:,} text file" + "s" * (manifest["input_files"] != 1)
-    made = "{instances:,} examples in {files} files".format(**manifest | {"files": len(manifest["files"])})
+    text_files = counted(manifest["input_files"], "text file")
+    made = f"{counted(manifest['instances'], 'example')} in {counted(len(manifest['files']), 'file')}"
     read = (
         "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them"
         " [UNK]".format(**manifest)

@@ -10,7 +10,8 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data.pretraining import blocks, corpus, layout, masking, pairs, regrouping, text_round
+from official.data import regrouping
+from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
 from official.data.pretraining.job import Job
 from official.data.records import record_formats
 from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
