@@ -39,7 +39,7 @@ from official.io.engines import Engine, Round
 
 _VERSION = 5  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_FEWEST_TASK_BYTES, MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -61,7 +61,7 @@ def create_pretraining_data(job: Job) -> dict:
     if manifest:
         return manifest
     num_bytes = sum(files.sizes(paths))
-    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), MOST_TASK_BYTES)
+    task_bytes = task_bytes_of(num_bytes)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
@@ -79,6 +79,11 @@ def create_pretraining_data(job: Job) -> dict:
         run = _runner(engine, num_bytes)
         manifest = _make(job, run, grouping, sources, tasks, words)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
+
+
+def task_bytes_of(num_bytes: int) -> int:
+    """Returns how much of a text of so many bytes a task of the first round reads, at most."""
+    return min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
 
 
 def is_finished(job: Job) -> bool:
