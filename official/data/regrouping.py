@@ -151,7 +151,7 @@ def regroup(
             counts: collections.Counter[str] = collections.Counter()
             for done in unfinished.each_done(above.counts_path(*place) for place in places):
                 counts.update(done)
-            unfinished.write_done(complete, counts)
+            unfinished.write_done(complete, counts, durable=True)
         counted.update(unfinished.read_what_is_done(complete))
         with contextlib.suppress(OSError):  # or it is gone already
             store_of(below.folder).remove_folder(below.level_folder)

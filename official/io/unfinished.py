@@ -157,11 +157,12 @@ def each_done(paths: Iterable[str]) -> Iterator[dict]:
         yield from read_all_done(some)
 
 
-def write_done(path: str, values: dict) -> None:
+def write_done(path: str, values: dict, durable: bool = False) -> None:
     """Writes what a task has done, after all its other files. It is not waited for: where the power of the
-    machine takes it along, the task is done again."""
+    machine takes it along, the task is done again. It has to be `durable` where that is impossible because
+    what the task has read is removed."""
     text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
-    write_json(path, {"done": text, "digest": digest(text)}, durable=False)
+    write_json(path, {"done": text, "digest": digest(text)}, durable)
 
 
 def digest(values) -> str:
