@@ -162,7 +162,7 @@ def write_done(path: str, values: dict, durable: bool = False) -> None:
     machine takes it along, the task is done again. It has to be `durable` where that is impossible because
     what the task has read is removed."""
     text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
-    write_json(path, {"done": text, "digest": digest(text)}, durable)
+    write_json(path, {"done": text, "digest": digest(text)}, durable=durable)
 
 
 def digest(values) -> str:
