@@ -108,6 +108,11 @@ def suggest(name: str, known) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns '1 file', '1,200 files', '2 processes'."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def nearest_multiples(value: int, divisor: int) -> str:
     """Returns the nearest positive multiples of `divisor` around `value`, as text: '440 or 528'."""
     below = value // divisor * divisor

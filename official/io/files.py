@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from official.io import store_paths, stores
@@ -124,6 +125,29 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
 def open_binary(path: str) -> BinaryIO:
     """Opens a file for reading, buffered. Raises OSError, here and later, whatever keeps the file."""
     return store_of(path).open(path)
+
+
+@contextlib.contextmanager
+def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
+    """Yields what reads a part of a file, (start, bytes) -> the bytes; it raises ValueError where the file
+    ends before. Raises OSError, here and later."""
+    with contextlib.ExitStack() as stack:
+        read_some: Callable[[int, int], bytes]
+        if is_remote(path):
+            read_some = functools.partial(store_of(path).read_range, path)
+        else:
+            file = stack.enter_context(open(path, "rb", buffering=0))
+            read_some = lambda start, size: os.pread(file.fileno(), size, start)
+
+        def read(start: int, size: int) -> bytes:
+            data = read_some(start, size)
+            while len(data) < size and (more := read_some(start + len(data), size - len(data))):
+                data += more  # a call reads 2 GiB at most
+            if len(data) != size:
+                raise ValueError("it is cut off")
+            return data
+
+        yield read
 
 
 @contextlib.contextmanager

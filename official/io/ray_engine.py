@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from official.io import ray_cluster, speeds, workers
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from official.io.engines import Round
@@ -102,7 +102,7 @@ def _connection(address: str, is_own: bool) -> Iterator[Any]:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cpus = sum(node["Resources"].get("CPU", 0) for node in nodes)
         where = "started on this machine" if is_own else f"at {address}"
-        logging.info("Ray: %d nodes with %d CPUs, %s.", len(nodes), cpus, where)
+        logging.info("Ray: %s with %s, %s.", counted(len(nodes), "node"), counted(int(cpus), "CPU"), where)
         yield ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
     finally:
         ray.shutdown()
@@ -163,7 +163,8 @@ class _Running:
             raise
         self._bar.move_to(self._done_bytes, self._done_items)
         hosts = {host for host, _ in self._workers}
-        logging.info("Ray: done by %d processes of %d machines.", len(self._workers), len(hosts))
+        done_by = counted(len(self._workers), "process"), counted(len(hosts), "machine")
+        logging.info("Ray: done by %s of %s.", *done_by)
         return len(self._workers)
 
     def _submit(self) -> bool:
@@ -181,7 +182,8 @@ class _Running:
         if time.monotonic() - self._looked > _LOOK_AT_NODES_SECS:
             alive = [node for node in ray.nodes() if node["Alive"]]
             if len(alive) < self._nodes:
-                logging.warning("Ray: %d nodes are left; lost tasks run again.", len(alive))
+                left = counted(len(alive), "node") + (" is" if len(alive) == 1 else " are")
+                logging.warning("Ray: %s left; lost tasks run again.", left)
             self._nodes, self._looked = len(alive), time.monotonic()
             self._number = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
         return self._number

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
 _READERS = 16
+_READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
@@ -44,7 +46,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
     folder = os.path.join(output_dir, _FOLDER)
     with _locked(os.path.join(folder, _LOCK), output_dir):
         earlier = read_done(os.path.join(folder, _JOB))
-        if earlier == json.loads(json.dumps(job)):
+        if earlier is not None and earlier == json.loads(json.dumps(job)):
             logging.info("Going on with what is done already in %s.", folder)
         else:
             if earlier is not None and not overwrite:
@@ -54,7 +56,7 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
                     " --output_dir, or throw it away with --overwrite."
                 )
             _clear(folder)
-        write_done(os.path.join(folder, _JOB), job)
+            write_done(os.path.join(folder, _JOB), job)
         yield folder
         _remove(folder)
 
@@ -148,11 +150,19 @@ def read_all_done(paths: Iterable[str]) -> list[dict]:
         return list(pool.map(read_what_is_done, paths))
 
 
-def write_done(path: str, values: dict) -> None:
+def each_done(paths: Iterable[str]) -> Iterator[dict]:
+    """Yields what `read_all_done` returns; some of it is in memory at a time."""
+    left = iter(paths)
+    while some := list(itertools.islice(left, _READ_AT_ONCE)):
+        yield from read_all_done(some)
+
+
+def write_done(path: str, values: dict, durable: bool = False) -> None:
     """Writes what a task has done, after all its other files. It is not waited for: where the power of the
-    machine takes it along, the task is done again."""
+    machine takes it along, the task is done again. It has to be `durable` where that is impossible because
+    what the task has read is removed."""
     text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
-    write_json(path, {"done": text, "digest": digest(text)}, durable=False)
+    write_json(path, {"done": text, "digest": digest(text)}, durable=durable)
 
 
 def digest(values) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from absl import logging
 
 from official.io import files, tokenizer_json
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, counted
 from official.io.json_files import parse_json, read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -110,8 +110,8 @@ def check_words(words: tuple[str, ...], source: str) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
         raise ConfigError(
-            f"{source}: {' '.join(missing)} missing among {len(words)} lines. A vocabulary has one word piece"
-            f" per line, with {' '.join(SPECIAL_TOKENS)} among them."
+            f"{source}: {' '.join(missing)} missing among {counted(len(words), 'line')}. A vocabulary has one"
+            f" word piece per line, with {' '.join(SPECIAL_TOKENS)} among them."
         )
     check_each(words, source)
 

@@ -10,11 +10,10 @@ import contextlib
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 
-from official.io import store_paths
+from official.io import store_paths, work_folders
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -29,7 +28,7 @@ def replacing(path: str, durable: bool = True) -> Iterator[str]:
     what it was. `durable`: as of `publish`. Raises OSError.
     """
     if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="bert-") as folder:
+        with work_folders.new_folder() as folder:
             temporary = os.path.join(folder, os.path.basename(path))
             yield temporary
             store_of(path).put(temporary, path)

@@ -32,6 +32,11 @@ def test_one_short_line(capsys, message):
     assert shown[:-1].isprintable()
 
 
+def test_one_is_no_plural():
+    found = [errors.counted(number, "process") for number in (0, 1, 1200)]
+    assert found == ["0 processes", "1 process", "1,200 processes"] and errors.counted(2, "node") == "2 nodes"
+
+
 def test_the_end_of_a_long_message_stays(capsys):
     errors.report_error("train.py", "wrong " * 100 + "Change --model_dir.")
     shown = capsys.readouterr().err

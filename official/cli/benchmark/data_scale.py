@@ -4,11 +4,13 @@
     --work_dir=scratch --output=results/data_scale
 
 The text is repeated with a tenth of its words changed. 10 GB of it need about 40 GB of disk. A job takes some
-seconds to start whatever its size; the time per MB is that of its rounds.
+seconds to start whatever its size; the time per MB is that of its rounds. What more text would take is
+computed from the rows, and again of an earlier result:
+
+  bert benchmark data-scale --measured=results/data_scale.json --output=results/data_scale --overwrite
 """
 
 import argparse
-import math
 import os
 import shutil
 import subprocess
@@ -18,10 +20,20 @@ from collections.abc import Iterator
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
-from official.io import speeds
+from official.io import json_files, speeds
 from official.io.json_files import read_json
 
 MODELLED_BYTES = (10**12, 10**13)
+_NUMBERS = (  # of a measured row, from which the model is made
+    "text_bytes",
+    "secs",
+    "core_secs",
+    "rounds_secs",
+    "peak_memory_bytes",
+    "peak_disk_bytes",
+    "tokens",
+    "ms_per_mb",
+)
 _CHANGED = 0.1  # of the words
 _LOOK_SECS = 0.2  # between two looks at processes and folder
 
@@ -29,8 +41,9 @@ _LOOK_SECS = 0.2  # between two looks at processes and folder
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
-    add("--vocab_file", required=True, help="Vocabulary.")
+    add("--input_files", help="Text: comma-separated files, globs or folders.")
+    add("--vocab_file", help="Vocabulary.")
+    add("--measured", help="An earlier result (JSON): nothing is measured, the model is made of its rows.")
     add("--gigabytes", default="0.01,0.1,1,10", help="Sizes of the text, ascending.")
     add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
     add(
@@ -45,6 +58,10 @@ def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "num_workers")
+    if flags.measured and (flags.input_files or flags.vocab_file):
+        raise ConfigError("--measured measures nothing. Drop it, or --input_files and --vocab_file.")
+    if not flags.measured and not (flags.input_files and flags.vocab_file):
+        raise ConfigError("Give --input_files and --vocab_file, or --measured with an earlier result.")
     try:
         flags.sizes = [round(float(size) * 1e9) for size in flags.gigabytes.split(",")]
     except (ValueError, OverflowError):
@@ -88,6 +105,14 @@ def _processes_of(parent: int) -> Iterator[tuple[int, list[str]]]:
     yield from ((number, stats[number]) for number in own & stats.keys())
 
 
+def _open_files_of(process: int) -> int:
+    """Returns the open files, pipes and libraries' handles of a process, 0 where it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{process}/fd"))
+    except OSError:
+        return 0
+
+
 def _size_of(folder: str) -> int:
     total = 0
     for root, _, names in os.walk(folder):
@@ -100,13 +125,13 @@ def _size_of(folder: str) -> int:
 
 
 def watch(command: list[str], folder: str) -> dict:
-    """Runs a command and returns {secs, core_secs, peak_memory_bytes, peak_disk_bytes}: of all its processes
-    together, of the largest of them, and of what lies in a folder.
+    """Runs a command and returns {secs, core_secs, peak_memory_bytes, peak_disk_bytes, peak_open_files}: of
+    all its processes together, of the largest of them, of what lies in a folder, and of one with most.
 
     Raises:
       RuntimeError: where it fails.
     """
-    started, cores, memory, disk = time.monotonic(), {}, 0, 0
+    started, cores, memory, disk, files = time.monotonic(), {}, 0, 0, 0
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         try:
@@ -114,6 +139,7 @@ def watch(command: list[str], folder: str) -> dict:
                 for number, stat in _processes_of(process.pid):
                     cores[number] = int(stat[11]) + int(stat[12])
                     memory = max(memory, int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))
+                    files = max(files, _open_files_of(number))
                 disk = max(disk, _size_of(folder))
                 time.sleep(_LOOK_SECS)
         finally:
@@ -128,6 +154,7 @@ def watch(command: list[str], folder: str) -> dict:
         "core_secs": sum(cores.values()) / os.sysconf("SC_CLK_TCK"),
         "peak_memory_bytes": memory,
         "peak_disk_bytes": max(disk, _size_of(folder)),
+        "peak_open_files": files,
     }
 
 
@@ -162,39 +189,27 @@ def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
         "rounds_secs": sum(each["secs"] for each in rounds),
         "ms_per_mb": sum(each["secs"] for each in rounds) / text * 1e9,
         "core_ms_per_mb": found["core_secs"] / text * 1e9,
-        "estimated_disk_bytes": needs.work + needs.records,
+        "estimated_disk_bytes": needs.most,
+        "documents": manifest["documents"],
         "tokens": manifest["tokens"],
         "pools": manifest["pools"],
         "files": len(manifest["files"]),
     }
 
 
-def model(row: dict, text_bytes: int) -> dict:
-    """Returns what a text of any size would take by the largest one that was measured: the same time and disk
-    a megabyte, and the tasks and reads that follow from the sizes of tasks and pools."""
-    from official.data.pretraining import creation, layout, regrouping
-
-    scale = text_bytes / row["text_bytes"]
-    tasks = math.ceil(text_bytes / creation.MOST_TASK_BYTES)
-    pools = math.ceil(row["tokens"] * scale / layout.POOL_TOKENS)
-    work = 2 * row["tokens"] * scale
-    grouping, reads = regrouping.Grouping("", 0, tasks, ""), 0
-    while regrouping.is_needed(grouping, int(work), pools):
-        reads += regrouping.RANGES * grouping.files
-        grouping = grouping.above()
-    reads += pools * grouping.files
-    return {
-        "text_bytes": text_bytes,
-        "secs": row["rounds_secs"] * scale,
-        "core_secs": row["core_secs"] * scale,
-        "peak_memory_bytes": row["peak_memory_bytes"],
-        "peak_disk_bytes": row["peak_disk_bytes"] * scale + (work if grouping.level else 0),
-        "tasks": tasks,
-        "pools": pools,
-        "regroupings": grouping.level,
-        "reads_per_copy": reads,
-        "open_files_of_a_process": 2,  # what is read, and what is written
-    }
+def read_measured(path: str) -> tuple[int, list[dict]]:
+    """Returns the processes and the rows of an earlier result. Raises ConfigError where it is none."""
+    figures = read_json(path)
+    num_workers = json_files.expect(figures, "num_workers", int, path)
+    rows = json_files.expect(figures, "measured", list, path)
+    for place, row in enumerate(rows, 1):
+        for name in _NUMBERS:
+            source = f"{path}, measured row {place}"
+            if not json_files.expect(row, name, float, source) > 0:
+                raise ConfigError(f'{source}: "{name}" is {row[name]}, expected a number above 0.')
+    if not rows or num_workers < 1:
+        raise ConfigError(f'{path}: "measured" has no row, or "num_workers" is below 1.')
+    return num_workers, sorted(rows, key=lambda row: row["text_bytes"])
 
 
 def draw(figures: dict) -> bytes:
@@ -213,35 +228,46 @@ def draw(figures: dict) -> bytes:
     return measurement.draw_bars(bars, "Text to records, without the start", "ms per MB of text")
 
 
-def main() -> None:
-    flags = parse_flags()
+def measure_all(flags: argparse.Namespace) -> list[dict]:
+    """Measures and prints each size."""
     from official.io import files
 
-    texts = []
+    texts, rows = [], []
     for path in files.find_files(flags.input_files, "input_files"):
         with files.open_binary(path) as file:
             texts.append(file.read() + b"\n\n")
-    rows = []
     if flags.work_dir:
         os.makedirs(flags.work_dir, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=flags.work_dir) as folder:
         for size in flags.sizes:
             rows.append(measure(flags, folder, texts, size))
             _show(rows[-1])
-        free = shutil.disk_usage(folder).free
-    modelled = [model(rows[-1], size) for size in MODELLED_BYTES]
+    return rows
+
+
+def main() -> None:
+    flags = parse_flags()
+    num_workers, rows = (
+        read_measured(flags.measured) if flags.measured else (flags.num_workers, measure_all(flags))
+    )
+    from official.cli.benchmark import data_scale_model  # late: it loads what a job loads
+
+    machine = data_scale_model.this_machine(flags.work_dir or tempfile.gettempdir())
+    modelled = [data_scale_model.model(rows, num_workers, size, machine) for size in MODELLED_BYTES]
     for row in modelled:
-        row["breaks_first"] = "disk" if row["peak_disk_bytes"] > free else "time"
-        _show(row)
-    figures = {"num_workers": flags.num_workers, "measured": rows, "modelled": modelled}
+        print(data_scale_model.described(row))
+    figures = {
+        "num_workers": num_workers,
+        "measured": rows,
+        "modelled": modelled,
+        "assumptions": data_scale_model.ASSUMPTIONS,
+    }
     outputs.write_results(flags.output, figures, lambda: draw(figures))
 
 
 def _show(row: dict) -> None:
-    limit = f"; {row['breaks_first']} breaks first" if "breaks_first" in row else ""
-    rate = f" ({row['ms_per_mb']:.1f} ms per MB without the start)" if "ms_per_mb" in row else ""
     memory, disk = row["peak_memory_bytes"] / 1e6, row["peak_disk_bytes"] / 1e9
     print(
-        f"{row['text_bytes'] / 1e9:,g} GB: {row['secs']:,.0f} s{rate}, {row['core_secs']:,.0f} s of a core,"
-        f" memory {memory:,.0f} MB, disk {disk:,.2f} GB{limit}"
+        f"{row['text_bytes'] / 1e9:,g} GB: {row['secs']:,.0f} s ({row['ms_per_mb']:.1f} ms per MB without the"
+        f" start), {row['core_secs']:,.0f} s of a core, memory {memory:,.0f} MB, disk {disk:,.2f} GB"
     )

@@ -15,6 +15,7 @@ from official.cli.data import card
 from official.config import ConfigError
 from official.io import engines, finished_jobs
 from official.io import files as io_files
+from official.io.errors import counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ def show(manifest: dict) -> None:
             f" copies, {source['reached_share']:.2%} of the text that was cut ({source['wanted_share']:.2%}"
             " wanted)."
         )
-    text_files = f"{manifest['input_files']:,} text file" + "s" * (manifest["input_files"] != 1)
-    made = "{instances:,} examples in {files} files".format(**manifest | {"files": len(manifest["files"])})
+    text_files = counted(manifest["input_files"], "text file")
+    made = f"{counted(manifest['instances'], 'example')} in {counted(len(manifest['files']), 'file')}"
     read = (
         "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them"
         " [UNK]".format(**manifest)

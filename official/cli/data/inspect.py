@@ -14,6 +14,7 @@ from official.cli.data import card, spread
 from official.cli.data.vocabularies import find_vocabulary
 from official.config import ConfigError
 from official.io import engines
+from official.io.errors import counted
 from official.io.record_paths import find_files
 from official.io.writing import check_output_file
 
@@ -78,8 +79,8 @@ def describe(summary, shares: dict, vocabulary) -> str:
     return "\n".join(
         [
             (
-                f"{summary.files} files, {summary.records:,} examples, {summary.bytes / 1e6:,.1f} MB,"
-                f" {summary.record_format}, {summary.max_seq_length} tokens,"
+                f"{counted(summary.files, 'file')}, {counted(summary.records, 'example')},"
+                f" {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, {summary.max_seq_length} tokens,"
                 f" {summary.max_predictions_per_seq} predictions at most"
             ),
             "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(

@@ -1,24 +1,30 @@
 """Records of any of our formats -> packed records and a manifest.
 
-Three rounds of independent tasks, each in as many processes as asked for (`rounds`): the lengths in each
-file are counted; from their histogram the plan is made; the sequences of each file are written to the work
-folder, by the shard that they go to; each shard is written from its part of all of these. Memory holds a
-block or a shard per process, and never the data. The records depend on the input and the flags, not on the
-processes; what is done is not done again when the job is started once more.
+Rounds of independent tasks, each in as many processes as asked for (`rounds`): the lengths in every part of
+the input are counted; from their histogram the plan is made; the sequences of each part are written to the
+work folder, by the shard that they go to; these files are regrouped where they are very many; each shard is
+written from its part of them. Memory holds a block or a shard per process, and never the data. The records
+depend on the input and the flags, not on the processes; what is done is not done again when the job is
+started once more.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from official.data import regrouping
 from official.data.packing import algorithms, rounds
+from official.data.packing import parts as input_parts
+from official.data.packing.parts import Part
 from official.data.packing.plan import Histogram, PackingPlan
-from official.data.pretraining import inspection
 from official.data.records import record_files, shard_folder
+from official.data.regrouping import Grouping
 from official.io import engines, files, finished_jobs, json_files, unfinished
 from official.io.engines import Round
 from official.io.errors import ConfigError
@@ -78,7 +84,8 @@ def pack_records(job: Job) -> dict:
             engines.opened(job) as engine,
         ):
             shard_folder.remove_earlier(job.output_dir)
-            made = _make(job, engine, folder, paths)
+            grouping = Grouping(folder, 0, 0, unfinished.digest(identity), ".sequences")
+            made = _make(job, engine, grouping, paths)
             manifest = finished_jobs.write_manifest(job.output_dir, identity, made)
     return manifest
 
@@ -93,36 +100,64 @@ def _versions(paths: list[str]) -> dict[str, str]:
     return {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
 
 
-def _make(job: Job, engine: engines.Engine, folder: str, paths: list[str]) -> dict:
-    """Runs the rounds and returns the manifest."""
+def _make(job: Job, engine: engines.Engine, grouping: Grouping, paths: list[str]) -> dict:
+    """Runs the rounds and returns the manifest; `grouping` says where the sequences are spilled to."""
     shard_folder.remove_temporary(job.output_dir)
-    rounds.blocks_of.cache_clear()  # an earlier job may have had the same folder
-    sources, total = _sources(paths), sum(files.sizes(paths))
+    folder, sizes = grouping.folder, files.sizes(paths)
+    shape, total = input_parts.shape_of(paths[0]), sum(sizes)
+    parts = input_parts.parts_of(paths, sizes, shape)
 
-    def run(doing: str, tasks: Iterable[tuple], number: int) -> None:
+    def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
         engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))
 
-    run("Counting", ((rounds.count_file, folder, source) for source in sources), len(sources))
-    counted = unfinished.read_all_done(rounds.counts_path(folder, source.number) for source in sources)
-    counts = np.stack([np.array(done["lengths"], np.int64) for done in counted])
-    histogram, before = Histogram(counts.sum(axis=0)), np.cumsum(counts, axis=0) - counts
+    run(((rounds.count_part, folder, part) for part in parts), len(parts), "Counting")
+    histogram = Histogram(functools.reduce(np.add, _counts(folder, parts)))
     depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
     shards = _num_shards(job, planned.plan.rows, histogram.sequences)
-    deal = rounds.Deal(folder, job.output_dir, planned.plan, shards, job.random_seed, depth)
-    spills = ((rounds.spill_file, deal, source, before[source.number]) for source in sources)
-    run("Dealing", spills, len(sources))
-    blocks = tuple(
-        done["blocks"]
-        for done in unfinished.read_all_done(rounds.spilled_path(folder, source.number) for source in sources)
-    )
-    writes = (
-        (rounds.write_shard, deal, shard, sources[0], total / shards, blocks) for shard in range(shards)
-    )
-    run("Writing", writes, shards)
+    deal = rounds.Deal(job.output_dir, planned.plan, shards, job.random_seed, depth)
+    run(_spills(deal, grouping, parts), len(parts), "Dealing")
+    grouping = _regrouped(grouping, parts, shards, total, run)
+    writes = ((rounds.write_shard, deal, grouping, shard, shape, total / shards) for shard in range(shards))
+    run(writes, shards, "Writing")
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
     shard_folder.remove_all_but(job.output_dir, made)
-    return _manifest(job, deal, sources[0], algorithms.describe(histogram, planned))
+    return _manifest(job, deal, parts[0], folder, algorithms.describe(histogram, planned))
+
+
+def _counts(folder: str, parts: list[Part]) -> Iterator[np.ndarray]:
+    """Yields how many sequences of each part have each length, int64 [L + 1]."""
+    for done in unfinished.each_done(rounds.counts_path(folder, part.number) for part in parts):
+        yield np.array(done["lengths"], np.int64)
+
+
+def _spills(deal: rounds.Deal, grouping: Grouping, parts: list[Part]) -> Iterator[tuple]:
+    """Yields the tasks that deal the sequences of the parts out."""
+    before = np.zeros(parts[0].shape.max_seq_length + 1, np.int64)
+    for part, counts in zip(parts, _counts(grouping.folder, parts)):
+        yield rounds.spill_part, deal, grouping, part, before
+        before = before + counts
+
+
+def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, run: Callable) -> Grouping:
+    """Regroups what the parts were dealt out to, as often as it takes. Returns from what shards are read.
+
+    Args:
+      total: bytes of the input.
+      run: (tasks, number of them, doing) -> None.
+    """
+    spilled: collections.Counter[str] = collections.Counter()
+    for done in unfinished.each_done(rounds.spilled_path(grouping.folder, part.number) for part in parts):
+        spilled.update(done)
+
+    def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
+        return rounds.merge, above, files_below, place, shards, total / above.ranges / above.files
+
+    grouping = dataclasses.replace(grouping, files=spilled["blocks"])
+    size = spilled["block_bytes"]
+    return regrouping.regroup(
+        grouping, size, shards, task, lambda tasks, number: run(tasks, number, "Regrouping")
+    )[0]
 
 
 def _planned(path: str, histogram: Histogram, algorithm: str, depth: int) -> algorithms.Planned:
@@ -137,15 +172,6 @@ def _planned(path: str, histogram: Histogram, algorithm: str, depth: int) -> alg
     return planned
 
 
-def _sources(paths: list[str]) -> list[rounds.Source]:
-    kind, features = inspection.describe_first(paths[0], None)
-    length, most = features["input_ids"].length, features["masked_lm_ids"].length
-    return [
-        rounds.Source(number, path, size, kind, length, most)
-        for number, (path, size) in enumerate(zip(paths, files.sizes(paths)))
-    ]
-
-
 def _num_shards(job: Job, rows: int, sequences: int) -> int:
     if job.num_shards and job.num_shards > rows:
         raise ConfigError(
@@ -154,23 +180,22 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
     return job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, -(-sequences // _SHARD_SEQUENCES)), rows)
 
 
-def _manifest(job: Job, deal: rounds.Deal, source: rounds.Source, numbers: dict) -> dict:
+def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: dict) -> dict:
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
-    shards = unfinished.read_all_done(
-        rounds.shard_path(deal.folder, number) for number in range(deal.num_shards)
-    )
+    shards = unfinished.read_all_done(rounds.shard_path(folder, number) for number in range(deal.num_shards))
+    shape = first.shape
     packs = sum(shard["packs"] for shard in shards)
     names = [deal.file(number) for number in range(deal.num_shards)]
     return {
-        "flags": _flags_of(source.path) | job.flags() | {"num_shards": deal.num_shards},
+        "flags": _flags_of(first.files[0][0]) | job.flags() | {"num_shards": deal.num_shards},
         "packs": packs,
         "sequences": sum(shard["sequences"] for shard in shards),
         "split_packs": sum(shard["split"] for shard in shards),
-        "efficiency": numbers["tokens"] / (packs * source.max_seq_length),
+        "efficiency": numbers["tokens"] / (packs * shape.max_seq_length),
         "speedup": numbers["sequences"] / packs,
-        "max_seq_length": source.max_seq_length,
-        "max_predictions_per_seq": source.max_predictions_per_seq,
+        "max_seq_length": shape.max_seq_length,
+        "max_predictions_per_seq": shape.max_predictions_per_seq,
         "sequences_per_pack": deal.sequences_per_pack,
         "plan": numbers,
         "files": {name: shard["packs"] for name, shard in zip(names, shards)},

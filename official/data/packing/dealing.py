@@ -8,6 +8,8 @@ by itself, in memory that does not grow with the data.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from official.data.packing.plan import PackingPlan
@@ -50,32 +52,61 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(31))
 
 
+class _Places(NamedTuple):
+    """The places for sequences of one length. Shards S[i] to S[i + 1] - 1 have equally many each."""
+
+    shards: np.ndarray  # S: int64 [I], ascending
+    counts: np.ndarray  # int64 [I], of one shard
+    ends: np.ndarray  # int64 [I]: of all shards before S[i + 1]
+
+
 class Dealer:
-    """Deals sequences out to the shards of a plan. Shapes: T shards, L tokens of a row, P sequences of a
-    row.
+    """Deals sequences out to the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a row.
+
+    Row r of the plan is one of shard r modulo T. So of a kind every shard has the same number of rows, but
+    for one more in a run of shards. What is held grows with the kinds alone, not with the shards.
     """
 
     def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
         self.num_shards, self._seed = num_shards, seed
         self.depth = plan.depth
         self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # a shard may have many rows of them
-        ends_K1 = np.cumsum(list(plan.packs.values()), dtype=np.int64)[:, None]
-        ends_KT = -((np.arange(num_shards) - ends_K1) // num_shards)  # rows of a shard up to this kind
-        self._rows_KT = np.diff(ends_KT, axis=0, prepend=0)
-        places_TL = np.zeros((num_shards, plan.row_length + 1), np.int64)
-        for lengths_K in self._kinds_KP.T:
-            np.add.at(places_TL.T, lengths_K, self._rows_KT)
-        self._ends_TL = np.cumsum(places_TL, axis=0)
+        rows_K = np.array(list(plan.packs.values()), np.int64)
+        self._each_K, self._more_K = np.divmod(rows_K, num_shards)
+        self._first_K = (np.cumsum(rows_K) - rows_K) % num_shards  # of the shards that have one more
+        self._places: dict[int, _Places] = {}
 
     def places(self, length: int, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns shards and places in them, among those of this length, for the sequences with these numbers
         among all of this length, int [N] each."""
-        ends_T = self._ends_TL[:, length]
+        if length not in self._places:
+            self._places[length] = self._places_of(length)
+        shards, counts, ends = self._places[length]
         key = int(np.random.SeedSequence([self._seed, length]).generate_state(1, np.uint64)[0])
-        number = permuted(ordinals, int(ends_T[-1]), key)
-        shard = np.searchsorted(ends_T, number, side="right")
-        return shard, number - np.where(shard > 0, ends_T[shard - 1], 0)
+        number = permuted(ordinals, int(ends[-1]), key)
+        run = np.searchsorted(ends, number, side="right")
+        beyond, place = np.divmod(number - np.where(run > 0, ends[run - 1], 0), counts[run])
+        return shards[run] + beyond, place
+
+    def _places_of(self, length: int) -> _Places:
+        in_a_row_K = (self._kinds_KP == length).sum(axis=1)
+        kinds = np.flatnonzero(in_a_row_K)
+        times, first = in_a_row_K[kinds], self._first_K[kinds]
+        end = first + self._more_K[kinds]
+        wraps = end > self.num_shards  # the run goes on at shard 0
+        # From which shard on there are so many more places in a shard.
+        steps = [(0 * first, times * (self._each_K[kinds] + wraps)), (first, times)]
+        steps += [(end - self.num_shards * wraps, -times)]
+        starts, changes = (np.concatenate(column) for column in zip(*steps))
+        shards, which = np.unique(starts, return_inverse=True)
+        counts = np.zeros(len(shards), np.int64)
+        np.add.at(counts, which, changes)
+        counts = np.cumsum(counts)
+        is_there = shards < self.num_shards
+        shards, counts = shards[is_there], counts[is_there]
+        return _Places(shards, counts, np.cumsum(counts * np.diff(shards, append=self.num_shards)))
 
     def rows(self, shard: int) -> np.ndarray:
         """Returns the lengths in each row of a shard, int [R, P], 0 behind the last one."""
-        return np.repeat(self._kinds_KP, self._rows_KT[:, shard], axis=0)
+        rows_K = self._each_K + ((shard - self._first_K) % self.num_shards < self._more_K)
+        return np.repeat(self._kinds_KP, rows_K, axis=0)

@@ -1,5 +1,5 @@
-"""The three rounds of packing: count the lengths of each file, spill its sequences by shard, write the
-shards.
+"""The rounds of packing: count the lengths in the input, spill its sequences by shard, regroup what was
+spilled where it is very much, write the shards.
 
 What a task writes depends on the input, the job and the task's number. A task that is done is not done again.
 """
@@ -8,61 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import functools
 import os
 from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.packing import spills
+from official.data.packing import parts, spills
 from official.data.packing.dealing import Dealer
 from official.data.packing.plan import PackingPlan
-from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
+from official.data.regrouping import Grouping
 from official.io import files, finished_jobs, unfinished, workers, writing
 from official.io.errors import ConfigError
+from official.io.stores import store_of
 
-BLOCKS_VERSION = 2  # of how they are laid out: a job does not go on with others
+BLOCKS_VERSION = 3  # of how they are laid out: a job does not go on with others
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
 _ENCODED_ROWS = 512  # at once
 _ORDER = 1  # kind of random stream: the rows of a shard
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """An input file."""
-
-    number: int
-    path: str
-    num_bytes: int
-    record_format: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-
-    def features(self) -> dict:
-        """Returns the schema of its examples. Raises ConfigError where it has come to hold other records."""
-        kind, features = inspection.describe_first(self.path, None)
-        found = kind, features["input_ids"].length, features["masked_lm_ids"].length
-        expected = self.record_format, self.max_seq_length, self.max_predictions_per_seq
-        if found != expected:
-            raise ConfigError(
-                f"{self.path}, record 1: it is {_named(found)}; the first file's are {_named(expected)}."
-            )
-        for name in ("input_ids", "masked_lm_ids"):
-            features[name] = dataclasses.replace(features[name], limit=packed.VOCABULARY_LIMIT)
-        return features
-
-
-def _named(shape: tuple[str, int, int]) -> str:
-    return "{}, {} tokens, {} predictions at most".format(*shape)
-
-
-def _examples(source: Source) -> Iterator[Examples]:
-    features = source.features()
-    for _, values in inspection.read_checked(source.path, source.record_format, features):
-        yield spills.examples_of(values)
+def _is_done(path: str, part: parts.Part) -> bool:
+    """Tells whether a task over a part is done, and counts it for the bar where it is."""
+    done = unfinished.read_done(path) is not None
+    if done:
+        workers.report(sum(size for _, size in part.files), 0)
+    return done
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -73,22 +46,20 @@ def counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"counts-{number:05d}.json")
 
 
-def count_file(folder: str, source: Source) -> None:
-    """Writes how many sequences of a file have each length."""
-    path = counts_path(folder, source.number)
-    if unfinished.read_done(path):
-        workers.report(source.num_bytes, 0)
+def count_part(folder: str, part: parts.Part) -> None:
+    """Writes how many sequences of a part have each length."""
+    path = counts_path(folder, part.number)
+    if _is_done(path, part):
         return
-    counts = np.zeros(source.max_seq_length + 1, np.int64)
-    for examples in _examples(source):
+    counts = np.zeros(part.shape.max_seq_length + 1, np.int64)
+    for examples in parts.examples(part):
         counts += np.bincount(examples.lengths, minlength=len(counts))
         workers.report(0, len(examples))
     unfinished.write_done(path, {"lengths": counts.tolist()})
-    workers.report(source.num_bytes, 0)
 
 
 def read_counts(folder: str, number: int) -> np.ndarray:
-    """Returns how many sequences of a file have each length, int64 [L + 1]. Raises OSError."""
+    """Returns how many sequences of a part have each length, int64 [L + 1]. Raises OSError."""
     return np.array(unfinished.read_what_is_done(counts_path(folder, number))["lengths"], np.int64)
 
 
@@ -98,9 +69,8 @@ def read_counts(folder: str, number: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """What the tasks of a job share: the work folder, the plan and how it is dealt out."""
+    """What the tasks of a job share: the plan and how it is dealt out."""
 
-    folder: str
     output_dir: str
     plan: PackingPlan
     num_shards: int
@@ -115,55 +85,42 @@ class Deal:
 
 
 def spilled_path(folder: str, number: int) -> str:
-    """Returns where a task writes, last, how many blocks it has made of a file."""
+    """Returns where a task writes, last, how many blocks it has made of a part, and their bytes."""
     return os.path.join(folder, f"spilled-{number:05d}.json")
 
 
-def _block_path(folder: str, number: int, block: int) -> str:
-    return os.path.join(folder, f"block-{number:05d}-{block:06d}")
-
-
-@functools.lru_cache(maxsize=1)  # the shards of a job share them
-def blocks_of(folder: str, counts: tuple[int, ...], num_shards: int) -> spills.Blocks:
-    """Returns the blocks of a work folder, of which there are `counts` of the files."""
-    paths = [
-        _block_path(folder, number, block) for number, count in enumerate(counts) for block in range(count)
-    ]
-    return spills.Blocks(paths, num_shards)
-
-
-def spill_file(deal: Deal, source: Source, before: np.ndarray) -> None:
-    """Writes the sequences of a file into blocks, by shard.
+def spill_part(deal: Deal, grouping: Grouping, part: parts.Part, before: np.ndarray) -> None:
+    """Writes the sequences of a part into blocks, by shard.
 
     Args:
       deal: of the job.
-      source: the file.
-      before: int64 [L + 1], how many sequences of each length the files before it have.
+      grouping: says where to; of level 0.
+      part: the files.
+      before: int64 [L + 1], how many sequences of each length the parts before it have.
     """
-    path = spilled_path(deal.folder, source.number)
-    if unfinished.read_done(path):
-        workers.report(source.num_bytes, 0)
+    path = spilled_path(grouping.folder, part.number)
+    if _is_done(path, part):
         return
-    blocks = 0
+    done = {"blocks": 0, "block_bytes": 0}
     dealer = deal.dealer()
     seen = before.copy()
-    last = seen + read_counts(deal.folder, source.number)
-    for block, some in enumerate(_blocks(_examples(source))):
+    last = seen + read_counts(grouping.folder, part.number)
+    store_of(grouping.folder).make_folder(grouping.level_folder)
+    for some in _blocks(parts.examples(part)):
         lengths = np.concatenate([examples.lengths for examples in some])
-        _check_unchanged(seen + np.bincount(lengths, minlength=len(seen)) <= last, source.path)
-        shards, places = _deal_out(dealer, lengths, seen)
-        name = _block_path(deal.folder, source.number, block)
-        spills.write_block(name, some, shards, places, deal.num_shards)
-        blocks += 1
+        _check_unchanged(seen + np.bincount(lengths, minlength=len(seen)) <= last, part)
+        sequences = spills.dealt(some, *_deal_out(dealer, lengths, seen))
+        spills.write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, deal.num_shards)
+        done["blocks"] += 1
+        done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
         workers.report(0, len(lengths))
-    _check_unchanged(seen == last, source.path)
-    unfinished.write_done(path, {"blocks": blocks})
-    workers.report(source.num_bytes, 0)
+    _check_unchanged(seen == last, part)
+    unfinished.write_done(path, done)
 
 
-def _check_unchanged(is_right: np.ndarray, path: str) -> None:
+def _check_unchanged(is_right: np.ndarray, part: parts.Part) -> None:
     if not is_right.all():
-        raise ConfigError(f"{path} was changed while it was read. Pack it again, with --overwrite.")
+        raise ConfigError(f"{part.named()} was changed while it was read. Pack it again, with --overwrite.")
 
 
 def _blocks(batches: Iterator[Examples]) -> Iterator[list[Examples]]:
@@ -188,7 +145,28 @@ def _deal_out(dealer: Dealer, lengths: np.ndarray, seen: np.ndarray) -> tuple[np
 
 
 # ------------------------------------------------------------------------------------------------------------
-# 3. Writing
+# 3. Regrouping, where there are very many blocks
+
+
+def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards: int, share: float) -> None:
+    """Writes a file of a level: the sequences of a range of shards from up to 256 files of the level below.
+
+    Args:
+      place: number of the range, and of the file among those of the range.
+      share: its part of the input, in bytes.
+    """
+    counted = target.counts_path(*place)
+    if unfinished.read_done(counted) is None:
+        first_key, end_key = target.keys(place[0])
+        sequences = spills.read_range(target.paths_below(files_below, *place), first_key, end_key).by_shard()
+        store_of(target.folder).make_folder(target.level_folder)
+        spills.write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
+        unfinished.write_done(counted, {"sequences": len(sequences.heads)})
+    workers.report(share, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# 4. Writing
 
 
 def shard_path(folder: str, shard: int) -> str:
@@ -196,35 +174,36 @@ def shard_path(folder: str, shard: int) -> str:
     return os.path.join(folder, f"shard-{shard:05d}.json")
 
 
-def write_shard(deal: Deal, shard: int, source: Source, share: float, blocks: tuple[int, ...]) -> None:
+def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: parts.Shape, share: float) -> None:
     """Writes a shard under a temporary name, renames it, and writes what was counted.
 
     Args:
       deal: of the job.
+      grouping: says where the sequences lie.
       shard: its number.
-      source: one of the input files, which tells the lengths.
+      shape: of the input.
       share: the shard's part of the input in bytes.
-      blocks: how many there are of each input file.
     """
     path, name = os.path.join(deal.output_dir, deal.file(shard)), deal.file(shard)
-    done = unfinished.read_done(shard_path(deal.folder, shard))
+    done = unfinished.read_done(shard_path(grouping.folder, shard))
     if done and finished_jobs.are_there(deal.output_dir, {name: done["bytes"]}):
         workers.report(share, done["sequences"])
         return
-    spilled = blocks_of(deal.folder, blocks, deal.num_shards).read_shard(shard)
+    key = spills.key_of(shard, deal.num_shards)
+    spilled = spills.read_shard(grouping.paths(key, key + 1), shard, deal.num_shards)
     members = _members(deal, shard, spilled)
     planned = len(members)
-    slots = source.max_predictions_per_seq + deal.sequences_per_pack - 1
+    slots = shape.max_predictions_per_seq + deal.sequences_per_pack - 1
     members = _split(members, np.append(spilled.predictions, 0), slots)
     try:
         with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
             for rows in np.split(members, range(_ENCODED_ROWS, len(members), _ENCODED_ROWS)):
-                for record in _encode(rows, spilled, source):
+                for record in _encode(rows, spilled, shape):
                     writer.write(record)
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
     counts = {"sequences": len(spilled.heads), "packs": len(members), "split": len(members) - planned}
-    unfinished.write_done(shard_path(deal.folder, shard), {**counts, "bytes": files.version(path)[0]})
+    unfinished.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files.version(path)[0]})
     workers.report(share, len(spilled.heads))
 
 
@@ -267,9 +246,9 @@ def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarr
     return np.concatenate([members, rows])
 
 
-def _encode(rows: np.ndarray, spilled: spills.Spilled, source: Source) -> list[bytes]:
+def _encode(rows: np.ndarray, spilled: spills.Spilled, shape: parts.Shape) -> list[bytes]:
     chosen = rows[rows >= 0]
     local = np.full(rows.shape, -1)
     local[rows >= 0] = np.arange(len(chosen))
-    examples = spilled.examples(chosen, source.max_seq_length, source.max_predictions_per_seq)
+    examples = spilled.examples(chosen, shape.max_seq_length, shape.max_predictions_per_seq)
     return packed.encode_rows(examples, local)

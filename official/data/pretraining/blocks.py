@@ -7,23 +7,18 @@ A file is a header, the places of its chunks, and the chunks: the range of keys 
 2^N equal parts, and a chunk is the documents of one part. All numbers are little-endian.
 """
 
-import contextlib
 import dataclasses
-import functools
-import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.pretraining import corpus, document_lengths
 from official.data.pretraining.corpus import TokenizedDocuments
+from official.data.regrouping import KEY_BITS, damaged
 from official.data.rows import ragged
-from official.io import writing
-from official.io.stores import is_remote, store_of
+from official.io import files, writing
 
-KEY_BITS = 64
 ALL_KEYS = (0, 1 << KEY_BITS)
 _HEADER = struct.Struct(
     "<8sBBBBQ"
@@ -170,7 +165,7 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Sample:
 def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
     """Yields the chunks of a file in which keys of a range may lie, one at least."""
     try:
-        with _opened(path) as read:
+        with files.reading_parts(path) as read:
             magic, bits, range_bits, itemsize, _, begin = _HEADER.unpack(read(0, _HEADER.size))
             if magic != _MAGIC:
                 raise ValueError("it does not begin as such a file does")
@@ -182,32 +177,7 @@ def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
             for place in places[: end - first]:
                 yield _parse(data, place - places[0], np.dtype(f"<{'u' if itemsize == 2 else 'i'}{itemsize}"))
     except (OSError, ValueError, struct.error, IndexError, TypeError, OverflowError) as error:
-        raise ConfigError(
-            f"{path} of an unfinished job is damaged ({error}). Throw the job away with --overwrite, and"
-            " start again."
-        ) from None
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Callable[[int, int], bytes]]:
-    """Yields what reads a part of a file, (start, bytes) -> the bytes; ValueError where it is cut off."""
-    with contextlib.ExitStack() as stack:
-        read_some: Callable[[int, int], bytes]
-        if is_remote(path):
-            read_some = functools.partial(store_of(path).read_range, path)
-        else:
-            file = stack.enter_context(open(path, "rb", buffering=0))
-            read_some = lambda start, size: os.pread(file.fileno(), size, start)
-
-        def read(start: int, size: int) -> bytes:
-            data = read_some(start, size)
-            while len(data) < size and (more := read_some(start + len(data), size - len(data))):
-                data += more  # a call reads 2 GiB at most
-            if len(data) != size:
-                raise ValueError("it is cut off")
-            return data
-
-        yield read
+        raise damaged(path, error) from None
 
 
 def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:

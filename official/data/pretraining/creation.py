@@ -19,11 +19,19 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from official.data.pretraining import disk_needs, document_lengths, regrouping, shard_round, text_round
+from official.data.pretraining import (
+    disk_needs,
+    document_lengths,
+    regrouping,
+    remaining,
+    shard_round,
+    text_round,
+)
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
 from official.data.pretraining.sources import Source, copies_of, find_sources
 from official.data.records import record_formats, shard_folder
+from official.data.regrouping import Grouping
 from official.data.text import document_sample, held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, unfinished
@@ -31,7 +39,7 @@ from official.io.engines import Engine, Round
 
 _VERSION = 5  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_FEWEST_TASK_BYTES, MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -53,7 +61,7 @@ def create_pretraining_data(job: Job) -> dict:
     if manifest:
         return manifest
     num_bytes = sum(files.sizes(paths))
-    task_bytes = min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), MOST_TASK_BYTES)
+    task_bytes = task_bytes_of(num_bytes)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
@@ -67,10 +75,15 @@ def create_pretraining_data(job: Job) -> dict:
         engines.opened(job) as engine,
     ):
         shard_folder.remove_earlier(job.output_dir)
-        grouping = regrouping.Grouping(folder, 0, 0, unfinished.digest(identity))
+        grouping = Grouping(folder, 0, 0, unfinished.digest(identity))
         run = _runner(engine, num_bytes)
         manifest = _make(job, run, grouping, sources, tasks, words)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
+
+
+def task_bytes_of(num_bytes: int) -> int:
+    """Returns how much of a text of so many bytes a task of the first round reads, at most."""
+    return min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
 
 
 def is_finished(job: Job) -> bool:
@@ -86,13 +99,14 @@ def is_finished(job: Job) -> bool:
 def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
     """Returns all that the records depend on."""
     text = text_files.identify(paths)
-    return {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256, "text": text}
+    weights = {"mixture_of": "what is left"} if remaining.is_needed(job) else {}
+    return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
 
 
 def _make(
     job: Job,
     run: Callable[[Iterable[tuple], int, str, str], None],
-    grouping: regrouping.Grouping,
+    grouping: Grouping,
     sources: list[Source],
     tasks: list[tuple[int, list[text_files.Split]]],
     words: Vocabulary,
@@ -112,7 +126,13 @@ def _make(
     )
     run(text_tasks, len(tasks), "Tokenising", "documents")
     text, by_file, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
-    copies = copies_of(sources, [own["tokens"] for own in by_source], job.rules.dupe_factor)
+    tokens = [own["tokens"] for own in by_source]
+    if remaining.is_needed(job):
+        listed = unfinished.each_done(text_round.counts_path(folder, number) for number in range(len(tasks)))
+        tokens = remaining.tokens_left(
+            tokens, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
+        )
+    copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
     grouping = dataclasses.replace(grouping, files=text["blocks"])
     grouping, dropped = regrouping.regroup(job, grouping, text, layout.num_pools, sha256, run)

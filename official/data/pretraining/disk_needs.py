@@ -10,7 +10,8 @@ import numpy as np
 from absl import logging
 
 from official.config import ConfigError
-from official.data.pretraining import blocks, corpus, layout, masking, pairs, regrouping, text_round
+from official.data import regrouping
+from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
 from official.data.pretraining.job import Job
 from official.data.records import record_formats
 from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
@@ -26,11 +27,17 @@ _COPIES = 2  # of the samples, so that the few documents cut into short examples
 
 
 class DiskNeeds(NamedTuple):
-    """Bytes of text, of documents in the work folder at the most, and of records."""
+    """Bytes of text, of documents in the work folder, and of records; whether documents are regrouped."""
 
     text: float
     work: float
     records: float
+    is_regrouped: bool = False
+
+    @property
+    def most(self) -> float:
+        """What lies on the disk at the same time. A level of documents goes when the one above is there."""
+        return self.work + max(self.records, self.work * self.is_regrouped)
 
 
 def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None:
@@ -50,7 +57,7 @@ def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None
     there = _bytes_in(folder)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
-    needed, (total, _, free) = needs.work + needs.records, shutil.disk_usage(folder)
+    needed, (total, _, free) = needs.most, shutil.disk_usage(folder)
     logging.info(
         "%s of text: about %s of disk are needed, %s of them for the records; %s are free.",
         *map(_shown, (needs.text, needed, needs.records, free)),
@@ -108,9 +115,8 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     whole = blocks.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
     work = blocks.size(whole) * scale
     pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
-    if regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools)):
-        work *= 2
-    return DiskNeeds(text, work, _record_bytes(job, sample, words) * scale)
+    is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
+    return DiskNeeds(text, work, _record_bytes(job, sample, words) * scale, is_regrouped)
 
 
 def _share_of_side(job: Job) -> float:

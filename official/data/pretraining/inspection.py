@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +11,7 @@ from official.config import ConfigError
 from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import engines, files, workers
+from official.io import engines, files, work_folders, workers
 from official.io.engines import Engine, Round
 
 _BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
@@ -41,7 +40,7 @@ def summarize(
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
     groups = _groups(paths, 1 if engine.num_workers == 1 else _MOST_TASKS)
-    with tempfile.TemporaryDirectory(prefix="inspect-", dir=work_dir) as folder:
+    with work_folders.new_folder(work_dir) as folder:
         tasks = [
             (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
             for number, group in enumerate(groups)

@@ -24,6 +24,7 @@ import numpy as np
 
 from official.config import ConfigError
 from official.data.pretraining.job import Job
+from official.io.errors import counted
 
 POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average
@@ -122,13 +123,13 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
     """
     num_documents = text["kept_documents"]
     if num_documents < 2:
-        skipped = (
-            f" ({text['skipped_lines']:,} lines without a text were skipped)" if text["skipped_lines"] else ""
-        )
+        lines = counted(text["skipped_lines"], "line")
+        skipped = f" ({lines} without a text skipped)" if text["skipped_lines"] else ""
         side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         raise ConfigError(
-            f"--input_files hold {num_documents} documents with text{side}{skipped}, expected at least 2: a"
-            " random next segment comes from another document. Documents are separated by blank lines."
+            f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}, expected at"
+            " least 2: a random next segment comes from another document. Documents are separated by"
+            " blank lines."
         )
     fewest = -(-text["tokens"] // POOL_TOKENS)
     most_shards = int(num_documents * min(copies))

@@ -15,8 +15,9 @@ from official.data.pretraining import blocks, layout, masking, pairs
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.pretraining.layout import Layout, Stretch
-from official.data.pretraining.regrouping import Grouping, dropped_counts
+from official.data.pretraining.regrouping import dropped_counts
 from official.data.records import record_formats
+from official.data.regrouping import Grouping
 from official.io import files, finished_jobs, unfinished, workers, writing
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`

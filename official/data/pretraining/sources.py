@@ -96,20 +96,23 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
     return patterns
 
 
-def copies_of(sources: Sequence[Source], tokens: Sequence[int], dupe_factor: int) -> list[float]:
+def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: int) -> list[float]:
     """Returns how often the documents of each source are copied, on average.
 
     All records together hold `dupe_factor` times the text, with the shares that are wanted.
 
     Args:
-      tokens: of each source.
+      tokens: of each source, without duplicates that are dropped.
 
     Raises:
       ConfigError: for a source without text, or one that would have to be copied too often.
     """
     for source, own in zip(sources, tokens):
         if not own and source.name:
-            raise ConfigError(f"--input_files: the files of {source.name} hold no text.")
+            raise ConfigError(
+                f"--input_files: the files of {source.name} hold no text, or with --drop_duplicates none that"
+                " is not in a source before it."
+            )
     if len(sources) == 1:
         return [float(dupe_factor)]
     copies = [dupe_factor * source.share * sum(tokens) / own for source, own in zip(sources, tokens)]

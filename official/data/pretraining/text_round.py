@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow_text  # noqa: F401  # once, where all processes of a job are forked from
 
-from official.data.pretraining import blocks, corpus, regrouping
+from official.data.pretraining import blocks, corpus, remaining
 from official.data.pretraining.job import Job, vocabulary_of
+from official.data.regrouping import Grouping
 from official.data.text import document_sample, documents, held_out, read_counts, sentences, text_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
@@ -29,7 +30,7 @@ def counts_path(folder: str, number: int) -> str:
 
 def tokenize_text(
     job: Job,
-    grouping: regrouping.Grouping,
+    grouping: Grouping,
     number: int,
     num_tasks: int,
     source: int,
@@ -49,6 +50,7 @@ def tokenize_text(
     if job.side and job.eval_share:
         read = held_out.of_side(read, job.side, job.eval_share, kept)
     shown = document_sample.DocumentSample(number, num_tasks)
+    keys = remaining.KeyList(num_tasks)
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
@@ -58,10 +60,13 @@ def tokenize_text(
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
             kept["duplicate_documents"] += len(others.keys)
-        blocks.write_block(regrouping.block_path(grouping.level_folder, number, kept["blocks"]), sample)
+        blocks.write_block(grouping.path_of_task(number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=blocks.size(sample))
+        if remaining.is_needed(job):
+            keys.add(sample)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file)}
-    unfinished.write_done(counts_path(grouping.folder, number), done | {"sample": shown.documents()})
+    done |= {"sample": shown.documents(), "keys": keys.to_json()}
+    unfinished.write_done(counts_path(grouping.folder, number), done)
 
 
 def _keys(job: Job, texts: corpus.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:

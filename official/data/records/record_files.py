@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -16,7 +16,8 @@ from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
-from official.io import stores
+from official.io import stores, work_folders
+from official.io.errors import counted
 from official.io.record_paths import find_files
 
 __all__ = [
@@ -85,7 +86,7 @@ def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) 
 def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
     """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or
     None."""
-    logging.warning("Looking for the bad record in %d files.", len(files))
+    logging.warning("Looking for the bad record in %s.", counted(len(files), "file"))
     record_format = detect_format(files)
     num_bytes = framing.bytes_of(files, record_format)
     problems = (
@@ -148,11 +149,11 @@ def readable(path: str) -> Iterator[str]:
     if stores.tensorflow_reads(path):
         yield path
         return
-    with tempfile.NamedTemporaryFile(prefix="bert-") as copy:
-        with io_files.naming(path), io_files.open_binary(path) as file:
+    with work_folders.new_folder() as folder:
+        local = os.path.join(folder, "copy")
+        with io_files.naming(path), io_files.open_binary(path) as file, open(local, "wb") as copy:
             shutil.copyfileobj(file, copy, _COPIED_BYTES)
-        copy.flush()
-        yield copy.name
+        yield local
 
 
 def _read_framed(

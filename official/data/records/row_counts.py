@@ -17,6 +17,7 @@ from absl import logging
 
 from official.config import ConfigError
 from official.io import files, json_files, writing
+from official.io.errors import counted
 from official.io.finished_jobs import MANIFEST
 
 _CHUNK_BYTES = 1 << 24
@@ -80,7 +81,7 @@ def count(
     missing = [number for number, counts in enumerate(found) if counts is None]
     if missing:
         size = sum(versions[number][0] for number in missing)
-        logging.info("Counting the records of %d files (%.1f GB), once.", len(missing), size / 1e9)
+        logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), size / 1e9)
         with ThreadPoolExecutor(_READERS) as readers:
             for number, counts in zip(
                 missing, readers.map(count_file, [paths[number] for number in missing])

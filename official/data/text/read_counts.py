@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from official.io import unfinished
+from official.io.errors import counted
 
 PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
 _MOST_LISTED = 1000  # files that a manifest lists
-_READ_AT_ONCE = 1024  # counts of tasks: they are in memory together
 
 
 @dataclasses.dataclass
@@ -114,12 +114,10 @@ def sum_of(paths: Iterable[str]) -> tuple[collections.Counter, dict[str, FileCou
     `unfinished.write_done`."""
     totals: collections.Counter = collections.Counter()
     read = ReadCounts()
-    left = iter(paths)
-    while some := list(itertools.islice(left, _READ_AT_ONCE)):
-        for found in unfinished.read_all_done(some):
-            totals.update(found["totals"])
-            for name, own in from_json(found["by_file"]).items():
-                read.of(name).add(own)
+    for found in unfinished.each_done(paths):
+        totals.update(found["totals"])
+        for name, own in from_json(found["by_file"]).items():
+            read.of(name).add(own)
     return totals, read.by_file
 
 
@@ -144,5 +142,5 @@ def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:
     )
     return ", ".join(
         [f"{path} {count:,}" for count, path in found[:3]]
-        + [f"{len(found) - 3:,} more files"] * (len(found) > 3)
+        + [counted(len(found) - 3, "more file")] * (len(found) > 3)
     )

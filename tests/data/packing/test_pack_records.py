@@ -1,6 +1,7 @@
 """Packing of records: every sequence once, the same files however it is done, what is refused."""
 
 import collections
+import dataclasses
 import glob
 import json
 import os
@@ -12,13 +13,15 @@ import tensorflow as tf
 
 from official.cli import pack as command
 from official.config import ConfigError
-from official.data.packing import creation, rounds, spills
+from official.data import regrouping
+from official.data.packing import creation, parts, rounds, spills
 from official.data.packing.dealing import Dealer, permuted
 from official.data.packing.first_fit import longest_pack_first
-from official.data.packing.plan import Histogram
+from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import record_formats
+from official.io import files
 from tests.conftest import write_records
 from tests.data.records.test_packed import row_of
 from tests.data.records.test_records import LENGTH, MOST, make_examples
@@ -76,6 +79,7 @@ def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch
     creation.pack_records(creation.Job(plain, str(tmp_path / "b"), num_workers=2))
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 1)
     monkeypatch.setattr(rounds, "_ENCODED_ROWS", 7)
+    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
     creation.pack_records(creation.Job(plain, str(tmp_path / "c"), num_workers=1))
     first = contents(str(tmp_path / "a"))
     assert len(first) == 8 and contents(str(tmp_path / "b")) == contents(str(tmp_path / "c")) == first
@@ -83,10 +87,81 @@ def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch
     assert contents(str(tmp_path / "d")) != first
 
 
-@pytest.mark.parametrize("name", ["count_file", "spill_file", "write_shard"])
+@pytest.mark.parametrize("bits, num_shards, levels", [(8, 40, 1), (2, 40, 2), (1, 5, 4), (2, 3, 0)])
+def test_regrouping_changes_no_byte_and_opens_few_files(
+    tmp_path, plain, monkeypatch, bits, num_shards, levels
+):
+    creation.pack_records(creation.Job(plain, str(tmp_path / "whole"), num_shards=num_shards))
+    monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 32)
+    monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
+    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(regrouping, "BITS", bits)
+    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    merges, opened = [], collections.Counter()
+    merge, reading = rounds.merge, files.reading_parts
+
+    def watched(path):
+        opened[path] += 1
+        return reading(path)
+
+    monkeypatch.setattr(rounds, "merge", lambda *task: merges.append(task[0]) or merge(*task))
+    monkeypatch.setattr(files, "reading_parts", watched)
+    creation.pack_records(creation.Job(plain, str(tmp_path / "out"), num_shards=num_shards, num_workers=1))
+    assert contents(str(tmp_path / "out")) == contents(str(tmp_path / "whole"))
+    assert max((target.level for target in merges), default=0) == levels
+    fan_in, blocks = 1 << bits, FILES * -(-SEQUENCES // 32)
+    of_levels = collections.Counter(os.path.basename(os.path.dirname(path)) for path in opened)
+    assert of_levels["level-0"] == blocks
+    # Below the last level a file is opened once for each range above it; there, a shard opens one file.
+    for path, times in opened.items():
+        level = int(os.path.basename(os.path.dirname(path)).removeprefix("level-"))
+        assert times == fan_in if level < levels else times <= num_shards
+    of_shards = sum(times for path, times in opened.items() if f"level-{levels}" in path)
+    assert of_shards == num_shards * (1 if levels else blocks)
+
+
+@pytest.mark.parametrize("name, problem", [("cut", "it is cut off"), ("other", "it does not begin as such")])
+def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch, name, problem):
+    write = spills.write_file
+
+    def damaging(path, *arguments):
+        write(path, *arguments)
+        with open(path, "r+b") as file:
+            file.truncate(5000) if name == "cut" else file.write(b"other")
+
+    monkeypatch.setattr(spills, "write_file", damaging)
+    with pytest.raises(ConfigError, match=rf"000000-00000\.sequences of .*{problem}.*--overwrite"):
+        creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
+
+
+def test_blocks_of_another_version_are_not_gone_on_with(tmp_path, plain, monkeypatch):
+    job = creation.Job(plain, str(tmp_path / "out"), num_workers=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds, "BLOCKS_VERSION", rounds.BLOCKS_VERSION - 1)
+        patched.setattr(rounds, "write_shard", None)
+        with pytest.raises(TypeError):
+            creation.pack_records(job)
+    with pytest.raises(ConfigError, match="unfinished job with another blocks.*--overwrite"):
+        creation.pack_records(job)
+
+
+def test_small_files_share_a_part_and_large_ones_do_not(monkeypatch):
+    shape = parts.Shape("plain", 8, 2)
+    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 10)
+    found = parts.parts_of(list("abcdef"), [4, 6, 1, 20, 3, 3], shape)
+    assert [[path for path, _ in part.files] for part in found] == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert [part.number for part in found] == [0, 1, 2, 3]
+    many = parts.parts_of(list("x" * 10_000), [100_000] * 10_000, shape)  # 1 GB
+    assert len(many) == 65 and sum(len(part.files) for part in many) == 10_000
+
+
+@pytest.mark.parametrize("name", ["count_part", "spill_part", "merge", "write_shard"])
 def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
     creation.pack_records(creation.Job(plain, whole))
+    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(regrouping, "BITS", 2)
+    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6)
     task, calls = getattr(rounds, name), []
 
     def interrupted(*arguments):
@@ -102,12 +177,12 @@ def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     with pytest.raises(ConfigError, match=r"unfinished job with another random_seed\."):
         creation.pack_records(creation.Job(plain, output, random_seed=2))
     read = collections.Counter()
-    monkeypatch.setattr(rounds.inspection, "read_checked", counted(read, rounds.inspection.read_checked))
+    monkeypatch.setattr(inspection, "read_checked", counted(read, inspection.read_checked))
     creation.pack_records(creation.Job(plain, output, num_workers=1))
     assert contents(output) == contents(whole) and not os.path.exists(f"{output}/.unfinished")
-    assert sum(read.values()) == {"count_file": 4, "spill_file": 1, "write_shard": 0}[name]
+    assert sum(read.values()) == {"count_part": 4, "spill_part": 1, "merge": 0, "write_shard": 0}[name]
     creation.pack_records(creation.Job(plain, output))  # all is done: nothing is read
-    assert sum(read.values()) == {"count_file": 4, "spill_file": 1, "write_shard": 0}[name]
+    assert sum(read.values()) == {"count_part": 4, "spill_part": 1, "merge": 0, "write_shard": 0}[name]
 
 
 def counted(read: collections.Counter, function):
@@ -159,12 +234,26 @@ def test_shards_have_all_rows_and_places():
         assert sorted(zip(*(part.tolist() for part in found))) == wanted
 
 
-def test_a_shard_reads_only_its_part(tmp_path):
+def test_a_dealer_holds_no_more_for_more_shards():
+    plan = longest_pack_first(Histogram.of_lengths(np.random.default_rng(0).integers(1, 33, 500), 32), 4)
+    copies = PackingPlan(32, {lengths: count * 10**9 for lengths, count in plan.packs.items()})
+    dealer = Dealer(copies, 10**6, seed=3)
+    shards, places = dealer.places(32, np.arange(1000))
+    assert shards.min() >= 0 and 5 * 10**5 < shards.max() < 10**6
+    in_a_shard = dealer._places_of(32)
+    assert len(in_a_shard.shards) <= 2 * len(plan.packs) + 1
+    assert places.max() < in_a_shard.counts.max() and in_a_shard.ends[-1] == copies.histogram().counts[32]
+
+
+@pytest.mark.parametrize("num_shards", [3, 700])
+@pytest.mark.parametrize("vocabulary", [1 << 15, 1 << 20])
+def test_a_shard_reads_only_its_part(tmp_path, num_shards, vocabulary):
     examples = make_examples(20)
+    examples = dataclasses.replace(examples, input_ids=np.where(examples.input_ids, vocabulary, 0))
     shards, places = np.arange(20) % 3, np.arange(20)
     path = str(tmp_path / "block-0")
-    spills.write_block(path, [examples], shards, places, 3)
-    found = spills.Blocks([path], 3).read_shard(1)
+    spills.write_file(path, spills.dealt([examples], shards, places), num_shards)
+    found = spills.read_shard([path], 1, num_shards)
     assert found.places.tolist() == [1, 4, 7, 10, 13, 16, 19]
     read = found.examples(np.array([6, 0]), LENGTH, MOST).features()
     for name, values in examples.features().items():

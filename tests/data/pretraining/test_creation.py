@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official.config import ConfigError
-from official.data.pretraining import blocks, creation, layout, pairs, regrouping, shard_round, text_round
+from official.data import regrouping
+from official.data.pretraining import blocks, creation, layout, pairs, shard_round, text_round
+from official.data.pretraining import regrouping as of_documents
 from official.data.records import record_formats, schema
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
@@ -280,11 +282,10 @@ def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypa
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 10_000)
     monkeypatch.setattr(blocks, "_CHUNK_BYTES", 500)
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
-    monkeypatch.setattr(regrouping, "_BITS", bits)
-    monkeypatch.setattr(regrouping, "_FAN_IN", 1 << bits)
+    monkeypatch.setattr(regrouping, "BITS", bits)
     monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
-    done, merge = [], regrouping.merge
-    monkeypatch.setattr(regrouping, "merge", lambda *task: done.append(task[1].level) or merge(*task))
+    done, merge = [], of_documents.merge
+    monkeypatch.setattr(of_documents, "merge", lambda *task: done.append(task[1].level) or merge(*task))
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert max(done, default=0) == levels
@@ -596,7 +597,7 @@ def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path,
 
 
 def test_one_document_is_an_error(vocab_file, tmp_path):
-    with pytest.raises(ConfigError, match="hold 1 documents with text, expected at least 2"):
+    with pytest.raises(ConfigError, match="hold 1 document with text, expected at least 2"):
         creation.create_pretraining_data(
             make_job(write(tmp_path / "a.txt", "The cat.\n\n\x01\n"), vocab_file, tmp_path / "out")
         )

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data import regrouping
 from official.data.pipeline import TrainingOrder
-from official.data.pretraining import blocks, creation, disk_needs, layout, pairs, regrouping, text_round
+from official.data.pretraining import blocks, creation, disk_needs, layout, pairs, remaining, text_round
 from official.data.records import record_batches, record_files, schema, streams
 from official.data.word_pieces import vocabulary
 
@@ -118,6 +119,53 @@ def test_a_mixture_has_the_shares_that_are_wanted(vocab_file, tmp_path):
     assert {found[number] for number in range(400, 600)} == {13, 14}
     assert sources["wiki"]["reached_share"] == pytest.approx(0.75, abs=0.01)
     assert manifest["instances"] == pytest.approx(6 * 600, rel=0.01)
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, monkeypatch, levels):
+    """Three quarters of `wiki` are repetitions, of itself and of `books`, that meet after the first round."""
+    write_documents(tmp_path / "books", range(300))
+    write_documents(tmp_path / "wiki", [*range(300, 400), *range(300, 400), *range(200)])
+    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
+    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
+    files = f"books={tmp_path}/books,wiki={tmp_path}/wiki"
+    changes = {"mixture": "books=0.5,wiki=0.5", "drop_duplicates": True, "dupe_factor": 6, "num_shards": 4}
+    manifest = creation.create_pretraining_data(make_job(files, vocab_file, tmp_path / "out", **changes))
+    assert manifest["documents"] == 400 and manifest["duplicate_documents"] == 300
+    sources = manifest["sources"]
+    assert (sources["books"]["copies"], sources["wiki"]["copies"]) == (4, 12)
+    assert sources["wiki"]["reached_share"] == pytest.approx(0.5, abs=0.001)
+    assert made(tmp_path / "out", manifest) == dict.fromkeys(range(300), 4) | dict.fromkeys(
+        range(300, 400), 12
+    )
+    other = make_job(files, vocab_file, tmp_path / "other", **changes | {"mixture": "wiki=0.5,books=0.5"})
+    (tmp_path / "wiki").write_bytes((tmp_path / "books").read_bytes())
+    with pytest.raises(ConfigError, match="files of books hold no text, or with --drop_duplicates none"):
+        creation.create_pretraining_data(other)
+
+
+def test_a_sample_of_the_keys_tells_what_is_left(monkeypatch):
+    """Of 20,000 documents of one source half are in the other one, too, in tasks of any size."""
+    rng = np.random.default_rng(0)
+    keys = rng.integers(2**64, size=20_000, dtype=np.uint64)
+    monkeypatch.setattr(remaining, "_LISTED", 10_000)
+
+    def listed(own: np.ndarray) -> dict:
+        tokens = np.full(len(own), 7)
+        documents = text_round.corpus.from_sentences(np.zeros(7 * len(own)), tokens, np.arange(len(own)))
+        key_list = remaining.KeyList(8)
+        key_list.add(blocks.Sample(documents, own, np.zeros(len(own))))
+        return json.loads(json.dumps(key_list.to_json()))
+
+    tasks = [(0, listed(part)) for part in np.split(keys, [100, 9000])]
+    tasks += [(1, listed(part)) for part in np.split(rng.permutation(keys)[:10_000], 4)]
+    tasks += [(1, listed(rng.integers(2**64, size=10_000, dtype=np.uint64)))]
+    assert sum(len(own["keys"]) for _, own in tasks) < 10_000
+    left = remaining.tokens_left([140_000, 140_000], tasks)
+    assert left[0] == 140_000 and left[1] == pytest.approx(70_000, rel=0.1)
+    monkeypatch.setattr(remaining, "_LISTED", 10**6)
+    tasks = [(0, listed(keys[:100])), (1, listed(np.append(keys[50:150], keys[:1]))), (2, listed(keys[:0]))]
+    assert remaining.tokens_left([700, 707, 0], tasks) == [700, 350, 0]
 
 
 @pytest.mark.parametrize(
