@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -24,7 +23,10 @@ from official.modeling.read_positions import Reads
 from official.modeling.recomputation import recomputed
 from official.modeling.stages import Stage, Staged, Tensors
 
-FindReads = Callable[[Tensors], Reads]  # of the features of a batch
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    FindReads = Callable[[Tensors], Reads]  # of the features of a batch
 
 
 class BertEncoder(tf.keras.layers.Layer):

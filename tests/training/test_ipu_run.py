@@ -56,7 +56,9 @@ def on_one_device(config, **settings):
     for name, field in config_lib.FIELDS.items():
         if "ipu" in field.backends:
             values[name] = field.default
-    own = dict(distribution_strategy="one_device", model_dir=config.model_dir + "-cpu")
+    own = dict(
+        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu", narrow_last_block=False
+    )  # which an IPU does not take
     config = config_lib.build_config([("test", {**values, **own, **settings})])
     return runner.run(config, TASKS[config.task]), config
 
