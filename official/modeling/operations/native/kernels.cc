@@ -304,6 +304,11 @@ void cross_entropy_gradient(
   gradient[label] = hit;
 }
 
+void add_to(const float* from, int64_t count, float* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
 template <typename T>
 void add_bias(const T* from, const float* bias, int columns, T* to) {
 #pragma omp simd

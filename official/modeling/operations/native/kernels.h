@@ -76,6 +76,9 @@ float cross_entropy(const float* logits, int columns, int label, Shares* shares)
 void cross_entropy_gradient(
     const float* logits, int columns, int label, Shares shares, float upstream, float* gradient);
 
+// to += from.
+void add_to(const float* from, int64_t count, float* to);
+
 // to = from + bias.
 template <typename T>
 void add_bias(const T* from, const float* bias, int columns, T* to);

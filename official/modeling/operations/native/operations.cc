@@ -4,7 +4,9 @@
 // Rows are cut into jobs that TensorFlow's threads take one after the other. Their number follows from the sizes
 // alone, and what each of them adds up is added up in their order, so that results do not depend on the threads.
 
-#include <cstring>
+#include <algorithm>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "jobs.h"
@@ -26,7 +28,8 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 constexpr int64_t kElementsOfJob = 32768;
-constexpr int64_t kMostSums = 256;  // jobs of an operation that adds up columns, each in a row of its own
+constexpr int64_t kRowsOfSums = 32;  // of a job that adds up columns: at least as many, so that sums are few
+constexpr int64_t kMostSums = 128;
 
 template <typename T>
 T* data_of(const Tensor& tensor) {
@@ -42,21 +45,16 @@ struct Rows {
     for (int axis = 0; axis + 1 < shape.dims(); ++axis) count *= shape.dim_size(axis);
   }
 
-  // Rows of a job, at most `jobs` of them.
-  int64_t of_job(int64_t jobs) const {
-    const int64_t least = std::max<int64_t>(1, kElementsOfJob / std::max<int64_t>(1, columns));
-    return std::max(least, (count + jobs - 1) / jobs);
-  }
+  int64_t of_job() const { return std::max<int64_t>(1, kElementsOfJob / std::max<int64_t>(1, columns)); }
 };
 
-// Calls body(job, first row, row behind the last) for all rows; returns the number of jobs.
+// Calls body(job, first row, row behind the last) for all rows.
 template <typename Body>
-int64_t for_rows(OpKernelContext* context, int64_t count, int64_t rows_of_job, Body body) {
+void for_rows(OpKernelContext* context, int64_t count, int64_t rows_of_job, Body body) {
   const int64_t jobs = (count + rows_of_job - 1) / rows_of_job;
   do_in_order(context, jobs, [&](int64_t job) {
     body(job, job * rows_of_job, std::min(count, (job + 1) * rows_of_job));
   });
-  return jobs;
 }
 
 // Returns the float32 numbers of a tensor of float32 or bfloat16.
@@ -68,19 +66,41 @@ std::vector<float> floats_of(const Tensor& tensor) {
   return numbers;
 }
 
-// Writes the sums over jobs of numbers that stand `stride` apart, from `first` on, in the tensor's type.
-void add_up(const std::vector<float>& sums, int64_t first, int64_t stride, Tensor* tensor) {
-  const int64_t columns = tensor->NumElements();
-  std::vector<double> total(columns, 0.0);
-  for (int64_t at = first; at + columns <= static_cast<int64_t>(sums.size()); at += stride)
-    for (int64_t i = 0; i < columns; ++i) total[i] += sums[at + i];
-  for (int64_t i = 0; i < columns; ++i) {
-    if (tensor->dtype() == tensorflow::DT_FLOAT)
-      store(static_cast<float>(total[i]), data_of<float>(*tensor) + i);
-    else
-      store(static_cast<float>(total[i]), data_of<BFloat16>(*tensor) + i);
+// What the jobs of an operation add up: each in `width` numbers of its own.
+class Sums {
+ public:
+  Sums(const Rows& rows, int64_t width)
+      : rows_of_job_(std::max({kRowsOfSums, rows.of_job(), (rows.count + kMostSums - 1) / kMostSums})),
+        jobs_((rows.count + rows_of_job_ - 1) / rows_of_job_),
+        width_(width),
+        numbers_(new float[jobs_ * width]) {}
+
+  int64_t rows_of_job() const { return rows_of_job_; }
+
+  // Returns the numbers of a job, zeros.
+  float* of(int64_t job) {
+    float* numbers = numbers_.get() + job * width_;
+    std::fill(numbers, numbers + width_, 0.0f);
+    return numbers;
   }
-}
+
+  // Writes the sums over the jobs of their numbers from `first` on, in the tensor's type.
+  void add_up(int64_t first, Tensor* tensor) const {
+    std::vector<float> total(tensor->NumElements(), 0.0f);
+    for (int64_t job = 0; job < jobs_; ++job)
+      add_to(numbers_.get() + job * width_ + first, total.size(), total.data());
+    for (size_t i = 0; i < total.size(); ++i) {
+      if (tensor->dtype() == tensorflow::DT_FLOAT)
+        store(total[i], data_of<float>(*tensor) + i);
+      else
+        store(total[i], data_of<BFloat16>(*tensor) + i);
+    }
+  }
+
+ private:
+  int64_t rows_of_job_, jobs_, width_;
+  std::unique_ptr<float[]> numbers_;
+};
 
 void check(OpKernelContext* context, bool fits, const char* what) {
   OP_REQUIRES(context, fits, tensorflow::errors::InvalidArgument(context->op_kernel().type_string(), ": ", what));
@@ -136,7 +156,7 @@ class BiasActivation : public OpKernel {
     const std::vector<float> bias = floats_of(context->input(1));
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    for_rows(context, rows.count, rows.of_job(rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       const int64_t at = begin * rows.columns;
       bias_activation(kind_, data_of<T>(x) + at, bias.data(), end - begin, rows.columns, data_of<T>(*y) + at);
     });
@@ -162,15 +182,14 @@ class BiasActivationGradient : public OpKernel {
     Tensor *x_gradient = nullptr, *bias_gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({2, 0}, 0, x.shape(), &x_gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(1).shape(), &bias_gradient));
-    const int64_t rows_of_job = rows.of_job(kMostSums);
-    std::vector<float> sums((rows.count + rows_of_job - 1) / rows_of_job * rows.columns);
-    for_rows(context, rows.count, rows_of_job, [&](int64_t job, int64_t begin, int64_t end) {
+    Sums sums(rows, rows.columns);
+    for_rows(context, rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
       const int64_t at = begin * rows.columns;
       bias_activation_gradient(
           kind_, data_of<T>(x) + at, bias.data(), data_of<T>(upstream) + at, end - begin, rows.columns,
-          data_of<T>(*x_gradient) + at, sums.data() + job * rows.columns);
+          data_of<T>(*x_gradient) + at, sums.of(job));
     });
-    add_up(sums, 0, rows.columns, bias_gradient);
+    sums.add_up(0, bias_gradient);
   }
 
  private:
@@ -212,7 +231,7 @@ class ResidualNormForward : public OpKernel {
     Tensor *y = nullptr, *moments = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0, 2}, 0, shape, &y));
     OP_REQUIRES_OK(context, context->allocate_output(1, of_moments, &moments));
-    for_rows(context, in.rows.count, in.rows.of_job(in.rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, in.rows.count, in.rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       std::vector<float> space(in.rows.columns);
       in.numbers.forward(begin, end, data_of<T>(*y), data_of<Moments>(*moments), space.data());
     });
@@ -238,19 +257,19 @@ class ResidualNormGradient : public OpKernel {
     Tensor *x_gradient = nullptr, *residual_gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, shape, &x_gradient));
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({7, 2}, 1, shape, &residual_gradient));
-    const int64_t columns = in.rows.columns, rows_of_job = in.rows.of_job(kMostSums);
-    std::vector<float> sums((in.rows.count + rows_of_job - 1) / rows_of_job * 3 * columns);
-    for_rows(context, in.rows.count, rows_of_job, [&](int64_t job, int64_t begin, int64_t end) {
+    const int64_t columns = in.rows.columns;
+    Sums sums(in.rows, 3 * columns);
+    for_rows(context, in.rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
       std::vector<float> space(3 * columns);
       in.numbers.backward(
           begin, end, data_of<T>(upstream), data_of<Moments>(moments), data_of<T>(*x_gradient),
-          data_of<T>(*residual_gradient), sums.data() + job * 3 * columns, space.data());
+          data_of<T>(*residual_gradient), sums.of(job), space.data());
     });
     for (int place : {0, 1, 2}) {
       Tensor* gradient = nullptr;
       const TensorShape& of_weights = context->input(place == 0 ? 1 : 2 + place).shape();
       OP_REQUIRES_OK(context, context->allocate_output(2 + place, of_weights, &gradient));
-      add_up(sums, place * columns, 3 * columns, gradient);
+      sums.add_up(place * columns, gradient);
     }
   }
 
@@ -310,7 +329,7 @@ class SoftmaxForward : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, shape, &weights));
     OP_REQUIRES_OK(context, context->allocate_output(1, of_shares, &shares));
     const int64_t columns = in.rows.columns;
-    for_rows(context, in.rows.count, in.rows.of_job(in.rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, in.rows.count, in.rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       std::vector<float> space(columns);
       for (int64_t row = begin; row < end; ++row)
         data_of<Shares>(*shares)[row] = softmax(
@@ -341,7 +360,7 @@ class SoftmaxGradient : public OpKernel {
     Tensor* gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({4, 0}, 0, shape, &gradient));
     const int64_t columns = in.rows.columns;
-    for_rows(context, in.rows.count, in.rows.of_job(in.rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, in.rows.count, in.rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       std::vector<float> space(2 * columns);
       for (int64_t row = begin; row < end; ++row)
         softmax_gradient(
@@ -380,7 +399,7 @@ class CrossEntropyForward : public OpKernel {
     Tensor *losses = nullptr, *shares = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, labels.shape(), &losses));
     OP_REQUIRES_OK(context, context->allocate_output(1, of_shares, &shares));
-    for_rows(context, rows.count, rows.of_job(rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         data_of<float>(*losses)[row] = cross_entropy(
             data_of<float>(logits) + row * rows.columns, rows.columns, data_of<int32_t>(labels)[row],
@@ -403,7 +422,7 @@ class CrossEntropyGradient : public OpKernel {
     if (!context->status().ok()) return;
     Tensor* gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, logits.shape(), &gradient));
-    for_rows(context, rows.count, rows.of_job(rows.count), [&](int64_t, int64_t begin, int64_t end) {
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         cross_entropy_gradient(
             data_of<float>(logits) + row * rows.columns, rows.columns, data_of<int32_t>(labels)[row],
