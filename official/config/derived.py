@@ -126,10 +126,9 @@ def encoder_options(config: Config) -> dict[str, Any]:
     backend = BACKENDS[config.distribution_strategy]
     whole_step = config.enable_xla or backend.whole_step
     fused = config.fused_ops and backend.fused_operations
+    compiled = whole_step or config.block_kernels == "compiled"
     return {
-        "fused": fused
-        if whole_step or config.block_kernels == "compiled"
-        else fused and config.block_kernels,
+        "fused": fused if compiled else fused and config.block_kernels,
         "shared": not whole_step,
         "by_sequence": fused and not whole_step,
         "recompute": config.recompute,

@@ -1,13 +1,12 @@
 """Operations of our own for TensorFlow, in C++: compiled when they are first used, loaded once in a process.
 
-A folder of them has kernels.cc, plain loops for all instructions of the CPU, and operations.cc, what TensorFlow
-calls, which is quick to compile; and their header kernels.h. Those that all of them share are in `native`.
+A folder of them has kernels.cc, plain loops compiled for all instructions of the CPU; operations.cc, what
+TensorFlow calls, compiled quickly; and kernels.h, their header. Headers that all share are in `native`.
 """
 
 from __future__ import annotations
 
 import functools
-import glob
 import os
 from typing import Any
 

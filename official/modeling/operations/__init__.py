@@ -2,7 +2,8 @@
 
   plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
   fused  the same to rounding, faster on CPUs
-  native as fused, faster still: on CPUs that have a compiler, and only where a step is not compiled as a whole
+  native the same to rounding, faster still on CPUs: where there is a compiler for them, and a step is not
+         compiled as a whole
 
 Matrix products are no part of them: every set multiplies by the vendor's library.
 """

@@ -1,8 +1,8 @@
-"""The operations as operations of our own for CPUs, in float32 and bfloat16: each reads and writes its tensors once.
+"""The operations for CPUs in C++, in float32 and bfloat16: each reads and writes its tensors once.
 
-Matrix products stay those of the vendor's library. What is not bound by memory in BERT's blocks, and other types,
-are those of `fused`. Backward passes compute activations, sums, softmax and dropout's masks again: that is cheaper
-than to keep them. No compiler of graphs knows these operations: not for functions with jit_compile, nor for exports.
+Matrix products stay with the vendor's library. Other types, and what blocks of BERT do not have, are taken
+from `fused`. Backward passes compute activations, softmax and dropout's masks again: that is cheaper than to
+keep them. No compiler of graphs knows these operations: not for functions with jit_compile, nor for exports.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
     settings = dict(mask=scores_B1LM, scale=qkv[0].shape[-1] ** -0.5, **_dropout(rate, seed))
 
     def weights_of(query, key):
-        """Returns (products [B, H, L, M], weights after dropout, what makes weights of products), the first two in
-        the type of the query: none of them is in float32 where products are of bfloat16 numbers."""
+        """Returns (products [B, H, L, M], weights after dropout, what makes weights of products). The first
+        two are in the type of the query: with bfloat16 nothing of this size is float32."""
         products = tf.matmul(query, key, transpose_b=True)
         return products, *operations.bert_softmax(products=products, **settings)
 
@@ -168,7 +168,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _dropout(rate: float, seed: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the arguments that tell operations what they drop: the elements that `dropout.dropout` drops."""
+    """Returns the arguments that tell an operation to drop what `dropout.dropout` drops."""
     if seed is None or rate == 0:
         return {"seed": tf.zeros([2], tf.int32), "dropped": 0, "factor": 1.0}
     return {"seed": seed, "dropped": least_kept(rate), "factor": 1 / (1 - rate)}
