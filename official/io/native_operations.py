@@ -7,6 +7,7 @@ TensorFlow calls, compiled quickly; and kernels.h, their header. Headers that al
 from __future__ import annotations
 
 import functools
+import glob
 import os
 from typing import Any
 

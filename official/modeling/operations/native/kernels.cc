@@ -1,3 +1,7 @@
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512")  // unasked, GCC takes half a register
+#endif
+
 #include "kernels.h"
 
 #include <cmath>
@@ -26,8 +30,8 @@ inline float exponential(float x) {
 
 // The error function, to two units in the last place. Source: Eigen's generic_fast_erf_float.
 inline float error_function(float x) {
-  x = x > 3.8325068f ? 3.8325068f : x;  // behind it it is 1 to rounding
-  x = x < -3.8325068f ? -3.8325068f : x;
+  if (x > 3.8325068f) return 1.0f;
+  if (x < -3.8325068f) return -1.0f;
   const float square = x * x;
   float above = 0.00022905065861350646f;
   above = above * square + 0.0034082910107109506f;
@@ -116,16 +120,16 @@ struct RowDropout {
         dropped(dropout.dropped),
         factor(dropout.factor) {}
 
-  // Returns `factor` where element i of the row is kept, else 0.
-  float factor_of(int i) const {
-    if (!kDrops) return 1.0f;
-    return mixed(first + static_cast<uint32_t>(i) * stride) >= dropped ? factor : 0.0f;
+  // Returns all bits where element i of the row is kept, else none: without a branch, for vector code.
+  uint32_t mask_of(int i) const {
+    if (!kDrops) return ~0u;
+    return -static_cast<uint32_t>(mixed(first + static_cast<uint32_t>(i) * stride) >= dropped);
   }
 
   // What is dropped is 0, whatever it was.
-  static float times(float value, float factor) {
+  float masked(float value, uint32_t mask) const {
     if (!kDrops) return value;
-    return factor == 0.0f ? 0.0f : value * factor;
+    return bits_to_float(float_to_bits(value * factor) & mask);
   }
 };
 
@@ -138,7 +142,7 @@ void normalize(const ResidualNorm<T>& in, int64_t row, T* y, Moments* moments, f
   float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < columns; ++i) {
-    const float value = drop.times(to_float(x[i]) + bias[i], drop.factor_of(i)) + to_float(residual[i]);
+    const float value = drop.masked(to_float(x[i]) + bias[i], drop.mask_of(i)) + to_float(residual[i]);
     space[i] = value;
     sum += value;
   }
@@ -161,14 +165,13 @@ void normalize_gradient(
   const T *x = in.x + row * columns, *residual = in.residual + row * columns;
   const float *bias = in.bias, *gamma = in.gamma;
   float *bias_sums = sums, *gamma_sums = sums + columns, *beta_sums = sums + 2 * columns;
-  float *normals = space, *slopes = space + columns, *factors = space + 2 * columns;
+  float *normals = space, *slopes = space + columns;
   const float mean = moments.mean, scale = moments.scale;
   upstream += row * columns;
   float sum = 0, along = 0;
 #pragma omp simd reduction(+ : sum, along)
   for (int i = 0; i < columns; ++i) {
-    const float factor = drop.factor_of(i);
-    const float value = drop.times(to_float(x[i]) + bias[i], factor) + to_float(residual[i]);
+    const float value = drop.masked(to_float(x[i]) + bias[i], drop.mask_of(i)) + to_float(residual[i]);
     const float normal = (value - mean) * scale, given = to_float(upstream[i]), slope = given * gamma[i];
     gamma_sums[i] += given * normal;
     beta_sums[i] += given;
@@ -176,7 +179,6 @@ void normalize_gradient(
     along += slope * normal;
     normals[i] = normal;
     slopes[i] = slope;
-    factors[i] = factor;
   }
   const float sum_share = sum / columns, along_share = along / columns;
   x_gradient += row * columns;
@@ -184,7 +186,7 @@ void normalize_gradient(
 #pragma omp simd
   for (int i = 0; i < columns; ++i) {
     const float gradient = scale * (slopes[i] - sum_share - normals[i] * along_share);
-    const float kept = drop.times(gradient, factors[i]);
+    const float kept = drop.masked(gradient, drop.mask_of(i));
     bias_sums[i] += kept;
     store(gradient, residual_gradient + i);
     store(kept, x_gradient + i);
@@ -209,7 +211,7 @@ Shares weigh(
   }
   const float inverse_sum = 1.0f / sum;
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) store(drop.times(space[i] * inverse_sum, drop.factor_of(i)), weights + i);
+  for (int i = 0; i < columns; ++i) store(drop.masked(space[i] * inverse_sum, drop.mask_of(i)), weights + i);
   return {largest, inverse_sum};
 }
 
@@ -222,7 +224,7 @@ void weigh_gradient(
 #pragma omp simd reduction(+ : along)
   for (int i = 0; i < columns; ++i) {
     const float weight = exponential(to_float(products[i]) * scale + mask[i] - largest) * inverse_sum;
-    const float slope = drop.times(to_float(upstream[i]), drop.factor_of(i));
+    const float slope = drop.masked(to_float(upstream[i]), drop.mask_of(i));
     along += weight * slope;
     weights[i] = weight;
     slopes[i] = slope;

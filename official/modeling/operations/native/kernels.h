@@ -41,7 +41,7 @@ struct ResidualNorm {
   void forward(int64_t begin, int64_t end, T* y, Moments* moments, float* space) const;
 
   // Writes the rows of the gradients of x and of the residual, and adds to the sums, a row each for bias, gamma and
-  // beta, what the rows give to their gradients. `space`: of three rows.
+  // beta, what the rows give to their gradients. `space`: of two rows.
   void backward(
       int64_t begin, int64_t end, const T* upstream, const Moments* moments, T* x_gradient, T* residual_gradient,
       float* sums, float* space) const;

@@ -260,7 +260,7 @@ class ResidualNormGradient : public OpKernel {
     const int64_t columns = in.rows.columns;
     Sums sums(in.rows, 3 * columns);
     for_rows(context, in.rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
-      std::vector<float> space(3 * columns);
+      std::vector<float> space(2 * columns);
       in.numbers.backward(
           begin, end, data_of<T>(upstream), data_of<Moments>(moments), data_of<T>(*x_gradient),
           data_of<T>(*residual_gradient), sums.of(job), space.data());
