@@ -31,7 +31,8 @@ def make_parser() -> command_line.Parser:
         default="fused",
         help=(
             "Comma-separated: fused, plain, the operations that the encoder's blocks take (--fused_ops);"
-            " compiled, fused ones of which none is native (--block_kernels); packed, fused ones on packed rows."
+            " compiled, fused ones of which none is native (--block_kernels); packed, fused ones on packed"
+            " rows."
         ),
     )
     parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
@@ -69,12 +70,8 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
 
     def own(blocks: str) -> dict:
         kernels = "compiled" if blocks == "compiled" else "auto"
-        own = {
-            "fused_ops": blocks != "plain",
-            "block_kernels": kernels,
-            "pack_on_the_fly": blocks == "packed",
-        }
-        return {**settings, **own}
+        changed = {"fused_ops": blocks != "plain", "pack_on_the_fly": blocks == "packed"}
+        return {**settings, **changed, "block_kernels": kernels}
 
     return {
         name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(
