@@ -22,7 +22,7 @@ class SpanModel(tf.keras.Model):
     def __init__(
         self,
         config: BertConfig,
-        fused: bool | str = False,
+        fused: bool = False,
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
@@ -76,7 +76,7 @@ class SequenceModel(tf.keras.Model):
         self,
         config: BertConfig,
         outputs: int,
-        fused: bool | str = False,
+        fused: bool = False,
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",

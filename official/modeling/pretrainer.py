@@ -16,7 +16,7 @@ class BertPretrainer(tf.keras.Model):
     def __init__(
         self,
         config: BertConfig,
-        fused: bool | str = False,
+        fused: bool = False,
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
