@@ -4,6 +4,7 @@
 
 #include "kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -312,17 +313,32 @@ void add_to(const float* from, int64_t count, float* to) {
 }
 
 template <typename T>
-void add_bias(const T* from, const float* bias, int columns, T* to) {
+void split(const T* from, const float* bias, const Heads& heads, T* const* to) {
+  for (int part = 0; part < heads.parts; ++part) {
+    T* place = to[part];
+    for (int head = 0; head < heads.heads; ++head, from += heads.size, place += heads.stride) {
+      if (bias == nullptr) {
+        std::copy(from, from + heads.size, place);
+        continue;
+      }
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) store(to_float(from[i]) + bias[i], to + i);
+      for (int i = 0; i < heads.size; ++i) store(to_float(from[i]) + bias[i], place + i);
+      bias += heads.size;
+    }
+  }
 }
 
 template <typename T>
-void copy_and_add(const T* from, int columns, T* to, float* sums) {
+void join(const T* const* from, const Heads& heads, T* to, float* sums) {
+  for (int part = 0; part < heads.parts; ++part) {
+    const T* place = from[part];
+    for (int head = 0; head < heads.heads; ++head, to += heads.size, place += heads.stride) {
+      std::copy(place, place + heads.size, to);
+      if (sums == nullptr) continue;
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) {
-    sums[i] += to_float(from[i]);
-    to[i] = from[i];
+      for (int i = 0; i < heads.size; ++i) sums[i] += to_float(place[i]);
+      sums += heads.size;
+    }
   }
 }
 
@@ -333,8 +349,8 @@ void copy_and_add(const T* from, int columns, T* to, float* sums) {
   template Shares softmax(const T*, const float*, float, int, const Dropout&, uint32_t, T*, float*);                \
   template void softmax_gradient(                                                                                   \
       const T*, const float*, float, int, const Dropout&, uint32_t, Shares, const T*, T*, float*);                  \
-  template void add_bias(const T*, const float*, int, T*);                                                          \
-  template void copy_and_add(const T*, int, T*, float*);
+  template void split(const T*, const float*, const Heads&, T* const*);                                             \
+  template void join(const T* const*, const Heads&, T*, float*);
 
 BERT_INSTANTIATE(float)
 BERT_INSTANTIATE(BFloat16)

@@ -79,12 +79,19 @@ void cross_entropy_gradient(
 // to += from.
 void add_to(const float* from, int64_t count, float* to);
 
-// to = from + bias.
-template <typename T>
-void add_bias(const T* from, const float* bias, int columns, T* to);
+// Where the numbers of a token stand: `parts` times `heads` times `size` of them side by side, or in as many arrays
+// as there are parts, where those of a head are `stride` behind those of the head before it.
+struct Heads {
+  int parts, heads, size;
+  int64_t stride;
+};
 
-// Copies a row and adds it to `sums`.
+// Writes a token's numbers plus bias, where it is not null, into the arrays of the parts.
 template <typename T>
-void copy_and_add(const T* from, int columns, T* to, float* sums);
+void split(const T* from, const float* bias, const Heads& heads, T* const* to);
+
+// Writes what stands in the arrays of the parts side by side, and adds it to `sums`, where they are not null.
+template <typename T>
+void join(const T* const* from, const Heads& heads, T* to, float* sums);
 
 }  // namespace bert

@@ -432,6 +432,106 @@ class CrossEntropyGradient : public OpKernel {
   }
 };
 
+// The sizes of heads [B, H, L, K] and of their places in products [B, L, parts x H x K].
+struct Layout {
+  int64_t batch, length;
+  Heads heads;
+
+  Rows rows() const { return Rows(TensorShape({batch, length, columns()})); }
+
+  int64_t columns() const { return int64_t{heads.parts} * heads.heads * heads.size; }
+
+  // Returns where a token's numbers stand in the arrays of the parts.
+  template <typename T>
+  std::vector<T*> places(const std::vector<T*>& parts, int64_t token) const {
+    std::vector<T*> found(parts);
+    const int64_t row = token / length, place = token % length;
+    for (T*& part : found) part += (row * heads.heads * length + place) * heads.size;
+    return found;
+  }
+};
+
+template <typename T>
+class SplitHeads : public OpKernel {
+ public:
+  explicit SplitHeads(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &parts_));
+    OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &products = context->input(0), &bias = context->input(1);
+    const TensorShape& shape = products.shape();
+    check(context, shape.dims() == 3 && shape.dim_size(2) % (parts_ * heads_) == 0, "heads do not divide products");
+    if (!context->status().ok()) return;
+    const int64_t length = shape.dim_size(1), columns = shape.dim_size(2);
+    const int size = columns / (parts_ * heads_);
+    const Layout layout{shape.dim_size(0), length, {parts_, heads_, size, length * size}};
+    const bool is_biased = bias.NumElements() > 0;
+    if (is_biased) check_columns(context, bias, columns);
+    if (!context->status().ok()) return;
+    const std::vector<float> added = floats_of(bias);
+    std::vector<T*> parts;
+    for (int part = 0; part < parts_; ++part) {
+      Tensor* output = nullptr;
+      const TensorShape of_part({layout.batch, heads_, length, size});
+      OP_REQUIRES_OK(context, context->allocate_output(part, of_part, &output));
+      parts.push_back(data_of<T>(*output));
+    }
+    const Rows rows = layout.rows();
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
+      for (int64_t token = begin; token < end; ++token)
+        split(
+            data_of<T>(products) + token * columns, is_biased ? added.data() : nullptr, layout.heads,
+            layout.places(parts, token).data());
+    });
+  }
+
+ private:
+  int parts_, heads_;
+};
+
+template <typename T>
+class JoinHeads : public OpKernel {
+ public:
+  explicit JoinHeads(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &parts_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& bias = context->input(parts_);
+    const TensorShape& shape = context->input(0).shape();
+    check(context, shape.dims() == 4, "heads have four axes");
+    std::vector<const T*> parts;
+    for (int part = 0; part < parts_; ++part) {
+      check(context, context->input(part).shape() == shape, "parts have different shapes");
+      parts.push_back(data_of<T>(context->input(part)));
+    }
+    if (!context->status().ok()) return;
+    const int64_t length = shape.dim_size(2), size = shape.dim_size(3);
+    const int heads = shape.dim_size(1);
+    const Layout layout{shape.dim_size(0), length, {parts_, heads, static_cast<int>(size), length * size}};
+    const int64_t columns = layout.columns();
+    const bool adds = bias.NumElements() > 0;
+    if (adds) check_columns(context, bias, columns);
+    if (!context->status().ok()) return;
+    Tensor *products = nullptr, *sum = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {layout.batch, length, columns}, &products));
+    OP_REQUIRES_OK(context, context->allocate_output(1, bias.shape(), &sum));
+    const Rows rows = layout.rows();
+    Sums sums(rows, adds ? columns : 0);
+    for_rows(context, rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
+      float* own = adds ? sums.of(job) : nullptr;
+      for (int64_t token = begin; token < end; ++token)
+        join(layout.places(parts, token).data(), layout.heads, data_of<T>(*products) + token * columns, own);
+    });
+    if (adds) sums.add_up(0, sum);
+  }
+
+ private:
+  int parts_;
+};
+
 #define BERT_SHAPES(...) SetShapeFn([](InferenceContext* shapes) { __VA_ARGS__; })
 
 // Returns the shape `first` with a last axis of two.
@@ -440,6 +540,37 @@ auto set_pairs(InferenceContext* shapes, int output) {
   auto status = shapes->Subshape(shapes->input(0), 0, -1, &rows);
   if (status.ok()) status = shapes->Concatenate(rows, shapes->Vector(2), &pairs);
   if (status.ok()) shapes->set_output(output, pairs);
+  return status;
+}
+
+// Sets the shapes of the parts of BertSplitHeads.
+auto set_heads(InferenceContext* shapes) {
+  int parts = 0, heads = 0;
+  auto status = shapes->GetAttr("N", &parts);
+  if (status.ok()) status = shapes->GetAttr("heads", &heads);
+  ShapeHandle products;
+  if (status.ok()) status = shapes->WithRank(shapes->input(0), 3, &products);
+  tensorflow::shape_inference::DimensionHandle size;
+  if (status.ok()) status = shapes->Divide(shapes->Dim(products, 2), parts * heads, true, &size);
+  if (!status.ok()) return status;
+  const auto batch = shapes->Dim(products, 0), length = shapes->Dim(products, 1);
+  for (int part = 0; part < parts; ++part)
+    shapes->set_output(part, shapes->MakeShape({batch, shapes->MakeDim(heads), length, size}));
+  return status;
+}
+
+// Sets the shapes of the results of BertJoinHeads.
+auto set_products(InferenceContext* shapes) {
+  int parts = 0;
+  auto status = shapes->GetAttr("N", &parts);
+  ShapeHandle heads;
+  if (status.ok()) status = shapes->WithRank(shapes->input(0), 4, &heads);
+  tensorflow::shape_inference::DimensionHandle columns;
+  if (status.ok()) status = shapes->Multiply(shapes->Dim(heads, 1), shapes->Dim(heads, 3), &columns);
+  if (status.ok()) status = shapes->Multiply(columns, parts, &columns);
+  if (!status.ok()) return status;
+  shapes->set_output(0, shapes->MakeShape({shapes->Dim(heads, 0), shapes->Dim(heads, 2), columns}));
+  shapes->set_output(1, shapes->input(parts));
   return status;
 }
 
@@ -543,6 +674,29 @@ REGISTER_OP("BertCrossEntropyGradient")
     .Output("gradient: float")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 
+REGISTER_OP("BertSplitHeads")
+    .Doc("The parts of products [B, L, N x heads x K] plus bias, each [B, heads, L, K]. An empty bias: none.")
+    .Attr("T: {float, bfloat16}")
+    .Attr("B: {float, bfloat16}")
+    .Attr("N: int >= 1")
+    .Attr("heads: int >= 1")
+    .Input("products: T")
+    .Input("bias: B")
+    .Output("parts: N * T")
+    .BERT_SHAPES(return set_heads(shapes));
+
+REGISTER_OP("BertJoinHeads")
+    .Doc("Products [B, L, N x H x K] of parts [B, H, L, K], and the sums of their columns, in the type and shape of"
+         " a bias; where that is empty, no sums.")
+    .Attr("T: {float, bfloat16}")
+    .Attr("B: {float, bfloat16}")
+    .Attr("N: int >= 1")
+    .Input("parts: N * T")
+    .Input("bias: B")
+    .Output("products: T")
+    .Output("sums: B")
+    .BERT_SHAPES(return set_products(shapes));
+
 #define BERT_REGISTER(name, kernel)                                                                              \
   REGISTER_KERNEL_BUILDER(                                                                                       \
       Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"), kernel<float>);                      \
@@ -553,6 +707,8 @@ BERT_REGISTER("BertBiasActivation", BiasActivation);
 BERT_REGISTER("BertBiasActivationGradient", BiasActivationGradient);
 BERT_REGISTER("BertResidualNorm", ResidualNormForward);
 BERT_REGISTER("BertResidualNormGradient", ResidualNormGradient);
+BERT_REGISTER("BertSplitHeads", SplitHeads);
+BERT_REGISTER("BertJoinHeads", JoinHeads);
 BERT_REGISTER("BertSoftmax", SoftmaxForward);
 BERT_REGISTER("BertSoftmaxGradient", SoftmaxGradient);
 REGISTER_KERNEL_BUILDER(Name("BertCrossEntropy").Device(tensorflow::DEVICE_CPU), CrossEntropyForward);
