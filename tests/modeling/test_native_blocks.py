@@ -144,6 +144,27 @@ def test_attention(name, mask, rows, columns, dtype):
     check(lambda ops, *x: getattr(ops, name)(*x, scores, 0.3, seed), exact, tensors, precision, slack)
 
 
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("batch,length", [(3, 7), (2, 80), (0, 7)])
+def test_heads(batch, length, parts, dtype):
+    heads, size = 4, 5
+    columns = parts * heads * size
+    products, bias = draw(batch, length, columns, dtype=dtype), draw(columns, seed=1, dtype=dtype)
+
+    def call(ops, products, bias):
+        return tf.stack(ops.split_heads(products, bias, parts, heads))
+
+    def together(ops, *inputs):
+        return ops.join_heads(tf.reshape(call(ops, *inputs), [-1, heads, length, size]))
+
+    for function in (call, together):
+        exact = functools.partial(function, plain)
+        check(function, exact, [products, bias], PRECISION[dtype])
+    without = native.split_heads(products, None, parts, heads)
+    np.testing.assert_array_equal(without, plain.split_heads(products, None, parts, heads))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 def test_what_is_not_finite_is_seen(dtype, bad):

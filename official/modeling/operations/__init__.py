@@ -42,6 +42,12 @@ class Operations(Protocol):
         self, x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
     ) -> tf.Tensor: ...
 
+    def split_heads(
+        self, products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int
+    ) -> list[tf.Tensor]: ...
+
+    def join_heads(self, heads_BHLK: tf.Tensor) -> tf.Tensor: ...
+
     def attend(
         self,
         query_BHLK: tf.Tensor,

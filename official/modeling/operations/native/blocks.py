@@ -24,9 +24,11 @@ __all__ = [
     "bias_activation",
     "cross_entropy",
     "gate",
+    "join_heads",
     "norm",
     "residual",
     "residual_norm",
+    "split_heads",
 ]
 _TYPES = (tf.float32, tf.bfloat16)
 _ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
@@ -86,6 +88,39 @@ def residual_norm(
         return y, gradient
 
     return normalize(x, bias, residual, gamma, beta)
+
+
+def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int) -> list[tf.Tensor]:
+    """See `plain.split_heads`."""
+    if not _are_known(products_BLE, *([] if bias is None else [bias])):
+        return fused.split_heads(products_BLE, bias, parts, heads)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def split(products, bias):
+        def gradient(*upstream):
+            return tuple(operations.bert_join_heads(parts=upstream, bias=bias))
+
+        return operations.bert_split_heads(products=products, bias=bias, N=parts, heads=heads), gradient
+
+    return split(products_BLE, tf.zeros([0]) if bias is None else tf.convert_to_tensor(bias))
+
+
+def join_heads(heads_BHLK: tf.Tensor) -> tf.Tensor:
+    """See `plain.join_heads`."""
+    heads = heads_BHLK.shape[1]
+    if not _are_known(heads_BHLK) or heads is None:
+        return fused.join_heads(heads_BHLK)
+    operations, nothing = loaded(), tf.zeros([0])
+
+    @tf.custom_gradient
+    def join(parts):
+        def gradient(upstream):
+            return operations.bert_split_heads(products=upstream, bias=nothing, N=1, heads=heads)[0]
+
+        return operations.bert_join_heads(parts=[parts], bias=nothing).products, gradient
+
+    return join(heads_BHLK)
 
 
 def attend(
