@@ -13,21 +13,10 @@ import tensorflow as tf
 from official.modeling.activations import ACTIVATIONS
 from official.modeling.dropout import dropout
 from official.modeling.layers import Norm, rounds_products
-from official.modeling.operations.plain import join_heads, split_heads
+from official.modeling.operations.plain import join_heads as join_heads
+from official.modeling.operations.plain import split_heads as split_heads
 from official.modeling.recomputation import after
 
-__all__ = [
-    "attend",
-    "attend_again",
-    "bias_activation",
-    "cross_entropy",
-    "gate",
-    "join_heads",
-    "norm",
-    "residual",
-    "residual_norm",
-    "split_heads",
-]
 # Lengths are traced twice, not once each.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
 
