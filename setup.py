@@ -52,6 +52,8 @@ setup(
     package_dir={"official.configs": "configs"},
     package_data={
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
+        "official.io": ["native/*.h"],
+        "official.modeling.operations.native": ["*.cc", "*.h"],
         "official.optimization.native": ["*.cc", "*.h"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },

@@ -120,14 +120,15 @@ def encoder_options(config: Config) -> dict[str, Any]:
     """Returns how the encoder is built: `fused`, `shared`, `by_sequence`, `recompute`, `unpad` and `narrow`
     of `official.modeling`.
 
-    A step that is compiled as a whole has no functions to share and no sizes that change; plain operations
-    are those of whole rows.
+    A step that is compiled as a whole has no functions to share, no sizes that change and no operations of
+    our own; plain operations are those of whole rows.
     """
     backend = BACKENDS[config.distribution_strategy]
     whole_step = config.enable_xla or backend.whole_step
     fused = config.fused_ops and backend.fused_operations
+    compiled = whole_step or config.block_kernels == "compiled"
     return {
-        "fused": fused,
+        "fused": fused if compiled else fused and config.block_kernels,
         "shared": not whole_step,
         "by_sequence": fused and not whole_step,
         "recompute": config.recompute,

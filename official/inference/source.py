@@ -142,7 +142,12 @@ def find(
     if do_lower_case is None:
         said = str(companions.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
-    changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "fused_ops": False}
+    changed = {
+        "vocab_file": vocab_file,
+        "do_lower_case": do_lower_case,
+        "fused_ops": False,
+        "block_kernels": "auto",
+    }
     bert = _sizes(tensors, options, checkpoint.location)
     return Source(
         name=name,

@@ -4,7 +4,8 @@ Where to look:
   stages      what a stage is, and how a list of them is run
   encoder     embeddings, blocks and pooler, as stages; pretrainer and fine_tuning add their heads
   blocks/     one file for each kind of block (`block_type` in the model's JSON)
-  operations/ what is bound by memory, twice: plain (TensorFlow's own gradients) and fused (faster on CPUs)
+  operations/ what is bound by memory, three times: plain (TensorFlow's own gradients), fused
+              and native (both faster on CPUs)
 
 Keras layers hold variables under Google's TF1 names, so that a checkpoint's names need no map. A layer's
 `tensors()` reads its variables, in the type to compute in. What is done with them are functions of tensors.

@@ -95,18 +95,27 @@ def self_attention(
     """
     asking, x_BLD = x
     heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
-    if reads_BR is None or isinstance(context.seen, Places):
+    if isinstance(context.seen, Places):
         products_BLE = layers.dense(x_BLD, layers.side_by_side(qkv))
         return layers.picked(attend(products_BLE, context.seen, heads, rate, seed, ops), reads_BR)
-    query_BHRK = _by_head(layers.dense(asking, qkv[0]), 1, heads)[0]
-    key_BHLK, value_BHLK = _by_head(layers.dense(x_BLD, layers.side_by_side(qkv[1:])), 2, heads)
-    scores = _scores_at(context.seen, reads_BR)
-    return _joined(ops.attend(query_BHRK, key_BHLK, value_BHLK, scores, rate, seed))
+    if reads_BR is None:
+        query, key, value = _by_head(x_BLD, qkv, heads, ops)
+    else:
+        query, key, value = _by_head(asking, qkv[:1], heads, ops) + _by_head(x_BLD, qkv[1:], heads, ops)
+    return ops.join_heads(ops.attend(query, key, value, _scores_at(context.seen, reads_BR), rate, seed))
 
 
-def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor) -> tf.Tensor:
-    """Returns what is added to the scores of the tokens at some positions, [B, 1, R or 1, M]."""
-    if scores_B1LM.shape[2] == 1:  # all tokens see the same
+def _by_head(
+    x_BLD: tf.Tensor, parts: Sequence[layers.Affine], heads: int, ops: Operations
+) -> list[tf.Tensor]:
+    """Returns what dense products make of vectors, each [B, H, L, K]."""
+    whole = layers.side_by_side(parts)
+    return ops.split_heads(layers.matmul_2d(x_BLD, whole.kernel), whole.bias, len(parts), heads)
+
+
+def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Tensor:
+    """Returns what is added to the scores of the tokens at some positions, [B, 1, R or 1, M], or of all."""
+    if positions_BR is None or scores_B1LM.shape[2] == 1:  # all tokens see the same
         return scores_B1LM
     # Of a size that is known only when it runs it may be 1 all the same.
     positions_BR = tf.minimum(positions_BR, tf.shape(scores_B1LM)[2] - 1)
@@ -136,22 +145,8 @@ def attend(
 
 def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
     """Returns the heads' outputs where every token of a row is multiplied with every other."""
-    query, key, value = _by_head(products_BLE, 3, heads)
-    return _joined(ops.attend(query, key, value, scores_B1LM, rate, seed))
-
-
-def _by_head(products_BLE: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
-    """Returns products that lie side by side, each [B, H, L, K]."""
-    _, length, columns = sizes(products_BLE)
-    products_BLNHK = tf.reshape(products_BLE, [-1, length, parts, heads, columns // (parts * heads)])
-    # unstack, not products[i]: the gradient of slices is as many padded tensors and their sum.
-    return tf.unstack(tf.transpose(products_BLNHK, [2, 0, 3, 1, 4]), num=parts)
-
-
-def _joined(heads_BHLK: tf.Tensor) -> tf.Tensor:
-    """Returns the outputs of all heads side by side, [B, L, D]."""
-    _, heads, length, size = sizes(heads_BHLK)
-    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, heads * size])
+    query, key, value = ops.split_heads(products_BLE, None, 3, heads)
+    return ops.join_heads(ops.attend(query, key, value, scores_B1LM, rate, seed))
 
 
 def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:

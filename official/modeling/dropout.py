@@ -47,8 +47,13 @@ def keep_mask(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     or not, on every device.
     """
     *rows, columns = sizes(x)
-    dropped = tf.constant(min(round(rate * RANDOM_WORDS), RANDOM_WORDS - 1), tf.uint32)
+    dropped = tf.constant(least_kept(rate), tf.uint32)
     return tf.reshape(random_words(seed, tf.reduce_prod(rows), columns) >= dropped, tf.shape(x))
+
+
+def least_kept(rate: float) -> int:
+    """Returns the least random word of an element that dropout keeps."""
+    return min(round(rate * RANDOM_WORDS), RANDOM_WORDS - 1)
 
 
 def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tensor) -> tf.Tensor:

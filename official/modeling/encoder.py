@@ -40,7 +40,7 @@ class BertEncoder(tf.keras.layers.Layer):
     def __init__(
         self,
         config: BertConfig,
-        fused: bool = False,
+        fused: bool | str = False,
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
@@ -51,7 +51,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
         Args:
           config: sizes, rates, and the kind of its blocks.
-          fused: takes the operations of `official.modeling.operations.fused`, equal to rounding.
+          fused: which set of operations, see `operations.choose`; all are equal to rounding.
           shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
             optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
             that the backward pass takes from the forward pass must be constants there.

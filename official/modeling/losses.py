@@ -10,14 +10,17 @@ import tensorflow as tf
 from official.modeling import operations
 
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fused: bool = False) -> tf.Tensor:
+def cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fused: bool | str = False
+) -> tf.Tensor:
     """Returns sum(weights * -log softmax(logits)[labels]).
 
     Args:
       logits: float32 [..., C].
       labels: int32 [...], in [0, C).
       weights: float32 [...].
-      fused: in fewer passes over the logits, which counts where C is a vocabulary.
+      fused: which set of operations, see `operations.choose`; others than the plain ones take fewer passes
+        over the logits, which counts where C is a vocabulary.
     """
     return tf.reduce_sum(operations.choose(fused).cross_entropy(logits, labels) * weights)
 

@@ -46,7 +46,7 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 
 
 def pretraining_terms(
-    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, fused: bool = False
+    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, fused: bool | str = False
 ) -> Terms:
     """Returns the terms of pre-training, see `PRETRAINING_METRICS`.
 

@@ -144,7 +144,11 @@ def _in_calls(config: Config) -> Config:
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
     return config_lib.replaced(
-        config, enable_xla=False, distribution_strategy=strategy, update_kernel="tensorflow"
+        config,
+        enable_xla=False,
+        distribution_strategy=strategy,
+        update_kernel="tensorflow",
+        block_kernels="compiled",
     )
 
 

@@ -221,7 +221,7 @@ class PretrainingTask:
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
-        return objectives.pretraining_terms(outputs, batch, basis, self._config.fused_ops)
+        return objectives.pretraining_terms(outputs, batch, basis, encoder_options(self._config)["fused"])
 
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.terms(model(batch), batch), {}

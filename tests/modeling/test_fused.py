@@ -1,4 +1,5 @@
-"""The fused blocks against the plain ones: outputs, gradients, dropout's masks, types, lengths and places."""
+"""The fused and the native blocks against the plain ones: outputs, gradients, dropout's masks, types, lengths
+and places."""
 
 import numpy as np
 import pytest
@@ -6,18 +7,19 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import dropout as dropout_lib
-from official.modeling.operations import fused, plain
+from official.modeling.operations import choose, plain
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 
 SEEDS = {"no dropout": None, "dropout": [3, 4]}
+SETS = pytest.mark.parametrize("kind", [True, "native"], ids=["fused", "native"])
 
 
-def pair(shared=False, **changes):
-    """Returns the same model with fused and with plain blocks."""
+def pair(shared=False, kind=True, **changes):
+    """Returns the same model with blocks of a set and with plain ones."""
     sizes = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, **changes})
-    ours, expected = BertPretrainer(sizes, fused=True, shared=shared), randomised(BertPretrainer(sizes))
+    ours, expected = BertPretrainer(sizes, fused=kind, shared=shared), randomised(BertPretrainer(sizes))
     for variable, other in zip(ours.variables, expected.variables):
         variable.assign(other)
     return ours, expected
@@ -40,11 +42,12 @@ def outputs_and_gradients(model, batch, seed, compiled=False):
     }
 
 
+@SETS
 @pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
 @pytest.mark.parametrize("shared,activation", [(False, "gelu_tanh"), (True, "gelu_erf")])
-def test_fused_model_is_the_plain_one(shared, activation, seed):
+def test_fused_model_is_the_plain_one(shared, activation, seed, kind):
     ours, expected = (
-        outputs_and_gradients(model, features(), seed) for model in pair(shared, hidden_act=activation)
+        outputs_and_gradients(model, features(), seed) for model in pair(shared, kind, hidden_act=activation)
     )
     for output, other in zip(ours[0], expected[0]):
         np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
@@ -54,13 +57,14 @@ def test_fused_model_is_the_plain_one(shared, activation, seed):
         np.testing.assert_allclose(ours[1][name], gradient, atol=1e-4 * scale, rtol=0, err_msg=name)
 
 
+@SETS
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
 @pytest.mark.parametrize("shared", [False, True])
-def test_fused_model_in_mixed_precision(shared, policy, tolerance):
+def test_fused_model_in_mixed_precision(shared, policy, tolerance, kind):
     model = pair()[1]
     reference = outputs_and_gradients(model, features(), [3, 4])
     tf.keras.mixed_precision.set_global_policy(policy)
-    ours = pair(shared)[0]
+    ours = pair(shared, kind)[0]
     for variable, other in zip(ours.variables, model.variables):
         variable.assign(other)
     found = outputs_and_gradients(ours, features(), [3, 4])
@@ -84,8 +88,9 @@ def test_fused_model_inside_a_compiled_step():
         np.testing.assert_allclose(compiled[1][name], gradient, atol=1e-4 * scale, rtol=0, err_msg=name)
 
 
+@SETS
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
-def test_cross_entropy_is_the_plain_one(scale):
+def test_cross_entropy_is_the_plain_one(scale, kind):
     generator = np.random.default_rng(0)
     logits = tf.constant(scale * generator.normal(size=[3, 4, 50]), tf.float32)
     labels, weights = (
@@ -93,7 +98,7 @@ def test_cross_entropy_is_the_plain_one(scale):
         tf.constant(generator.random([3, 4]), tf.float32),
     )
     found = {}
-    for name, ops in (("fused", fused), ("plain", plain)):
+    for name, ops in (("fused", choose(kind)), ("plain", plain)):
         with tf.GradientTape() as tape:
             tape.watch(logits)
             values = ops.cross_entropy(logits, labels)
@@ -103,8 +108,9 @@ def test_cross_entropy_is_the_plain_one(scale):
     np.testing.assert_allclose(found["fused"][1], found["plain"][1], atol=1e-6)
 
 
-def test_lengths_share_one_trace():
-    model, other = pair()
+@SETS
+def test_lengths_share_one_trace(kind):
+    model, other = pair(kind=kind)
 
     @tf.function(
         input_signature=[
@@ -155,11 +161,13 @@ def test_masks_of_near_seeds_have_nothing_in_common(other):
         assert abs((first == np.roll(second, shift)).mean() - 0.5) < 5 * 0.5 / first.size**0.5
 
 
-def test_attention_does_not_see_padding():
+@SETS
+def test_attention_does_not_see_padding(kind):
+    ops = choose(kind)
     generator = np.random.default_rng(0)
     query, key, value = (tf.constant(generator.normal(size=[2, 3, 5, 4]), tf.float32) for _ in range(3))
     scores = tf.constant([[0, 0, 0, -10000, -10000], [0, 0, 0, 0, 0]], tf.float32)[:, None, None, :]
-    found = fused.attend(query, key, value, scores, 0.0, None)
+    found = ops.attend(query, key, value, scores, 0.0, None)
     np.testing.assert_allclose(found, plain.attend(query, key, value, scores, 0.0, None), atol=1e-6)
     other = tf.concat([value[:, :, :3], value[:, :, 3:] + 100.0], axis=2)
-    np.testing.assert_allclose(found[0], fused.attend(query, key, other, scores, 0.0, None)[0], atol=1e-6)
+    np.testing.assert_allclose(found[0], ops.attend(query, key, other, scores, 0.0, None)[0], atol=1e-6)

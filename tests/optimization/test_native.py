@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.io import native_operations
 from official.optimization import compiled, optimizers, schedules
 from official.optimization.native import library
 from official.optimization.native.optimizers import AdamW, Lamb
@@ -175,10 +176,10 @@ def test_any_number_of_threads_gives_the_same_bits(kind):
 @pytest.fixture
 def nothing_loaded():
     """Lets the kernel be looked for again, before the test and after it."""
-    library._loaded.cache_clear()
-    library._tell.cache_clear()
+    native_operations.load.cache_clear()
+    native_operations.tell.cache_clear()
     yield
-    library._loaded.cache_clear()
+    native_operations.load.cache_clear()
 
 
 def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
@@ -187,7 +188,7 @@ def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     told: list = []
-    monkeypatch.setattr(library.logging, "info", lambda message, *values: told.append(message))
+    monkeypatch.setattr(native_operations.logging, "info", lambda message, *values: told.append(message))
     for _ in range(2):
         config = make_config(update_kernel="auto")
         optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
@@ -201,7 +202,7 @@ def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
 def test_a_library_that_cannot_be_loaded_is_not_taken(make_config, monkeypatch, tmp_path, nothing_loaded):
     broken = tmp_path / "update.so"
     broken.write_bytes(b"\x7fELF")
-    monkeypatch.setattr(library.native_library, "built", lambda *_, **__: str(broken))
+    monkeypatch.setattr(native_operations.native_library, "built", lambda *_, **__: str(broken))
     with pytest.raises(ConfigError, match="cannot be loaded"):
         library.operations(make_config(update_kernel="native"))
 
@@ -214,7 +215,7 @@ def test_processes_of_one_run_take_it_only_where_it_is_asked_for(make_config):
 
 
 def test_accelerators_are_left_alone(make_config, monkeypatch):
-    monkeypatch.setattr(library, "_on_cpus", lambda: False)
+    monkeypatch.setattr(native_operations, "on_cpus", lambda: False)
     assert library.operations(make_config()) is None
     with pytest.raises(ConfigError, match="it computes on CPUs only"):
         library.operations(make_config(update_kernel="native"))

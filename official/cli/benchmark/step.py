@@ -31,7 +31,8 @@ def make_parser() -> command_line.Parser:
         default="fused",
         help=(
             "Comma-separated: fused, plain, the operations that the encoder's blocks take (--fused_ops);"
-            " packed, fused ones on packed rows."
+            " compiled, fused ones of which none is native (--block_kernels); packed, fused ones on packed"
+            " rows."
         ),
     )
     parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
@@ -52,7 +53,7 @@ def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace
     command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = inputs.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
-    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain", "packed"))
+    flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain", "compiled", "packed"))
     return flags
 
 
@@ -68,7 +69,9 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
         return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + f", {blocks}" * (blocks != "fused")
 
     def own(blocks: str) -> dict:
-        return {**settings, "fused_ops": blocks != "plain", "pack_on_the_fly": blocks == "packed"}
+        kernels = "compiled" if blocks == "compiled" else "auto"
+        changed = {"fused_ops": blocks != "plain", "pack_on_the_fly": blocks == "packed"}
+        return {**settings, **changed, "block_kernels": kernels}
 
     return {
         name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(

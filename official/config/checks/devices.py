@@ -37,6 +37,12 @@ def check_backend(config: Config) -> None:
             f"dtype={config.dtype} does not go with --distribution_strategy={backend.name}:"
             f" {backend.refused_dtypes[config.dtype]}"
         )
+    if config.block_kernels == "native" and (config.enable_xla or not config.fused_ops):
+        which = "enable_xla" if config.enable_xla else "fused_ops=false"
+        raise ConfigError(
+            f"block_kernels=native is operations of --fused_ops that XLA does not know, which {which}"
+            " excludes. Use --block_kernels=auto."
+        )
     backend.check(config)
 
 

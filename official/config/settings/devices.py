@@ -122,6 +122,15 @@ class Devices:
         choices=("auto", "native", "tensorflow"),
         backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
     )
+    block_kernels: str = setting(
+        "auto",
+        "What computes the parts of the encoder's blocks between matrix products on CPUs with --fused_ops: "
+        "native is operations of our own, compiled when they are first used on a machine; compiled is "
+        "functions that XLA compiles. auto: native where there is a C++ compiler and --enable_xla does not "
+        "compile the step as a whole. Equal to rounding.",
+        choices=("auto", "native", "compiled"),
+        backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
+    )
     recompute: str = setting(
         "none",
         "What the backward pass computes again, so that less memory is kept for it: `attention` is the "

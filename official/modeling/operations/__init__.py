@@ -2,6 +2,8 @@
 
   plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
   fused  the same to rounding, faster on CPUs
+  native the same to rounding, faster still on CPUs: where there is a compiler for them, and a step is not
+         compiled as a whole
 
 Matrix products are no part of them: every set multiplies by the vendor's library.
 """
@@ -40,6 +42,12 @@ class Operations(Protocol):
         self, x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
     ) -> tf.Tensor: ...
 
+    def split_heads(
+        self, products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int
+    ) -> list[tf.Tensor]: ...
+
+    def join_heads(self, heads_BHLK: tf.Tensor) -> tf.Tensor: ...
+
     def attend(
         self,
         query_BHLK: tf.Tensor,
@@ -63,17 +71,35 @@ class Operations(Protocol):
     def cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor: ...
 
 
-def choose(fused: bool, attends_again: bool = False) -> Operations:
-    """Returns the set; of the other one nothing is imported. With `attends_again` its `attend` is
-    `attend_again`."""
-    if fused:
-        from official.modeling.operations import fused as fused_operations
+def choose(fused: bool | str, attends_again: bool = False) -> Operations:
+    """Returns the set; of the others nothing is imported.
 
-        operations: Operations = fused_operations
-    else:
-        from official.modeling.operations import plain
+    Args:
+      fused: False for `plain`, True for `fused`; `auto` for `native` where it can be, else `fused`; `native`
+        where it must be. Called in the scope of the strategy that computes.
+      attends_again: gives the set whose `attend` is `attend_again`.
 
-        operations = plain
+    Raises:
+      ConfigError: where `native` cannot be.
+    """
+    operations = _set_of(fused)
     if not attends_again:
         return operations
     return cast(Operations, SimpleNamespace(**{**vars(operations), "attend": operations.attend_again}))
+
+
+def _set_of(fused: bool | str) -> Operations:
+    if not fused:
+        from official.modeling.operations import plain
+
+        return plain
+    if isinstance(fused, str):
+        from official.modeling.operations.native import library
+
+        if library.are_taken(fused):
+            from official.modeling.operations.native import blocks
+
+            return blocks
+    from official.modeling.operations import fused as fused_operations
+
+    return fused_operations

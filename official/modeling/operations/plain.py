@@ -12,6 +12,7 @@ from official.modeling.activations import ACTIVATIONS
 from official.modeling.dropout import dropout
 from official.modeling.layers import Norm, layer_norm
 from official.modeling.recomputation import recomputed
+from official.modeling.shapes import sizes
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -66,6 +67,28 @@ def residual(
     """Returns residual + dropout(x + bias), in the type of the residual; arguments as in `residual_norm`."""
     x = dropout(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), rate, seed)
     return residual + tf.cast(x, residual.dtype)
+
+
+def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int) -> list[tf.Tensor]:
+    """Returns the parts of products + bias, each [B, H, L, K].
+
+    Args:
+      products_BLE: those of all parts side by side, E = parts x H x K.
+      bias: [E]; None for none.
+      parts, heads: how many there are.
+    """
+    if bias is not None:
+        products_BLE = tf.nn.bias_add(products_BLE, tf.cast(bias, products_BLE.dtype))
+    _, length, columns = sizes(products_BLE)
+    products_BLNHK = tf.reshape(products_BLE, [-1, length, parts, heads, columns // (parts * heads)])
+    # unstack, not products[i]: the gradient of slices is as many padded tensors and their sum.
+    return tf.unstack(tf.transpose(products_BLNHK, [2, 0, 3, 1, 4]), num=parts)
+
+
+def join_heads(heads_BHLK: tf.Tensor) -> tf.Tensor:
+    """Returns the vectors of all heads side by side, [B, L, H x K]."""
+    _, heads, length, size = sizes(heads_BHLK)
+    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, heads * size])
 
 
 def attend(

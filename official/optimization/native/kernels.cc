@@ -1,7 +1,6 @@
 #include "kernels.h"
 
 #include <cmath>
-#include <cstring>
 
 #ifdef __F16C__
 #include <immintrin.h>
@@ -9,18 +8,6 @@
 
 namespace bert {
 namespace {
-
-inline float bits_to_float(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-inline uint32_t float_to_bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
 
 inline float widen_one(Half half) {
   const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000) << 16, rest = half.bits & 0x7fff;
@@ -51,7 +38,7 @@ inline float lamb_update(const Numbers& n, float w, float m, float v) {
 
 inline float square(float value) { return value * value; }
 
-inline float square(BFloat16 value) { return square(bits_to_float(static_cast<uint32_t>(value.bits) << 16)); }
+inline float square(BFloat16 value) { return square(to_float(value)); }
 
 // Four sums side by side: one alone would wait for each of its additions, and memory gives more to who reads in four
 // places.
@@ -75,16 +62,12 @@ double sum_of_four(const T* numbers, int64_t count) {
 
 void widen(const BFloat16* from, int64_t count, float* to) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) to[i] = bits_to_float(static_cast<uint32_t>(from[i].bits) << 16);
+  for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
 }
 
 void narrow(const float* from, int64_t count, BFloat16* to) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = float_to_bits(from[i]);
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    to[i].bits = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
-  }
+  for (int64_t i = 0; i < count; ++i) store(from[i], to + i);
 }
 
 void widen(const Half* from, int64_t count, float* to) {

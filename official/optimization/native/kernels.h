@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include <cstdint>
+#include "numbers.h"
 
 namespace bert {
 
@@ -28,10 +28,6 @@ struct Run {
 // The sums of squares of weights and of their updates.
 struct Squares {
   double weight = 0, update = 0;
-};
-
-struct BFloat16 {
-  uint16_t bits;
 };
 
 struct Half {

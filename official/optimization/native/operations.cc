@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "jobs.h"
 #include "kernels.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -32,28 +32,6 @@ using tensorflow::Var;
 constexpr int64_t kChunk = 32 * kTile;
 
 int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
-
-// Does the jobs 0 ... count - 1 on the caller's thread and those of TensorFlow's pool that are free; returns when
-// all are done. They begin in their order, so a job may wait for those before it.
-void do_in_order(OpKernelContext* context, int64_t count, std::function<void(int64_t)> job) {
-  struct State {
-    std::function<void(int64_t)> job;
-    int64_t count;
-    std::atomic<int64_t> next{0}, done{0};
-    // A thread of the pool that comes when there are no jobs left finds this struct only.
-    void work() {
-      for (int64_t i; (i = next.fetch_add(1)) < count; done.fetch_add(1, std::memory_order_release)) job(i);
-    }
-  };
-  auto state = std::make_shared<State>();
-  state->job = std::move(job);
-  state->count = count;
-  const auto* pool = context->device()->tensorflow_cpu_worker_threads();
-  const int64_t helpers = std::min<int64_t>(pool->num_threads, count) - 1;
-  for (int64_t i = 0; i < helpers; ++i) pool->workers->Schedule([state] { state->work(); });
-  state->work();
-  while (state->done.load(std::memory_order_acquire) < count) std::this_thread::yield();
-}
 
 // A tensor of one of the types that gradients and copies have, as a place in memory.
 struct Place {

@@ -1,0 +1,298 @@
+"""The operations of blocks in C++: against float64 in all shapes and types, what is not finite, any number of
+threads, and where they cannot be."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, ConfigError, encoder_options
+from official.io import native_operations
+from official.modeling.dropout import dropout
+from official.modeling.layers import Norm
+from official.modeling.operations import choose, fused, plain
+from official.modeling.operations.native import blocks as native
+from official.modeling.operations.native import library
+from official.modeling.pretrainer import BertPretrainer
+from tests.conftest import TINY
+
+SEED = [3, 4]
+# One number, less than a vector, odd, several jobs with the last one ragged, none.
+SHAPES = [(1, 1), (2, 7, 5), (3, 7, 33), (5, 40, 771), (0, 7, 33)]
+FUSED_TOO = (3, 7, 33)  # each shape is compiled there
+TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
+PRECISION = {tf.float32: 1e-5, tf.bfloat16: 2e-2}
+
+
+def draw(*shape, seed=0, dtype=tf.float32):
+    """Returns normal numbers that are the same in every type, up to bfloat16's rounding."""
+    numbers = tf.constant(np.random.default_rng([seed, *shape]).normal(size=shape), tf.float32)
+    return tf.cast(tf.cast(numbers, tf.bfloat16), dtype)
+
+
+def with_gradients(function, *tensors):
+    """Returns the result of a function and its gradients, as float64; the upstream gradient is random."""
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        result = function(*tensors)
+    upstream = draw(*result.shape, seed=9, dtype=result.dtype)
+    gradients = tape.gradient(result, tensors, output_gradients=upstream)
+    return [tf.cast(value, tf.float64).numpy() for value in (result, *gradients)]
+
+
+def assert_close(found, expected, precision):
+    for place, (ours, other) in enumerate(zip(found, expected)):
+        assert ours.shape == other.shape
+        scale = max(np.abs(other).max(initial=0), 1e-30)
+        np.testing.assert_allclose(ours, other, atol=precision * scale, rtol=precision, err_msg=str(place))
+
+
+def check(call, exact, tensors, precision, slack=None):
+    """Compares call(native, *tensors) and its gradients with exact(*tensors) in float64; with `slack`, its
+    error with that of the fused operations, too."""
+    expected = with_gradients(exact, *(tf.cast(each, tf.float64) for each in tensors))
+    found = with_gradients(lambda *x: call(native, *x), *tensors)
+    assert_close(found, expected, precision)
+    if slack is None:
+        return
+    others = with_gradients(lambda *x: call(fused, *x), *tensors)
+    for ours, other, truth in zip(found, others, expected):
+        least = 1e-5 * np.linalg.norm(truth)
+        assert np.linalg.norm(ours - truth) <= slack * np.linalg.norm(other - truth) + least
+
+
+def float64_gelu(x, approximate):
+    if approximate:
+        return 0.5 * x * (1 + tf.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + tf.math.erf(x / np.sqrt(2)))
+
+
+FUNCTIONS = {
+    "gelu_tanh": lambda x: float64_gelu(x, True),
+    "gelu_erf": lambda x: float64_gelu(x, False),
+    "relu": tf.nn.relu,
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("activation", FUNCTIONS)
+def test_bias_and_activation(activation, shape, dtype):
+    check(
+        lambda ops, x, bias: ops.bias_activation(x, bias, activation),
+        lambda x, bias: FUNCTIONS[activation](x + bias),
+        [2 * draw(*shape, dtype=dtype), draw(shape[-1], seed=1, dtype=dtype)],
+        PRECISION[dtype],
+        1.05 if shape == FUSED_TOO and dtype == tf.bfloat16 else None,
+    )
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+def test_activations_are_exact_at_every_size(activation):
+    x = tf.constant(np.concatenate([np.linspace(-12, 12, 20001), [-100, 100, -1e4, 1e4, 0]]), tf.float32)
+    zeros = tf.zeros([x.shape[0]])
+    exact = with_gradients(FUNCTIONS[activation], tf.cast(x, tf.float64))
+    ours = with_gradients(lambda x: native.bias_activation(x[None], zeros, activation)[0], x)
+    for found, expected in zip(ours, exact):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1.5e-6)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_residual_and_norm(shape, dtype, rate):
+    seed, columns = tf.constant(SEED), shape[-1]
+
+    def call(ops, x, bias, residual, gamma, beta):
+        return ops.residual_norm(x, bias, residual, Norm(gamma, beta), 1e-12, rate, seed)
+
+    def exact(x, bias, residual, gamma, beta):
+        x = dropout(x + bias, rate, seed) + residual
+        mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+        return (x - mean) / tf.sqrt(variance + 1e-12) * gamma + beta
+
+    vectors = [
+        draw(*shape, dtype=dtype),
+        draw(columns, seed=1, dtype=dtype),
+        draw(*shape, seed=2, dtype=dtype),
+    ]
+    weights = [1 + 0.3 * draw(columns, seed=3), draw(columns, seed=4)]
+    slack = 1.05 if shape == FUSED_TOO and dtype == tf.bfloat16 else None
+    check(call, exact, [*vectors, *weights], PRECISION[dtype], slack)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("rows,columns", [(7, 7), (3, 40), (33, 5)])
+@pytest.mark.parametrize("name,mask", [("attend", "row"), ("attend", "pairs"), ("attend_again", "row")])
+def test_attention(name, mask, rows, columns, dtype):
+    lengths, size = (rows, columns, columns), 8
+    tensors = [draw(3, 4, length, size, seed=place, dtype=dtype) for place, length in enumerate(lengths)]
+    seen = np.random.default_rng(5).random([3, 1, rows if mask == "pairs" else 1, columns]) < 0.7
+    seen[..., 0] = True
+    seed, scores = tf.constant(SEED), tf.constant(np.where(seen, 0, -10000), tf.float32)
+
+    def exact(query, key, value):
+        products = tf.matmul(query, key, transpose_b=True) * size**-0.5
+        return tf.matmul(dropout(tf.nn.softmax(products + tf.cast(scores, tf.float64)), 0.3, seed), value)
+
+    slack = 1.1 if rows == columns and mask == "row" and dtype == tf.bfloat16 else None
+    precision = {tf.float32: 1e-5, tf.bfloat16: 5e-2}[dtype]
+    check(lambda ops, *x: getattr(ops, name)(*x, scores, 0.3, seed), exact, tensors, precision, slack)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("batch,length", [(3, 7), (2, 80), (0, 7)])
+def test_heads(batch, length, parts, dtype):
+    heads, size = 4, 5
+    columns = parts * heads * size
+    products, bias = draw(batch, length, columns, dtype=dtype), draw(columns, seed=1, dtype=dtype)
+
+    def call(ops, products, bias):
+        return tf.stack(ops.split_heads(products, bias, parts, heads))
+
+    def together(ops, *inputs):
+        return ops.join_heads(tf.reshape(call(ops, *inputs), [-1, heads, length, size]))
+
+    for function in (call, together):
+        exact = functools.partial(function, plain)
+        check(function, exact, [products, bias], PRECISION[dtype])
+    without = native.split_heads(products, None, parts, heads)
+    np.testing.assert_array_equal(without, plain.split_heads(products, None, parts, heads))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+def test_what_is_not_finite_is_seen(dtype, bad):
+    """The loss scale must find every overflow in the gradients."""
+    spoiled = np.zeros([2, 40], np.float32)
+    spoiled[1, 17] = bad
+    x, zeros, ones = tf.cast(spoiled, dtype), tf.zeros([40], dtype), tf.ones([40])
+    good = draw(2, 40, dtype=dtype)
+    norm = Norm(ones, tf.zeros([40]))
+
+    def gradient_of(function, tensor):
+        with tf.GradientTape() as tape:
+            tape.watch(tensor)
+            result = function(tensor)
+        return tape.gradient(result, tensor, output_gradients=x)
+
+    for spoil in (
+        lambda t: native.residual_norm(t, zeros, good, norm, 1e-12, 0.0, None),
+        lambda t: native.residual_norm(good, zeros, t, norm, 1e-12, 0.0, None),
+    ):
+        rows = tf.cast(spoil(x), tf.float32)
+        assert np.isnan(rows[1]).all() and np.isfinite(rows[0]).all()
+        assert not np.isfinite(tf.cast(gradient_of(spoil, good)[1], tf.float32)).any()
+    for activation in FUNCTIONS:
+        activate = functools.partial(native.bias_activation, bias=zeros, activation=activation)
+        result = tf.cast(activate(x), tf.float32).numpy()
+        assert bad == -np.inf or not np.isfinite(result[1, 17])
+        assert np.isfinite(np.delete(result, 17, axis=1)).all()
+        found = tf.cast(gradient_of(activate, tf.ones_like(good))[1, 17], tf.float32)
+        assert not np.isfinite(found)
+    four = tf.reshape(x, [1, 2, 5, 8])
+    mask = tf.zeros([1, 1, 1, 5])
+    fine = draw(1, 2, 5, 8, dtype=dtype)
+    for tensors in ((four, fine, fine), (fine, four, fine), (fine, fine, four)):
+        assert not np.isfinite(tf.cast(native.attend(*tensors, mask, 0.0, None), tf.float32)).all()
+    losses = native.cross_entropy(tf.constant(spoiled), tf.constant([1, 2]))
+    assert np.isfinite(losses[0]) and (not np.isfinite(losses[1]) or bad == -np.inf)
+
+
+def test_labels_that_do_not_exist_are_refused():
+    for label in (-1, 5):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a label is negative or not less"):
+            native.cross_entropy(tf.zeros([1, 5]), tf.constant([label]))
+
+
+def test_dropout_drops_the_same_in_all_sets():
+    ones, zeros, seed = tf.ones([4, 6, 40]), tf.zeros([40]), tf.constant(SEED)
+    norm = Norm(tf.ones([40]), tf.zeros([40]))
+    found = [
+        ops.residual_norm(ones, zeros, 0 * ones, norm, 1e-12, 0.5, seed).numpy() > 0
+        for ops in (native, plain)
+    ]
+    assert (found[0] == found[1]).all() and 0.4 < found[0].mean() < 0.6
+
+
+_DIGEST = """
+import hashlib, sys
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+from tests.modeling import test_native_blocks as blocks
+from official.modeling.layers import Norm
+x, seed = [blocks.draw(301, 520, seed=seed) for seed in range(2)], tf.constant(blocks.SEED)
+gamma, beta = blocks.draw(520, seed=2), blocks.draw(520, seed=3)
+found = blocks.with_gradients(
+    lambda x, bias, other, *norm: blocks.native.residual_norm(x, bias, other, Norm(*norm), 1e-12, 0.1, seed),
+    x[0], beta, x[1], gamma, beta)
+activate = lambda x, bias: blocks.native.bias_activation(x, bias, "gelu_tanh")
+found += blocks.with_gradients(activate, x[0], beta)
+print(hashlib.sha256(b"".join(each.tobytes() for each in found)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_any_number_of_threads_gives_the_same_bits():
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST, threads], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        for threads in ("1", "2", "5")
+    }
+    assert len(digests) == 1 and len(digests.pop()) > 60
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch):
+    """Lets the operations be looked for again, before the test and after it."""
+    caches = (native_operations.load, native_operations.tell)
+    monkeypatch.setattr(library, "_failed", [])
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_without_a_compiler_the_compiled_ones_are_taken_and_a_line_says_so(
+    monkeypatch, tmp_path, nothing_loaded
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    told: list = []
+    monkeypatch.setattr(native_operations.logging, "info", lambda message, *values: told.append(message))
+    for _ in range(2):
+        assert choose("auto") is fused
+    assert len(told) == 1 and "there is no C++ compiler" in told[0]
+    with pytest.raises(ConfigError, match="block_kernels=native is not possible here: there is no C"):
+        BertPretrainer(BertConfig(**TINY), "native")
+
+
+def test_accelerators_are_left_alone(monkeypatch):
+    monkeypatch.setattr(native_operations, "on_cpus", lambda: False)
+    assert choose("auto") is fused
+    with pytest.raises(ConfigError, match="it computes on CPUs only"):
+        choose("native")
+
+
+def test_which_runs_take_them(make_config):
+    def kind(**settings):
+        return encoder_options(make_config(**settings))["fused"]
+
+    assert kind() == "auto" and kind(block_kernels="native") == "native"
+    assert kind(block_kernels="compiled") is True and kind(enable_xla=True) is True
+    assert kind(fused_ops=False) is False
+    for other in (dict(enable_xla=True), dict(fused_ops=False)):
+        with pytest.raises(ConfigError, match="block_kernels=native"):
+            make_config(block_kernels="native", **other)
+
+
+def test_the_sources_are_in_the_package():
+    assert {"operations.cc", "kernels.cc", "kernels.h"} <= set(os.listdir(os.path.dirname(library.__file__)))
+    assert choose("native") is native and choose(True) is fused and choose(False) is plain
