@@ -94,20 +94,25 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
     """Sums tensors over all replicas, in one all-reduce a pack; called by every replica.
 
+    The packs are asked for from the last tensor on, since TensorFlow does one after the other in the order in
+    which they are asked for, and the backward pass makes the gradients of the last layers first: these are
+    sent while it goes on.
+
     Args:
-      tensors: of known shapes.
+      tensors: of known shapes, in the order of the forward pass.
       bytes_per_pack: bytes of one all-reduce, at most; a larger tensor is a pack of its own. 0: no limit.
     """
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return tensors
-    packs = _packs(tensors, bytes_per_pack)
+    packs = _packs(tensors[::-1], bytes_per_pack)
     # A call for each: TensorFlow joins what it is given at once.
     reduced = [reduce_sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in pack], axis=0)) for pack in packs]
-    return [
+    parts = [
         tf.reshape(part, tensor.shape)
         for joined, pack in zip(reduced, packs)
         for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)
     ]
+    return parts[::-1]
 
 
 def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:

@@ -152,7 +152,8 @@ def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(
     packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
     weights = make_loop(make_config()).state.model.trainable_variables
     packs = collections.Counter(
-        sum(weight.shape.num_elements() for weight in pack) for pack in gradients_lib._packs(weights, 5000)
+        sum(weight.shape.num_elements() for weight in pack)
+        for pack in gradients_lib._packs(weights[::-1], 5000)
     )
     assert 2 < packs.total() < len(weights)
     total, others = (
