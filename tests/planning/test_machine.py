@@ -85,7 +85,7 @@ def test_a_step_is_the_sum_of_its_parts_and_of_the_all_reduce():
     works = product(100), Work("elementwise", "fp32", 2000)
     assert speed.predict_step(cost(*works), here).secs == pytest.approx(2.0)
     # 2 x 3 / 4 of 4 GB at 2 GB/s; four that share the machine take four times as long.
-    found = speed.predict_step(cost(*works, bytes_=4 * 10**9), here, replicas=4, sharing=4)
+    found = speed.predict_step(cost(*works, bytes_=4 * 10**9), here, replicas=4, sharing=4, sent_bytes=4 * 10**9)
     assert found.parts == pytest.approx({"part": 8.0, "all-reduce": 3.0, "calls": 1e-12})
     assert found.secs == pytest.approx(11.0)
 
