@@ -16,6 +16,7 @@ from official.config import Config
 from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
 from official.optimization import step_factors
+from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
 
 Batch = dict[str, tf.Tensor]
@@ -118,7 +119,7 @@ def make_replica_gradients(
         shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)
-        gradients = narrow(config, gradients, state)
+        gradients = narrow(config, gradients, state.loss_scale)
         gradients, sums = reduce_across_replicas(config, gradients, sums)
         norm = true_norm(config, gradients, state.optimizer.global_norm)
         factor = clip(config, gradients, norm, counted.num_replicas)
@@ -184,7 +185,10 @@ def sum_micro_batches(
         return gradients_lib.as_float32(gradients) if is_summed else gradients, sums
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
-    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
+    in_packs = config.explicit_allreduce and config.allreduce_bytes_per_pack > 0 and _num_replicas() > 1
+    # Packs of its gradients are sent while its backward pass goes on, which one program would not let out.
+    last_apart = in_packs and not config.enable_xla
+    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like, last_apart)
 
 
 def micro_batch_gradients(
@@ -233,7 +237,7 @@ def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micr
     return Gradients(tensors, left * float(step_factors.micro_batch_divisor(config, num_micro_batches)))
 
 
-def narrow(config: Config, gradients: Gradients, state: TrainState) -> Gradients:
+def narrow(config: Config, gradients: Gradients, loss_scale: LossScale | None) -> Gradients:
     """Returns gradients in the type of --allreduce_dtype, where replicas are to add them up; called by every
     replica.
 
@@ -244,8 +248,8 @@ def narrow(config: Config, gradients: Gradients, state: TrainState) -> Gradients
     if config.allreduce_dtype == "float32" or _num_replicas() == 1:
         return gradients
     tensors, divisor, dtype = gradients.tensors, gradients.divisor, tf.as_dtype(config.allreduce_dtype)
-    if dtype == tf.float16 and state.loss_scale:
-        scale = tf.convert_to_tensor(state.loss_scale.scale)
+    if dtype == tf.float16 and loss_scale:
+        scale = tf.convert_to_tensor(loss_scale.scale)
         tensors = gradients_lib.scaled(gradients_lib.as_float32(tensors), scale / divisor)
         divisor = scale
     return Gradients([tf.cast(tensor, dtype) for tensor in tensors], divisor)

@@ -16,6 +16,7 @@ from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.optimization import optimizers, replica_step, schedules
+from official.optimization.loss_scale import LossScale
 from official.optimization.native import library
 from official.tasks.pretraining import PretrainingTask
 from official.training import feeding, pipelined
@@ -33,12 +34,14 @@ def numbers(rank: int) -> np.ndarray:
 
 def sums(config, strategy, rank: int) -> list[float]:
     """Returns what the processes' numbers add up to in the type of --allreduce_dtype."""
+    with strategy.scope():
+        loss_scale = LossScale(8.0, dynamic=False)
 
     @tf.function(autograph=False)
     def add_up():
         def own():
             given = replica_step.Gradients([tf.constant(numbers(rank))], 1.0)
-            narrow = replica_step.narrow(config, given, None)
+            narrow = replica_step.narrow(config, given, loss_scale)
             return replica_step.reduce_across_replicas(config, narrow, tf.zeros([2]))[0].tensors[0]
 
         return strategy.experimental_local_results(strategy.run(own))[0]
