@@ -51,6 +51,7 @@ def sums(config, strategy, rank: int) -> list[float]:
 
 def train(config, strategy) -> dict:
     """Returns the optimizer of some steps, and a digest of all that they have changed."""
+    tf.keras.utils.set_random_seed(config.seed)
     task = PretrainingTask(config)
     task.find_data()
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)

@@ -221,6 +221,6 @@ def test_two_processes_add_up_and_train_the_same_to_the_bit(record_files):
     trained = first["trained"]
     assert len({each["digest"] for each in trained.values()}) == 3
     for each in trained.values():
-        assert each["loss"] == pytest.approx(trained["float32"]["loss"], rel=1e-3)
+        assert each["loss"] == pytest.approx(trained["float32"]["loss"], rel=1e-2)
         assert each["optimizer"] == "official.optimization.native.optimizers"
     assert first["without"] == "official.optimization.compiled"
