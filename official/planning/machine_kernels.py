@@ -95,7 +95,7 @@ def kernel_cases(dtype: str) -> list[Case]:
     for columns in (_D, _F):
         cases += _activations(_normal([1024, columns], dtype))
     if dtype == "fp32":
-        cases += [case for rows_ in (_D, _V) for case in _of_weights([rows_, _F if rows_ == _D else _D])]
+        cases += [case for rows_ in (_D, _V) for case in of_weights([rows_, _F if rows_ == _D else _D])]
     else:
         cases += [case for x in rows for case in _casts(x, dtype)]
     return cases
@@ -194,7 +194,7 @@ def _of_scores(shape: list[int], dtype: str) -> list[Case]:
     return cases if dtype != "fp32" else [*cases, make_case(tf.nn.softmax, [weights])]
 
 
-def _of_weights(shape: list[int]) -> list[Case]:
+def of_weights(shape: list[int]) -> list[Case]:
     """Returns the parts of an optimizer's update, and of the loss over a vocabulary."""
     gradient = _normal(shape, "fp32")
     sets = range(num_sets(4 * kernels.bytes_of([gradient])))

@@ -83,20 +83,12 @@ def native_adamw(handles: list, copies: list, gradients: list, step: tf.Tensor, 
 @compiled.jitted
 def native_lamb(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
     for three, gradient in zip(handles, gradients):
-        _read(three, gradient.shape)
+        compiled.read(three, gradient.shape)
     _read_and_write(handles, copies, gradients, step, written)
 
 
 def _read_and_write(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
     dtype, places = written
     for three, gradient in zip(handles, gradients):
-        compiled.write(three, [value * step[0] for value in _read(three, gradient.shape)])
+        compiled.write(three, [value * step[0] for value in compiled.read(three, gradient.shape)])
     compiled.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
-
-
-def _read(handles: tuple, shape: tf.TensorShape) -> list[tf.Tensor]:
-    """Returns the values of variables of a shape, which counts also where their handles do not know it."""
-    values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
-    for value in values:
-        value.set_shape(shape)
-    return values

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official.optimization.native import library
-from official.planning import kernels, machine, native_cases, native_update
+from official.planning import kernels, machine, machine_kernels, native_cases, native_update
 from official.planning import plan as plan_lib
 from official.planning.flat_graph import FlatGraph
 from official.planning.kernels import Work
@@ -61,6 +61,13 @@ def test_each_number_is_read_and_written_once_and_lamb_reads_and_writes_twice(dt
     assert adamw == Work("native adamw", name, 40 * (own[False] - narrow) + step)
     _, both = works_of(dtype, layerwise=False)
     assert both == Work("native adamw", name, (NUMBERS + 40) * (own[False] - narrow) + copy + step)
+
+
+def test_what_is_measured_of_tensorflows_update_has_the_bytes_of_what_is_planned():
+    cases = {case.work.kernel: case.work.bytes for case in machine_kernels.of_weights(list(SHAPE))}
+    assert cases["compiled update adamw"] == pytest.approx(28 * NUMBERS, abs=30)
+    # LAMB's direction is written for the step, weights are read and not written.
+    assert cases["compiled lamb direction"] == pytest.approx(28 * NUMBERS, abs=30)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
