@@ -42,7 +42,8 @@ def sums(config, strategy, rank: int) -> list[float]:
         def own():
             given = replica_step.Gradients([tf.constant(numbers(rank))], 1.0)
             narrow = replica_step.narrow(config, given, loss_scale)
-            return replica_step.reduce_across_replicas(config, narrow, tf.zeros([2]))[0].tensors[0]
+            reduced, _ = replica_step.reduce_across_replicas(config, narrow, tf.zeros([2]))
+            return reduced.tensors[0] / reduced.divisor
 
         return strategy.experimental_local_results(strategy.run(own))[0]
 
