@@ -77,18 +77,18 @@ def native_norm(tensors: list) -> tf.Tensor:
 
 @compiled.jitted
 def native_adamw(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
-    _read_and_write(handles, copies, gradients, step, written)
+    _read_and_write(handles, copies, gradients, written)
 
 
 @compiled.jitted
 def native_lamb(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
     for three, gradient in zip(handles, gradients):
         compiled.read(three, gradient.shape)
-    _read_and_write(handles, copies, gradients, step, written)
+    _read_and_write(handles, copies, gradients, written)
 
 
-def _read_and_write(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
+def _read_and_write(handles: list, copies: list, gradients: list, written: tuple) -> None:
     dtype, places = written
     for three, gradient in zip(handles, gradients):
-        compiled.write(three, [value * step[0] for value in compiled.read(three, gradient.shape)])
+        compiled.write(three, compiled.read(three, gradient.shape))
     compiled.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
