@@ -4,6 +4,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError
+from official.config.backends import BACKENDS
 
 
 def replica_devices(config: Config) -> list[str]:
@@ -40,6 +41,19 @@ def warn_of_slow_type(config: Config, devices: list[str]) -> None:
     """Warns of a compute type that CPUs are slow in."""
     if config.dtype == "fp16" and "gpu" not in devices[0]:
         logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
+
+
+def check_allreduce_dtype(config: Config, on_gpus: bool) -> None:
+    """Refuses sums in a type that TensorFlow's operations of NCCL do not know, which several GPUs take unless
+    --all_reduce_alg says otherwise. Raises ConfigError."""
+    if config.allreduce_dtype == "bfloat16" and on_gpus and config.all_reduce_alg in (None, "nccl"):
+        others = " or ".join(
+            alg for alg in BACKENDS[config.distribution_strategy].all_reduce_algorithms if alg != "nccl"
+        )
+        raise ConfigError(
+            "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
+            f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
+        )
 
 
 def _make_logical_cpus(count: int) -> None:

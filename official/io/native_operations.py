@@ -23,8 +23,9 @@ _KERNEL_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-ma
 
 
 @functools.lru_cache
-def load(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> Any:
-    """Returns the module of the operations of a folder, each a function.
+def build(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> str:
+    """Returns the path of a library of operations, which is compiled where it is not there yet; its name tells
+    the sources, the compiler and the CPU that it is made of.
 
     Args:
       name: of the library.
@@ -33,7 +34,7 @@ def load(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> Any:
       flags: more flags of the compiler for kernels.cc.
 
     Raises:
-      NotBuilt: where they cannot be compiled or loaded.
+      NotBuilt: where they cannot be compiled.
     """
     import tensorflow as tf  # late: the ground floor loads in milliseconds
 
@@ -46,13 +47,21 @@ def load(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> Any:
         os.path.join(folder, "kernels.h"),
         *sorted(glob.glob(os.path.join(glob.escape(_SHARED), "*.h"))),
     ]
-    build = f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"  # the one that it is loaded into
-    recipe = native_library.Recipe(name, sources, headers, tf.sysconfig.get_link_flags(), build)
-    path = native_library.built(
+    into = f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"
+    recipe = native_library.Recipe(name, sources, headers, tf.sysconfig.get_link_flags(), into)
+    return native_library.built(
         recipe,
         _LONGEST_SECS,
         before=lambda: logging.info("Compiling %s, once for this machine.", what),
     )
+
+
+@functools.lru_cache
+def load(path: str) -> Any:
+    """Returns the module of the operations of a library, each a function. Raises NotBuilt where it cannot be
+    loaded."""
+    import tensorflow as tf
+
     try:
         return tf.load_op_library(path)
     except (tf.errors.OpError, OSError) as error:

@@ -133,11 +133,11 @@ COMPILED = {"update adamw": _update_adamw, "lamb direction": _lamb_direction}
 
 
 def read(handles, shape):
-    """Returns the values, float32, of variables of a shape, by their handles."""
-    return [
-        tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32), shape)
-        for handle in handles
-    ]
+    """Returns the values, float32, of variables of a shape, by their handles, which need not know it."""
+    values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
+    for value in values:
+        value.set_shape(shape)
+    return values
 
 
 def write(handles, values):

@@ -9,16 +9,19 @@ import tensorflow as tf
 from official.optimization import spread
 
 
-def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
+def accumulate(batch, num_micro_batches: int, micro_step: Callable, like, last_apart: bool = False):
     """Sums the results of `micro_step` over the micro batches of a replica's batch.
 
-    The loop is in the graph and its body is traced once, whatever the number of micro batches.
+    The loop is in the graph and its body is traced once, whatever the number of micro batches. All that comes
+    out of a loop comes at its end.
 
     Args:
       batch: {name: [num_micro_batches * micro batch, ...]}.
       num_micro_batches: number of slices; divides the batch.
       micro_step: (index int32, slice of the batch) -> structure of tensors.
       like: the same structure of tensors or variables, for shapes and types.
+      last_apart: the last micro batch comes after the loop, traced once more, so that each of its results is
+        there as soon as it is computed.
 
     Returns:
       The sum, in the structure of `like`.
@@ -26,20 +29,21 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like):
     if num_micro_batches == 1:
         return micro_step(tf.constant(0), batch)
     slices = {name: cut(value, num_micro_batches) for name, value in batch.items()}
+    rounds = num_micro_batches - last_apart
 
     def body(index, total):
         new = micro_step(index, {name: value[index] for name, value in slices.items()})
         return index + 1, tf.nest.map_structure(add, total, new)
 
     zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), like)
-    _, total = tf.while_loop(
-        lambda index, _: index < num_micro_batches,
+    index, total = tf.while_loop(
+        lambda index, _: index < rounds,
         body,
         (tf.constant(0), zeros),
         parallel_iterations=1,
-        maximum_iterations=num_micro_batches,
+        maximum_iterations=rounds,
     )
-    return total
+    return body(index, total)[1] if last_apart else total
 
 
 def cut(value, parts: int):
@@ -94,20 +98,25 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
     """Sums tensors over all replicas, in one all-reduce a pack; called by every replica.
 
+    The packs are asked for from the last tensor on, since TensorFlow does one after the other in the order in
+    which they are asked for, and the backward pass makes the gradients of the last layers first: these are
+    sent while it goes on.
+
     Args:
-      tensors: of known shapes.
+      tensors: of known shapes, in the order of the forward pass.
       bytes_per_pack: bytes of one all-reduce, at most; a larger tensor is a pack of its own. 0: no limit.
     """
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return tensors
-    packs = _packs(tensors, bytes_per_pack)
+    packs = _packs(tensors[::-1], bytes_per_pack)
     # A call for each: TensorFlow joins what it is given at once.
     reduced = [reduce_sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in pack], axis=0)) for pack in packs]
-    return [
+    parts = [
         tf.reshape(part, tensor.shape)
         for joined, pack in zip(reduced, packs)
         for part, tensor in zip(tf.split(joined, [tensor.shape.num_elements() for tensor in pack]), pack)
     ]
+    return parts[::-1]
 
 
 def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from typing import Any
 
 from official.config import Config
 from official.optimization import compiled, compiled_mixed, descent
@@ -27,7 +28,7 @@ _NATIVE: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(config: Config, schedule: Callable) -> Optimizer:
+def build_optimizer(config: Config, schedule: Callable, operations: Any = None) -> Optimizer:
     """Returns the optimizer, made in the strategy's scope. Updates are float32.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
@@ -37,11 +38,17 @@ def build_optimizer(config: Config, schedule: Callable) -> Optimizer:
     --update_kernel says whether the first three are one operation of our own on CPUs, see `native`.
     --fused_ops=false takes tensorflow-addons' LAMB and AdamW, or where it is not installed, or they are asked
     for without bias correction, our own in plain TensorFlow operations: all are the same to rounding.
+
+    Args:
+      config: of the run.
+      schedule: step -> learning rate.
+      operations: of the native update; None: those that the run takes, if any, see `library.operations`.
     """
     kind, hyper = config.optimizer_type, hyper_parameters(config)
     if config.fused_ops:
-        operations = library.operations(config) if kind in _NATIVE else None
-        if operations is not None:
+        if kind in _NATIVE and operations is None:
+            operations = library.operations(config)
+        if kind in _NATIVE and operations is not None:
             return _NATIVE[kind](operations, learning_rate=schedule, **hyper)
         return _COMPILED[kind](learning_rate=schedule, **hyper)
     if kind in ("lamb", "adamw") and hyper["bias_correction"] and has_addons():

@@ -1,4 +1,5 @@
-"""One replica's part of an optimizer step: accumulate -> unscale -> reduce across replicas -> clip -> apply.
+"""One replica's part of an optimizer step: accumulate -> unscale -> narrow -> reduce across replicas -> clip
+-> apply.
 
 Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
 clipping; the optimizer's `update` applies what comes out.
@@ -15,6 +16,7 @@ from official.config import Config
 from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
 from official.optimization import step_factors
+from official.optimization.loss_scale import LossScale
 from official.optimization.state import TrainState
 
 Batch = dict[str, tf.Tensor]
@@ -117,6 +119,7 @@ def make_replica_gradients(
         shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)
+        gradients = narrow(config, gradients, state.loss_scale)
         gradients, sums = reduce_across_replicas(config, gradients, sums)
         norm = true_norm(config, gradients, state.optimizer.global_norm)
         factor = clip(config, gradients, norm, counted.num_replicas)
@@ -177,11 +180,15 @@ def sum_micro_batches(
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         seed = shared.seeds[index]
         gradients, sums = micro_batch_gradients(config, objective, model, micro_batch, shared, seed)
-        is_summed = num_micro_batches > 1 or _num_replicas() > 1
+        is_sent = _num_replicas() > 1 and config.allreduce_dtype == "float32"
+        is_summed = num_micro_batches > 1 or is_sent
         return gradients_lib.as_float32(gradients) if is_summed else gradients, sums
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
-    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like)
+    in_packs = config.explicit_allreduce and config.allreduce_bytes_per_pack > 0 and _num_replicas() > 1
+    # Packs of its gradients are sent while its backward pass goes on, which one program would not let out.
+    last_apart = in_packs and not config.enable_xla
+    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like, last_apart)
 
 
 def micro_batch_gradients(
@@ -230,18 +237,41 @@ def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micr
     return Gradients(tensors, left * float(step_factors.micro_batch_divisor(config, num_micro_batches)))
 
 
+def narrow(config: Config, gradients: Gradients, loss_scale: LossScale | None) -> Gradients:
+    """Returns gradients in the type of --allreduce_dtype, where replicas are to add them up; called by every
+    replica.
+
+    bfloat16 has the range of float32. float16 ends at 65504: so that the sum of all replicas fits where the
+    true gradient times the loss scale does, replicas send their parts of that, and the loss scale is what is
+    left to divide by. What does not fit is infinite, and the norm with it: the step is skipped.
+    """
+    if config.allreduce_dtype == "float32" or _num_replicas() == 1:
+        return gradients
+    tensors, divisor, dtype = gradients.tensors, gradients.divisor, tf.as_dtype(config.allreduce_dtype)
+    if dtype == tf.float16 and loss_scale:
+        scale = tf.convert_to_tensor(loss_scale.scale)
+        tensors = gradients_lib.scaled(gradients_lib.as_float32(tensors), scale / divisor)
+        divisor = scale
+    return Gradients([tf.cast(tensor, dtype) for tensor in tensors], divisor)
+
+
 def reduce_across_replicas(
     config: Config, gradients: Gradients, sums: tf.Tensor
 ) -> tuple[Gradients, tf.Tensor]:
-    """Returns gradients and sums, added up over all replicas; called by every replica."""
+    """Returns gradients and sums, added up over all replicas, in float32 then; called by every replica."""
+    if _num_replicas() == 1:
+        return gradients, sums
     if config.explicit_allreduce:
+        sums = gradients_lib.reduce_sum(sums)  # of the forward pass: before all gradients
         tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
-        return gradients._replace(tensors=tensors), gradients_lib.reduce_sum(sums)
-    if BACKENDS[config.distribution_strategy].spread_replicas:
+    elif BACKENDS[config.distribution_strategy].spread_replicas:
         *tensors, sums = gradients_lib.reduce_sum_by_device([*gradients.tensors, sums])
-    else:
+    elif config.allreduce_dtype == "float32":
         tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
-    return gradients._replace(tensors=tensors), sums
+    else:  # TensorFlow joins what it is given at once, which is to be of one type
+        sums = gradients_lib.reduce_sum(sums)
+        tensors = gradients_lib.reduce_sum(gradients.tensors)
+    return gradients._replace(tensors=gradients_lib.as_float32(tensors)), sums
 
 
 def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Tensor:

@@ -107,11 +107,7 @@ def _trained_on(plan: dict) -> str:
 
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
-    lines = [
-        (name.replace("_", " "), size(value))
-        for name, value in plan["bytes"].items()
-        if value or plan["train_steps"] != 0
-    ]
+    lines = [(name.replace("_", " "), size(value)) for name, value in plan["bytes"].items() if value]
     about = ", about: XLA orders and fuses operations itself" if plan["enable_xla"] else ""
     return [*lines, ("at once", size(plan["total_bytes"]) + about), *_device_lines(plan)]
 

@@ -5,6 +5,7 @@ variables are symbolic and nothing in it runs, so a large model costs no more me
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -16,10 +17,15 @@ from tensorflow.python.ops import (
 
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
-from official.optimization import kinds, replica_step
-from official.optimization.state import TrainState, make_state
+from official.modeling import copies as copies_lib
+from official.optimization import gradients as gradients_lib
+from official.optimization import kinds, optimizers, replica_step
+from official.optimization.native.optimizers import NativeOptimizer
+from official.optimization.state import TrainState
+from official.optimization.train_state import build_state
 from official.planning.flat_graph import FlatGraph
 from official.planning.memory import execution_order, peak_bytes
+from official.planning.native_update import StandIn
 from official.planning.timeline import Timed, timeline
 
 
@@ -46,11 +52,13 @@ class Cost:
 
     Attributes:
       tensors, parameters: number of the model's trainable variables, and of the numbers in them.
-      parameter_bytes: bytes of these variables; their gradients have as many.
+      parameter_bytes: bytes of these variables.
       slot_bytes: bytes of the optimizer's slots.
       flops: multiplications and additions of all matrix products, forward and backward, all micro batches.
       peak_bytes: most bytes that live at once beside variables: gradients and activations.
       timeline: the operations, for `speed.predict_step`.
+      gradient_bytes: bytes of the variables' gradients.
+      copy_bytes: bytes of the weights' copies in the type that is computed in.
     """
 
     tensors: int
@@ -60,18 +68,21 @@ class Cost:
     flops: int
     peak_bytes: int
     timeline: tuple[Timed, ...] = ()
+    gradient_bytes: int = 0
+    copy_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Returns the most bytes at once."""
-        return self.parameter_bytes + self.slot_bytes + self.peak_bytes
+        return self.parameter_bytes + self.slot_bytes + self.copy_bytes + self.peak_bytes
 
 
 def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     """Builds the training step of one replica and reads its cost.
 
     Args:
-      config: the configuration; the mixed-precision policy must be that of its dtype.
+      config: the configuration; the mixed-precision policy must be that of its dtype. Its update_kernel says
+        which of the two the run takes.
       task: the task.
       plan: the batches of the run.
     """
@@ -79,10 +90,14 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     spec = task.synthetic_dataset(1).element_spec
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         batch = symbolic_batch(spec, plan.replica_batch_size)
-        state = make_state(config, lambda: model_of_whole_rows(task), tf.distribute.get_strategy())
-        step = replica_step.make_replica_gradients(config, task, state, plan.num_accumulation_steps)
-        # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
-        gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
+        state, copies = _symbolic_state(config, task)
+        accumulate = _accumulate_to_send(config, task, state, plan)
+        step = replica_step.make_replica_gradients(
+            config, task, state, plan.num_accumulation_steps, accumulate
+        )
+        with copies_lib.reading(copies):
+            # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
+            gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
         numbers: dict[str, int] = {}  # of tensors, by name
         flat.add(graph, graph.get_operations(), numbers)
@@ -90,7 +105,37 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
     slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
-    return _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]], update)
+    cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]], update)
+    return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
+
+
+def _symbolic_state(config: Config, task: PlannedTask) -> tuple[TrainState, dict[str, tf.Variable]]:
+    """Returns the state of a run, and the copies of weights that its update keeps, by the weights' names."""
+    dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
+    operations = StandIn(dtype) if config.update_kernel == "native" else None
+    build_optimizer = functools.partial(optimizers.build_optimizer, operations=operations)
+    state = build_state(config, lambda: model_of_whole_rows(task), build_optimizer)
+    optimizer, model = state.optimizer, state.model
+    if not isinstance(optimizer, NativeOptimizer):
+        return state, {}
+    return state, optimizer.make_copies(copies_lib.wanted(model, dtype), dtype)
+
+
+def _accumulate_to_send(
+    config: Config, task: PlannedTask, state: TrainState, plan: BatchPlan
+) -> replica_step.Accumulate | None:
+    """Returns what adds up the micro batches of a replica that is one of several, whose gradients are cast to
+    the type in which they are sent and back to float32; None where there is one replica."""
+    if plan.num_replicas == 1:
+        return None
+
+    def accumulate(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
+        count = plan.num_accumulation_steps
+        gradients, sums = replica_step.sum_micro_batches(config, task, state.model, count, batch, shared)
+        sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
+        return gradients_lib.as_float32(sent), sums
+
+    return accumulate
 
 
 def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
@@ -187,11 +232,18 @@ def _add_update(
 ) -> None:
     """Adds the update of every variable.
 
-    TensorFlow is asked for one of each kind, such as layer_{}/output/dense/kernel; the others are copies of
-    it, since hundreds of equal updates would take longer to build than the model.
+    The native one is one operation. Else TensorFlow is asked for one of each kind, such as
+    layer_{}/output/dense/kernel; the others are copies of it, since hundreds of equal updates would take
+    longer to build than the model.
     """
     built: dict[tuple, tuple] = {}
     graph = norm.graph
+    if isinstance(state.optimizer, NativeOptimizer):
+        known = len(graph.get_operations())
+        with tf.control_dependencies([norm] if state.loss_scale else []):
+            state.optimizer.update(gradients, state.model.trainable_variables, factor)
+        flat.add(graph, graph.get_operations()[known:], numbers, after=())
+        return
     for variable, gradient in zip(state.model.trainable_variables, gradients):
         kind = (re.sub(r"layer_\d+", "layer_{}", variable.name), variable.shape)
         if kind in built:

@@ -121,9 +121,11 @@ def compiled_work(operation: tf.Operation, body: Any) -> Work:
 
 
 def compiled_name(function: str) -> str:
-    """Returns the kernel of a compiled function: its name in the source, without what tracing adds."""
+    """Returns the kernel of a compiled function: its name in the source, without what tracing adds; also of
+    one that stands for an operation of our own, see `native_update`."""
     match = _TRACED.match(function)
-    return "compiled " + (match.group(2) if match else function).replace("_", " ")
+    name = (match.group(2) if match else function).replace("_", " ")
+    return name if name.startswith("native ") else f"compiled {name}"
 
 
 def product_of(operation: tf.Operation) -> Product | None:

@@ -95,7 +95,7 @@ def kernel_cases(dtype: str) -> list[Case]:
     for columns in (_D, _F):
         cases += _activations(_normal([1024, columns], dtype))
     if dtype == "fp32":
-        cases += [case for rows_ in (_D, _V) for case in _of_weights([rows_, _F if rows_ == _D else _D])]
+        cases += [case for rows_ in (_D, _V) for case in of_weights([rows_, _F if rows_ == _D else _D])]
     else:
         cases += [case for x in rows for case in _casts(x, dtype)]
     return cases
@@ -194,10 +194,10 @@ def _of_scores(shape: list[int], dtype: str) -> list[Case]:
     return cases if dtype != "fp32" else [*cases, make_case(tf.nn.softmax, [weights])]
 
 
-def _of_weights(shape: list[int]) -> list[Case]:
+def of_weights(shape: list[int]) -> list[Case]:
     """Returns the parts of an optimizer's update, and of the loss over a vocabulary."""
     gradient = _normal(shape, "fp32")
-    sets = range(_sets(4 * kernels.bytes_of([gradient])))
+    sets = range(num_sets(4 * kernels.bytes_of([gradient])))
     variables = [[tf.Variable(tf.ones_like(gradient)) for _ in range(3)] for _ in sets]
     handles = [[each.handle for each in three] for three in variables]
     constants, one = moments.Constants(0.01, 0.9, 0.999, 1e-6), np.float32(1.0)
@@ -228,13 +228,16 @@ def _of_weights(shape: list[int]) -> list[Case]:
     ]
 
 
-def _sets(moved: int) -> int:
+def num_sets(moved: int) -> int:
     """Returns how many runs on other numbers move more than caches hold, each of them `moved` bytes."""
     return int(min(max(_COLD_BYTES // moved, 2), _MOST_SETS))
 
 
 def make_case(
-    operation: Callable[..., Any], inputs: list[tf.Tensor], handles: list[list] | None = None
+    operation: Callable[..., Any],
+    inputs: list[tf.Tensor],
+    handles: list[list] | None = None,
+    counted: Callable[..., Any] | None = None,
 ) -> Case:
     """Returns what runs an operation on several sets of inputs, one after the other; what it makes lives
     until the last of them is done, as in a forward pass.
@@ -243,9 +246,10 @@ def make_case(
       operation: of the inputs, or of handles of variables and the inputs.
       inputs: of a set; the others are copies.
       handles: of each set.
+      counted: what plans have in place of the operation; None: the operation itself.
     """
-    work = _work(operation, inputs, handles)
-    count = len(handles) if handles else _sets(work.bytes)
+    work = _work(counted or operation, inputs, handles)
+    count = len(handles) if handles else num_sets(work.bytes)
     sets = [[tf.identity(each) + tf.zeros([], each.dtype) for each in inputs] for _ in range(count)]
 
     @tf.function(autograph=False)

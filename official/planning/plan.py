@@ -14,7 +14,7 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, host_files, prediction
+from official.planning import capacity, graph_cost, host_files, native_update, prediction
 from official.planning.batches import planned_batches
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
@@ -56,8 +56,9 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     Returns:
       Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
       packed; what is counted in sequences says so. `bytes` are of one replica, and their sum is the most that
-      lives at once: parameters, gradients and slots exactly, activations from the graph (see `graph_cost`).
-      Activations are all else at that moment: what the backward pass or the update
+      lives at once: parameters, copies of weights in the type that is computed in, gradients and slots
+      exactly, activations from the graph (see `graph_cost`). `all_reduce_bytes` is what a replica adds to the
+      all-reduce. Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
       --plan_tflops, `predicted` (see `prediction.of_run`) without the file of a machine, `scaling` (see
       `scaling_plan.scaling_of`) without --plan_hosts. `train_steps` is
@@ -140,15 +141,18 @@ def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.Batc
 
 def _in_calls(config: Config) -> Config:
     """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
-    tells what each of them keeps, and none is an operation that is to be built first."""
+    tells what each of them keeps; its update_kernel is the one that the run takes."""
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
+    kernel = "native" if native_update.is_taken(config, prediction.device_of(config)) else "tensorflow"
+    reduced = "float32" if whole_step else config.allreduce_dtype
     return config_lib.replaced(
         config,
         enable_xla=False,
         distribution_strategy=strategy,
-        update_kernel="tensorflow",
+        update_kernel=kernel,
         block_kernels="compiled",
+        allreduce_dtype=reduced,
     )
 
 
@@ -235,15 +239,15 @@ def _steps(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dic
 
 
 def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
-    gradient_bytes = cost.parameter_bytes if config.do_train else 0
     return {
-        # The gradient of a variable has its type and shape.
         "bytes": {
             "parameters": cost.parameter_bytes,
-            "gradients": gradient_bytes,
+            "weight_copies": cost.copy_bytes,
+            "gradients": cost.gradient_bytes,
             "optimizer_slots": cost.slot_bytes,
-            "activations": cost.peak_bytes - gradient_bytes,
+            "activations": cost.peak_bytes - cost.gradient_bytes,
         },
+        "all_reduce_bytes": prediction.sent_bytes(config, cost),
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
         # In the host's memory, while a checkpoint is written.

@@ -31,7 +31,9 @@ def of_run(config: Config, batches: BatchPlan, cost: Cost) -> dict | None:
     machine = _machine_of(config)
     if machine is None:
         return None
-    found = speed.predict_step(cost, machine, batches.num_replicas, config.num_virtual_devices or 1)
+    found = speed.predict_step(
+        cost, machine, batches.num_replicas, config.num_virtual_devices or 1, sent_bytes(config, cost)
+    )
     sequences = batches.sequences_per_step
     if not config.do_train:
         sequences = round(batches.eval_batch_size * (batches.sequences_per_row or 1.0))
@@ -41,6 +43,11 @@ def of_run(config: Config, batches: BatchPlan, cost: Cost) -> dict | None:
         "sequences_per_sec": sequences / found.secs,
         "parts": found.parts,
     }
+
+
+def sent_bytes(config: Config, cost: Cost) -> int:
+    """Returns the bytes of the gradients that a replica adds to the all-reduce; 0 without training."""
+    return cost.parameters * tf.as_dtype(config.allreduce_dtype).size if config.do_train else 0
 
 
 def of_update(config: Config, cost: Cost) -> float | None:

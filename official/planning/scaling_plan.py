@@ -115,7 +115,7 @@ def work_of(config: Config, plan: dict) -> Work:
     compute_secs, update_secs = _replica_secs(config, plan)
     accumulation = plan["num_accumulation_steps"]
     imbalance, fill = _pipeline(plan["pipeline"], accumulation)
-    gradient_bytes = plan["bytes"]["gradients"]
+    gradient_bytes = plan["all_reduce_bytes"]
     pack_bytes = config.allreduce_bytes_per_pack if config.explicit_allreduce else 0
     return Work(
         row_secs=compute_secs * imbalance / plan["replica_batch_size"],
@@ -162,9 +162,10 @@ def _pipeline(pipeline: dict | None, accumulation: int) -> tuple[float, float]:
 
 def _small_sums(config: Config, plan: dict) -> int:
     """Returns how often the replicas add up a few numbers in a step: the weights of the losses, the sums of
-    the metrics where the gradients go in packs, and the sequences of packed rows."""
+    the metrics where the gradients go in packs or in another type, and the sequences of packed rows."""
     is_packed = plan["sequences_per_row"] != 1
-    return (config.loss_normalization == "global") + config.explicit_allreduce + is_packed
+    apart = config.explicit_allreduce or config.allreduce_dtype != "float32"
+    return (config.loss_normalization == "global") + apart + is_packed
 
 
 def _row(planned: _Planned, hosts: int, first: dict | None) -> dict:

@@ -54,7 +54,9 @@ def predict(timeline: Sequence[Timed], machine: Machine) -> Prediction:
     return _prediction({**executor.run(jobs, machine.processor.cores), CALLS: machine.call_secs})
 
 
-def predict_step(cost: graph_cost.Cost, machine: Machine, replicas: int = 1, sharing: int = 1) -> Prediction:
+def predict_step(
+    cost: graph_cost.Cost, machine: Machine, replicas: int = 1, sharing: int = 1, sent_bytes: int = 0
+) -> Prediction:
     """Predicts an optimizer step, or a batch of an evaluation.
 
     Args:
@@ -62,15 +64,16 @@ def predict_step(cost: graph_cost.Cost, machine: Machine, replicas: int = 1, sha
       machine: as it was measured.
       replicas: of the run; where there are several, they add up their gradients.
       sharing: replicas that compute on one machine, as logical devices do.
+      sent_bytes: of the gradients that a replica adds to the all-reduce; 0 without training.
 
     Raises:
       ConfigError: where the machine's file has no products of the type.
     """
     own = predict(cost.timeline, machine)
     parts = {name: secs * (1 if name == CALLS else sharing) for name, secs in own.parts.items()}
-    if replicas > 1 and cost.slot_bytes and machine.all_reduce_gb_per_sec:
+    if replicas > 1 and machine.all_reduce_gb_per_sec:
         # A ring sends and receives 2 (n - 1) / n of the gradient.
-        moved = 2 * (replicas - 1) / replicas * cost.parameter_bytes
+        moved = 2 * (replicas - 1) / replicas * sent_bytes
         parts[ALL_REDUCE] = moved / (machine.all_reduce_gb_per_sec * 1e9)
     return _prediction(parts)
 

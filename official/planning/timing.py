@@ -14,7 +14,7 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
     replicas, trains = plan["num_replicas"], plan["train_steps"] != 0
     matmul_secs = plan["flops_per_step"] / replicas / (tflops * 1e12)
     all_reduce_secs = (
-        2 * (replicas - 1) / replicas * plan["bytes"]["gradients"] / (gbps * 1e9) if gbps and trains else None
+        2 * (replicas - 1) / replicas * plan["all_reduce_bytes"] / (gbps * 1e9) if gbps and trains else None
     )
     step_secs = matmul_secs + (all_reduce_secs or 0.0)
     # A forward pass is a third of a step: the backward pass has two products for each of the forward pass,

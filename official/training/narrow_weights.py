@@ -3,6 +3,7 @@ weights, so that no step casts them, nor their gradients."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from official.config import Config
+from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import as_pipeline
 from official.modeling import copies as copies_lib
 from official.optimization.native.optimizers import NativeOptimizer
@@ -35,7 +37,10 @@ def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) ->
     optimizer, dtype = state.optimizer, tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
     if not isinstance(optimizer, NativeOptimizer) or config.enable_xla or as_pipeline(strategy) is not None:
         return NarrowWeights(lambda function: function, lambda: None)
-    with strategy.scope():
+    # The first values of a strategy's variables go from process to process, which TensorFlow does not do in
+    # bfloat16. On CPUs, where copies are, a process has one replica: a variable of its own is all it needs.
+    scope = contextlib.nullcontext() if strategy_lib.has_peers(strategy) else strategy.scope()
+    with scope:
         variables = copies_lib.wanted(state.model, dtype)
         copies = optimizer.make_copies(variables, dtype)
 

@@ -251,7 +251,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 @pytest.fixture
 def nothing_loaded(monkeypatch):
     """Lets the operations be looked for again, before the test and after it."""
-    caches = (native_operations.load, native_operations.tell)
+    caches = (native_operations.build, native_operations.load, native_operations.tell)
     monkeypatch.setattr(library, "_failed", [])
     for cached in caches:
         cached.cache_clear()

@@ -176,10 +176,12 @@ def test_any_number_of_threads_gives_the_same_bits(kind):
 @pytest.fixture
 def nothing_loaded():
     """Lets the kernel be looked for again, before the test and after it."""
-    native_operations.load.cache_clear()
-    native_operations.tell.cache_clear()
+    cached = (native_operations.build, native_operations.load, native_operations.tell)
+    for function in cached:
+        function.cache_clear()
     yield
-    native_operations.load.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
@@ -207,11 +209,17 @@ def test_a_library_that_cannot_be_loaded_is_not_taken(make_config, monkeypatch, 
         library.operations(make_config(update_kernel="native"))
 
 
-def test_processes_of_one_run_take_it_only_where_it_is_asked_for(make_config):
+@pytest.mark.parametrize("others,is_taken", [([], True), ([0], False), ([7], False)])
+def test_processes_of_one_run_take_it_where_all_have_the_same(make_config, monkeypatch, others, is_taken):
+    """0 is the mark of a process without it."""
+    gather = lambda marks: {"mark": tf.concat([marks["mark"], tf.constant(others, tf.int32)], axis=0)}
+    monkeypatch.setattr(library.gradients, "gather", gather)
     workers = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
-    assert library.operations(make_config(**workers)) is None
-    assert library.operations(make_config(**workers, update_kernel="native")) is not None
-    assert library.operations(make_config(update_kernel="tensorflow")) is None
+    assert (library.operations(make_config(**workers)) is not None) == is_taken
+    if not is_taken:
+        with pytest.raises(ConfigError, match="do not all have the same one"):
+            library.operations(make_config(**workers, update_kernel="native"))
+    assert library.operations(make_config(**workers, update_kernel="tensorflow")) is None
 
 
 def test_accelerators_are_left_alone(make_config, monkeypatch):

@@ -32,9 +32,9 @@ def made(*rates: Rate, all_reduce: float | None = None) -> machine.Machine:
     return machine.Machine(HERE, "CPU", "2.15", rates, 1e-12, 1e-12, all_reduce)
 
 
-def cost(*works: Work, bytes_: int = 0) -> Cost:
+def cost(*works: Work) -> Cost:
     timed = [Timed(work, 1, "part", (place - 1,) if place else ()) for place, work in enumerate(works)]
-    return Cost(1, 1, bytes_, bytes_, 0, 0, tuple(timed))
+    return Cost(1, 1, 0, 0, 0, 0, tuple(timed))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_step_is_the_sum_of_its_parts_and_of_the_all_reduce():
     works = product(100), Work("elementwise", "fp32", 2000)
     assert speed.predict_step(cost(*works), here).secs == pytest.approx(2.0)
     # 2 x 3 / 4 of 4 GB at 2 GB/s; four that share the machine take four times as long.
-    found = speed.predict_step(cost(*works, bytes_=4 * 10**9), here, replicas=4, sharing=4)
+    found = speed.predict_step(cost(*works), here, replicas=4, sharing=4, sent_bytes=4 * 10**9)
     assert found.parts == pytest.approx({"part": 8.0, "all-reduce": 3.0, "calls": 1e-12})
     assert found.secs == pytest.approx(11.0)
 

@@ -101,7 +101,7 @@ def measure_type(flags: argparse.Namespace) -> dict:
     all_reduce = _all_reduce(flags)
     device = "GPU" if flags.num_gpus != 0 and tf.config.list_physical_devices("GPU") else "CPU"
     here, rates = processor(), []
-    for case in _cases(dtype):
+    for case in _cases(dtype, device):
         with tf.device(f"/{device}:0"):
             secs, busy = fastest(case.run)
         # What a GPU does fills it: nothing else goes beside it.
@@ -122,14 +122,16 @@ def measure_type(flags: argparse.Namespace) -> dict:
     return {**machine.to_json(found), "environment": environment.environment()}
 
 
-def _cases(dtype: str):
+def _cases(dtype: str, device: str):
     """Yields what is timed: one after the other is made, and forgotten."""
-    from official.planning import machine_kernels
+    from official.planning import machine_kernels, native_cases
 
     for kernel, product in machine_kernels.products():
         yield machine_kernels.product_case(kernel, product, dtype)
     for kind in dict.fromkeys(("fp32", dtype)):
         yield from machine_kernels.kernel_cases(kind)
+        if device == "CPU":
+            yield from native_cases.native_cases(kind)
 
 
 def _all_reduce(flags: argparse.Namespace) -> float | None:

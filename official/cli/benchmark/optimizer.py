@@ -159,20 +159,20 @@ def update(optimizer, strategy, compiled: bool, variables, gradients):
 
 
 def predicted(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns {case: seconds} that the machine's file predicts of updates by TensorFlow's operations; none
-    without the file."""
+    """Returns {case: seconds} that the machine's file predicts of updates by the native operation and by
+    TensorFlow's, which take float32 gradients; none without the file."""
     from official.planning import plan
     from official.tasks import TASKS
     from official.training import step_benchmark
 
     found: dict[str, float] = {}
     for kind in _KINDS:
-        settings = {"optimizer_type": kind, "num_gpus": flags.num_gpus, "machine_file": flags.machine_file}
-        config = step_benchmark.step_config(
-            inputs.read_model(flags.bert_config_file), 16, 1, "fp32", settings
-        )
-        secs = plan.predict_update(config, TASKS["pretrain"])
-        found |= {} if secs is None else {kind + _TENSORFLOW: secs}
+        for way, dtype in zip(_WAYS, (flags.dtype, "fp32")):
+            settings = {"num_gpus": flags.num_gpus, "machine_file": flags.machine_file, **way.settings}
+            model = inputs.read_model(flags.bert_config_file)
+            own = step_benchmark.step_config(model, 16, 1, dtype, {**settings, "optimizer_type": kind})
+            secs = plan.predict_update(own, TASKS["pretrain"])
+            found |= {} if secs is None else {kind + way.name: secs}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from official.config.backends import BACKENDS
+from official.config.derived import initial_loss_scale
 from official.config.table import FIELDS, Config
 from official.io.errors import ConfigError
 
@@ -62,4 +63,21 @@ def check_all_reduce(config: Config) -> None:
     if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
         raise ConfigError(
             f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce."
+        )
+    _check_allreduce_dtype(config)
+
+
+def _check_allreduce_dtype(config: Config) -> None:
+    if config.allreduce_dtype != "float16":
+        return
+    backend = BACKENDS[config.distribution_strategy]
+    if "fp16" in backend.refused_dtypes:
+        raise ConfigError(
+            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which knows"
+            " bfloat16 numbers. Use --allreduce_dtype=bfloat16."
+        )
+    if initial_loss_scale(config) is None:
+        raise ConfigError(
+            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and nothing would"
+            " see an overflow. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
         )

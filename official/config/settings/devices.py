@@ -83,6 +83,13 @@ class Devices:
         "TensorFlow's choice.",
         choices=("nccl", "hierarchical_copy", "ring"),
     )
+    allreduce_dtype: str = setting(
+        "float32",
+        "Type in which the replicas' gradients are sent and added up: bfloat16 and float16 take half the "
+        "bytes, and round every sum. float16 needs a loss scale, which sees its overflows.",
+        choices=("float32", "bfloat16", "float16"),
+        backends=("mirrored", "multi_worker_mirrored", "tpu"),
+    )
     explicit_allreduce: bool = setting(
         False,
         "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it "
@@ -90,8 +97,8 @@ class Devices:
     )
     allreduce_bytes_per_pack: int = setting(
         0,
-        "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. 0: "
-        "one pack.",
+        "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. Packs "
+        "are sent while the backward pass goes on. 0: one pack, after it.",
         minimum=0,
     )
     matmul_precision: str = setting(
@@ -118,7 +125,7 @@ class Devices:
         "auto",
         "What updates the weights on CPUs with LAMB, AdamW or Adam: native is an operation of our own, "
         "compiled when it is first used on a machine; tensorflow is TensorFlow's operations. auto: native "
-        "where there is a C++ compiler and the run is one process. Equal to rounding.",
+        "where there is a C++ compiler, for all processes of a run the same one. Equal to rounding.",
         choices=("auto", "native", "tensorflow"),
         backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
     )

@@ -21,6 +21,7 @@ def _make_strategy(config: Config) -> tf.distribute.Strategy:
     local_devices.warn_of_slow_type(config, devices)
     if len(devices) == 1:
         return tf.distribute.OneDeviceStrategy(devices[0])
+    local_devices.check_allreduce_dtype(config, "gpu" in devices[0])
     algorithm = _CROSS_DEVICE_OPS[config.all_reduce_alg]() if config.all_reduce_alg else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=algorithm)
 

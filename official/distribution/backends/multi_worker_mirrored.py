@@ -25,6 +25,7 @@ def _make_strategy(config: Config) -> tf.distribute.Strategy:
         raise ConfigError(
             "all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=ring."
         )
+    local_devices.check_allreduce_dtype(config, bool(tf.config.get_visible_devices("GPU")))
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )

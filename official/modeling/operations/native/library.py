@@ -44,4 +44,5 @@ def _what_is_against() -> str | None:
 
 def loaded() -> Any:
     """Returns the module of the operations. Raises NotBuilt."""
-    return native_operations.load("blocks", _FOLDER, "the kernels of the blocks", _FLAGS)
+    path = native_operations.build("blocks", _FOLDER, "the kernels of the blocks", _FLAGS)
+    return native_operations.load(path)
