@@ -1,5 +1,5 @@
-"""A training step beside its bounds: what its operations take of the clock, by groups, and how long they would
-take at the speed of bare matrix products and of the memory."""
+"""A training step beside its bounds: what its operations take of the clock, by groups, and what they
+would take at the speed of bare matrix products and of the memory."""
 
 from __future__ import annotations
 

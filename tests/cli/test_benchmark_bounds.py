@@ -69,8 +69,8 @@ def run(tmp_path, *arguments) -> dict:
     done = subprocess.run(
         [
             sys.executable,
-            "-c",
-            code,
+            "-m",
+            "official.cli",
             "benchmark",
             "bounds",
             *words,

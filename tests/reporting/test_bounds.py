@@ -1,4 +1,4 @@
-"""What a step beside its bounds is made of: the clock's time of operations, and the groups that they count in."""
+"""A step beside its bounds: the clock's time of operations, and the groups that they count in."""
 
 import random
 
@@ -12,6 +12,7 @@ from official.reporting.profiles.trace import Operation
 
 SIZES = Sizes(hidden=64, feed_forward=256)
 AHEAD, BACK = Place("layer_3", FORWARD), Place("layer_3", BACKWARD)
+HEAD = Place("predictions", FORWARD)
 TOKENS, WIDE, SCORES, HEADS = (32, 64), (32, 256), (4, 4, 8, 8), (4, 4, 8, 16)
 
 
@@ -81,7 +82,7 @@ def test_shares_add_up_to_the_time_in_which_any_ran():
         (groups.DENSE, [Seen(AHEAD, "_MklMatMul", "product", "fp32", WIDE, "none"), Seen(AHEAD, "MatMul")]),
         (groups.OF_INPUTS, [Seen(BACK, "MatMul", "product", "fp32", WIDE, "right"), Seen(BACK, "MatMul")]),
         (groups.OF_WEIGHTS, [Seen(BACK, "_FusedMatMul", "product", "fp32", WIDE, "left")]),
-        (groups.OTHER_PRODUCTS, [Seen(Place("predictions", FORWARD), "MatMul", "product", "fp32", WIDE, "right")]),
+        (groups.OTHER_PRODUCTS, [Seen(HEAD, "MatMul", "product", "fp32", WIDE, "right")]),
         (groups.ATTENTION, [Seen(AHEAD, "_MklBatchMatMulV2", "batched product", "fp32", SCORES, "right")]),
         (groups.RANDOM, [
             Seen(AHEAD, "BitwiseXor"), Seen(AHEAD, "Mul", "elementwise", "uint32", SCORES),
