@@ -16,6 +16,7 @@ from official.planning.kernels import Work
 
 _FUNCTIONS = ("f", "body", "cond", "then_branch", "else_branch")  # attributes that are functions
 _IN_PLACE = re.compile(r"^(body|cond|then|else)/_\d+/")  # before the names of a loop's or branch's operations
+_NUMBER = re.compile(r"_\d+$")
 _PRODUCT = re.compile("MatMul|gemm", re.IGNORECASE)
 _MOST_FUSED = 3  # operations that one product takes along
 
@@ -51,7 +52,8 @@ class Executed:
         """Returns what the operation `node` of type `kind` was asked for in the call `run`."""
         key = (run, node, kind)
         if key not in self._known:
-            found = self._find(self._graph_of(run), node)
+            graph = self._graph_of(run)
+            found = self._find(graph, node) or self._find_renamed(graph, node, kind)
             self._known[key] = Asked() if found is None else _asked(*found, kind)
         return self._known[key]
 
@@ -83,6 +85,12 @@ class Executed:
                     if found is not None:
                         return found
         return None
+
+    def _find_renamed(self, graph: Any, node: str, kind: str) -> tuple[Any, tf.Operation] | None:
+        """Returns what `_find` does of an operation that TensorFlow has put in place of one of the same type:
+        it has a number behind that one's name."""
+        found = self._find(graph, _NUMBER.sub("", node))
+        return found if found and found[1].type == kind else None
 
     def _names_of(self, graph: Any) -> dict[str, tf.Operation]:
         if id(graph) not in self._names:

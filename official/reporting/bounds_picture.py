@@ -19,7 +19,7 @@ _COLORS = dict(
 _BEFORE = "#c9ced6"
 # In inches: a panel's bars, the names at the left, the numbers at the right of each, a bar, and what is above
 # and below.
-_BARS, _LEFT, _NUMBERS, _ROW, _TOP, _HEAD, _GAP, _BOTTOM = 3.5, 2.75, 1.75, 0.225, 0.8, 0.42, 0.3, 0.5
+_BARS, _LEFT, _NUMBERS, _ROW, _TOP, _HEAD, _GAP, _BOTTOM = 3.5, 2.95, 1.75, 0.225, 0.8, 0.42, 0.3, 0.5
 _LEAST = 0.002  # of a step: groups that take less in all cases, bound or before, are left out
 
 

@@ -35,6 +35,7 @@ class Group:
       bytes: that those read and write, each once, which are no matrix products.
       products: {matrix product: how many}.
       unknown_secs: of `secs`, those of operations of which nothing says what they were asked for.
+      types: {type of operation, or compiled function: `secs` of these}.
     """
 
     secs: float = 0.0
@@ -42,13 +43,15 @@ class Group:
     bytes: float = 0.0
     products: collections.Counter[Bare] = dataclasses.field(default_factory=collections.Counter)
     unknown_secs: float = 0.0
+    types: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def add(self, secs: float, steps: int, asked: Asked) -> None:
-        """Adds an operation; its time and its work are a part of `steps` steps."""
+    def add(self, kind: str, secs: float, steps: int, asked: Asked) -> None:
+        """Adds an operation of type `kind`; its time and its work are a part of `steps` steps."""
         work = asked.work
         self.secs += secs / steps
         self.count += 1 / steps
         self.unknown_secs += 0 if asked.is_known else secs / steps
+        self.types[work.kernel if work.kernel.startswith("compiled ") else kind] += secs / steps
         if work.product is None:
             self.bytes += work.bytes / steps
         else:
@@ -72,7 +75,7 @@ class Group:
 
 def sizes_of(bert: BertConfig) -> Sizes:
     """Returns the sizes of a model by which its blocks are told apart."""
-    return Sizes(bert.hidden_size, bert.intermediate_size)
+    return Sizes(bert.hidden_size, bert.intermediate_size, bert.vocab_size)
 
 
 def add_up(trace: Trace, places: Places, executed: Executed, sizes: Sizes, steps: int) -> dict[str, Group]:
@@ -91,7 +94,7 @@ def add_up(trace: Trace, places: Places, executed: Executed, sizes: Sizes, steps
             asked.shape,
             work.product.transposed if work.product else "",
         )
-        found[groups.group_of(seen, sizes)].add(picoseconds / 1e12, steps, asked)
+        found[groups.group_of(seen, sizes)].add(operation.kind, picoseconds / 1e12, steps, asked)
     return {name: found[name] for name in groups.GROUPS if name in found}
 
 

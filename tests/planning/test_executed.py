@@ -61,6 +61,12 @@ def test_a_call_has_no_bytes_of_its_own(executed):
     assert call.is_known and not call.work.bytes and not call.work.kernel
 
 
+def test_an_operation_in_place_of_another_goes_by_its_name_with_a_number(executed):
+    name = "while/body/_7/while/BiasAdd"
+    assert executed.asked(ROOT, f"{name}_0", "BiasAdd") == executed.asked(ROOT, name, "BiasAdd")
+    assert not executed.asked(ROOT, f"{name}_0", "Mul").is_known
+
+
 def test_what_is_not_in_the_graph_is_said_to_be_unknown(executed):
     for run, node in ((ROOT, "ArithmeticOptimizer/Reorder_Cast"), (CALL, "while/MatMul"), (7, "nothing")):
         asked = executed.asked(run, node, "Cast")

@@ -10,7 +10,7 @@ from official.reporting.profiles.groups import Seen, Sizes
 from official.reporting.profiles.places import BACKWARD, FORWARD, OPTIMIZER, OTHER, Place
 from official.reporting.profiles.trace import Operation
 
-SIZES = Sizes(hidden=64, feed_forward=256)
+SIZES = Sizes(hidden=64, feed_forward=256, vocabulary=1000)
 AHEAD, BACK = Place("layer_3", FORWARD), Place("layer_3", BACKWARD)
 HEAD = Place("predictions", FORWARD)
 TOKENS, WIDE, SCORES, HEADS = (32, 64), (32, 256), (4, 4, 8, 8), (4, 4, 8, 16)
@@ -89,12 +89,21 @@ def test_shares_add_up_to_the_time_in_which_any_ran():
             Seen(Place(OTHER), "StatelessRandomUniformV2"),
         ]),
         (groups.MOVED, [Seen(AHEAD, "_MklTranspose", "transpose", "fp32", HEADS), Seen(BACK, "Pack")]),
-        (groups.EMBEDDINGS, [Seen(Place("embeddings", BACKWARD), "UnsortedSegmentSum", "row sums to")]),
-        (groups.HEADS, [Seen(Place("predictions", BACKWARD), "PartitionedCall", "compiled", "fp32", TOKENS)]),
+        (groups.EMBEDDINGS, [
+            Seen(Place("embeddings", BACKWARD), "Mul", "elementwise", "fp32", TOKENS),
+            Seen(Place(OTHER), "UnsortedSegmentSum", "row sums to", "fp32", (1000, 64)),
+        ]),
+        (groups.HEADS, [
+            Seen(Place("predictions", BACKWARD), "PartitionedCall", "compiled x", "fp32", TOKENS),
+            Seen(Place(OTHER), "UnsortedSegmentSum", "row sums to", "fp32", TOKENS),
+            Seen(Place(OTHER), "Softmax", "softmax", "fp32", (4, 20, 1000)),
+        ]),
         (times.CASTS, [Seen(AHEAD, "Cast", "cast", "bf16", WIDE)]),
         (times.NORM, [Seen(Place(OTHER), "BertGlobalNorm"), Seen(Place(OTHER), "L2Loss")]),
         (times.UPDATE, [Seen(Place(OPTIMIZER), "BertUpdate"), Seen(Place(OTHER), "ResourceApplyAdam")]),
-        (groups.REST, [Seen(BACK, "AddN", "elementwise", "fp32", TOKENS)]),
+        (groups.SUMS, [Seen(BACK, "AddN", "elementwise", "fp32", TOKENS)]),
+        (groups.BIAS, [Seen(AHEAD, "BiasAdd", "bias", "fp32", (4, 8, 192))]),
+        (groups.REST, [Seen(AHEAD, "ReadVariableOp", "", "fp32", TOKENS), Seen(AHEAD, "PartitionedCall")]),
     ],
 )  # fmt: skip
 def test_plain_fused_and_native_operations_are_of_one_group(group, alike):

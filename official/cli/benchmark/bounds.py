@@ -27,6 +27,7 @@ from official.config import ConfigError
 from official.io import quiet
 from official.io.json_files import expect, read_json
 
+_MOST_TYPES = 8  # of a group, in the JSON
 _VARIABLES, _SHAPE = 16, (4096, 1024)  # of the memory's test: 256 MB of weights, and as many of gradients
 
 
@@ -147,6 +148,7 @@ def measure_case(
             "count": group.count,
             "flops": group.flops,
             "bytes": group.bytes,
+            "types": dict(group.types.most_common(_MOST_TYPES)),
         }
         for name, group in found.items()
     ]

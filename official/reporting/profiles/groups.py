@@ -21,12 +21,16 @@ PRODUCTS, BLOCKS, UPDATE, OTHER, WAITING = (
 )
 SECTIONS = (PRODUCTS, BLOCKS, UPDATE, OTHER, WAITING)
 
-DENSE = "dense products"
-OF_INPUTS, OF_WEIGHTS = "their gradients of inputs", "their gradients of weights"
+DENSE, OF_INPUTS, OF_WEIGHTS = (
+    "dense products, forward",
+    "dense products, inputs' gradients",
+    "dense products, weights' gradients",
+)
 OTHER_PRODUCTS = "products of heads, embeddings"
 ATTENTION = "attention's products"
 ACTIVATION, NORM, SOFTMAX = "bias, activation", "dropout, residual, LayerNorm", "softmax, dropout of weights"
-COLUMNS, MOVED, RANDOM = "column sums", "transposes and copies", "random numbers"
+BIAS, COLUMNS, SUMS = "bias of query, key, value", "column sums", "sums of gradients"
+MOVED, RANDOM = "transposes and copies", "random numbers"
 EMBEDDINGS, HEADS, REST = "embeddings", "heads and loss", "everything else"
 IDLE = "waiting and dispatch"
 
@@ -34,8 +38,7 @@ IDLE = "waiting and dispatch"
 GROUPS = {
     **dict.fromkeys((DENSE, OF_INPUTS, OF_WEIGHTS, OTHER_PRODUCTS, ATTENTION), PRODUCTS),
     **{f"{name}, {way}": BLOCKS for name in (ACTIVATION, NORM, SOFTMAX) for way in (FORWARD, BACKWARD)},
-    COLUMNS: BLOCKS,
-    MOVED: BLOCKS,
+    **dict.fromkeys((BIAS, COLUMNS, SUMS, MOVED), BLOCKS),
     RANDOM: BLOCKS,
     times.NORM: UPDATE,
     times.UPDATE: UPDATE,
@@ -51,7 +54,6 @@ _LAYER = re.compile(r"layer_\d+")
 _EMBEDDINGS = "embeddings"
 _RANDOM = re.compile(r"Random|Bitwise|RightShift|LeftShift")
 _MOVED = re.compile(r"Transpose|Slice|Pack|Concat|Split|Tile|Pad|Reshape")
-_SUMS_OF_GRADIENTS = "AddN"
 # Parts of the names of our own operations.
 _OWN = (
     (re.compile("^Bert.*(Activation|Gelu)"), ACTIVATION),
@@ -61,11 +63,12 @@ _OWN = (
 
 
 class Sizes(NamedTuple):
-    """The sizes that tell blocks apart: of the vectors of tokens, and of those between the dense products of
-    a block."""
+    """The sizes that tell blocks apart: of the vectors of tokens, of those between the dense products of a
+    block, and the number of words."""
 
     hidden: int
     feed_forward: int
+    vocabulary: int
 
 
 class Seen(NamedTuple):
@@ -98,11 +101,12 @@ def group_of(seen: Seen, sizes: Sizes) -> str:
         return kind  # of the same name
     if seen.dtype == "uint32" or _RANDOM.search(seen.type):
         return RANDOM
+    if seen.type == "AddN":
+        return SUMS
     if in_layer:
         return _in_layer(seen, sizes)
-    if seen.place.part == _EMBEDDINGS:
-        return EMBEDDINGS
-    return HEADS if seen.place.passes else REST
+    of_table = seen.shape == (sizes.vocabulary, sizes.hidden)
+    return EMBEDDINGS if of_table or seen.place.part == _EMBEDDINGS else HEADS
 
 
 def _dense(seen: Seen) -> str:
@@ -117,6 +121,8 @@ def _in_layer(seen: Seen, sizes: Sizes) -> str:
         return COLUMNS
     if _MOVED.search(seen.type):
         return MOVED
+    if seen.kernel == "bias" and seen.shape[-1] == 3 * sizes.hidden:
+        return BIAS
     block = _block(seen, sizes)
     return f"{block}, {seen.place.passes}" if block else REST
 
@@ -125,7 +131,7 @@ def _block(seen: Seen, sizes: Sizes) -> str | None:
     """Returns which of the three blocks an operation belongs to: by its name where it is one of our own, else
     by its largest tensor, [.., F], [.., D], or [B, H, L, M] and [B, H, L, K]; None of none."""
     own = next((name for pattern, name in _OWN if pattern.search(seen.type)), None)
-    if own or seen.type == _SUMS_OF_GRADIENTS:
+    if own or seen.shape and not seen.kernel:  # what costs nothing is of no block
         return own
     if len(seen.shape) == 4 or "Softmax" in seen.type:
         return SOFTMAX
