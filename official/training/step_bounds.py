@@ -25,6 +25,10 @@ class Bare(NamedTuple):
     product: Product
 
 
+def _zeros() -> dict:
+    return collections.defaultdict(float)
+
+
 @dataclasses.dataclass
 class Group:
     """What the operations of a group take in a step.
@@ -41,9 +45,9 @@ class Group:
     secs: float = 0.0
     count: float = 0.0
     bytes: float = 0.0
-    products: collections.Counter[Bare] = dataclasses.field(default_factory=collections.Counter)
+    products: dict[Bare, float] = dataclasses.field(default_factory=_zeros)
     unknown_secs: float = 0.0
-    types: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    types: dict[str, float] = dataclasses.field(default_factory=_zeros)
 
     def add(self, kind: str, secs: float, steps: int, asked: Asked) -> None:
         """Adds an operation of type `kind`; its time and its work are a part of `steps` steps."""

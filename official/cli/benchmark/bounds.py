@@ -72,6 +72,7 @@ def read_before(path: str) -> dict[str, dict]:
             expect(row, "name", str, place)
             expect(row, "section", str, place)
             expect(row, "secs", float, place)
+            expect(row, "bound_secs", float, place)
         found[expect(case, "case", str, place)] = case
     return found
 
@@ -93,7 +94,8 @@ def measure_type(flags: argparse.Namespace, dtype: str) -> list[dict]:
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # it takes many small functions for one that is traced again and again
-    speed, products = memory_speed(), {}
+    products: dict = {}
+    speed = memory_speed()
     return [measure_case(flags, dtype, shape, speed, products) for shape in flags.shapes]
 
 
@@ -148,7 +150,7 @@ def measure_case(
             "count": group.count,
             "flops": group.flops,
             "bytes": group.bytes,
-            "types": dict(group.types.most_common(_MOST_TYPES)),
+            "types": dict(sorted(group.types.items(), key=lambda each: -each[1])[:_MOST_TYPES]),
         }
         for name, group in found.items()
     ]
@@ -170,7 +172,7 @@ def bare_products(found: dict) -> list:
 
 def product_row(bare, found: dict, secs: float) -> dict:
     """Returns a shape of matrix products: how often it is in a step, and what it reaches by itself."""
-    count = sum(group.products[bare] for group in found.values())
+    count = sum(group.products.get(bare, 0.0) for group in found.values())
     told = {"kernel": bare.kernel, "dtype": bare.dtype, **bare.product._asdict()}
     return {**told, "count": count, "secs": secs, "gflops": bare.product.flops / secs / 1e9}
 
