@@ -27,7 +27,8 @@ class Asked(NamedTuple):
     Attributes:
       work: kernel, bytes and shape of a product; `kernels.NOTHING` where the operation is not known.
       shape: of the largest tensor that it reads or writes; () where none is known.
-      is_known: whether the operation is in the graph: TensorFlow makes some when it optimises it.
+      is_known: whether the operation is in the graph with all its sizes: TensorFlow makes some when it
+        optimises it.
     """
 
     work: Work = kernels.NOTHING
@@ -111,12 +112,11 @@ def _asked(graph: Any, operation: tf.Operation, kind: str) -> Asked:
         operation = _product_within(operation)
     if not is_compiled(operation) and next(_bodies(graph, operation), None) is not None:
         return Asked(is_known=True)  # a call: what it calls is listed by itself
-    shapes = [
-        tuple(tensor.shape)
-        for tensor in (*operation.inputs, *operation.outputs)
-        if tensor.dtype not in (tf.resource, tf.variant) and tensor.shape.is_fully_defined()
-    ]
-    return Asked(work_of(graph, operation), max(shapes, key=math.prod, default=()), True)
+    tensors = (*operation.inputs, *operation.outputs)
+    shapes = [tensor.shape for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant)]
+    if not all(shape.is_fully_defined() for shape in shapes):
+        return Asked()  # a size that is known only when it runs
+    return Asked(work_of(graph, operation), max(map(tuple, shapes), key=math.prod, default=()), True)
 
 
 def _product_within(operation: tf.Operation) -> tf.Operation:

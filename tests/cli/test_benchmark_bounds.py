@@ -21,8 +21,22 @@ CASE = {
     "bound_secs": 1.0,
     "memory_gb_per_sec": 10.0,
     "groups": [
-        {"name": groups.DENSE, "section": groups.PRODUCTS, "secs": 1.5, "bound_secs": 1.0, "count": 12},
-        {"name": groups.IDLE, "section": groups.WAITING, "secs": 1.0, "bound_secs": 0.0, "count": 0},
+        {
+            "name": groups.DENSE,
+            "section": groups.PRODUCTS,
+            "secs": 1.5,
+            "bound_secs": 1.0,
+            "count": 12,
+            "unknown_secs": 0.0,
+        },
+        {
+            "name": groups.IDLE,
+            "section": groups.WAITING,
+            "secs": 1.0,
+            "bound_secs": 0.0,
+            "count": 0,
+            "unknown_secs": 0.0,
+        },
     ],
 }
 
@@ -33,7 +47,9 @@ def test_a_case_is_told_beside_the_same_one_before():
     assert "2.000 s a step, bound 1.000 s (2.00x)" in lines[0] and "before 2.000 s" in lines[0]
     assert lines[2].split()[-5:] == ["1500.0", "1000.0", "1.50", "12", "1750.0"]
     assert lines[3].split()[-5:] == ["1000.0", "0.0", "-", "0", "0.0"]
-    assert "before" not in bounds.text(CASE, None)
+    assert "before" not in bounds.text(CASE, None) and "no bound" not in bounds.text(CASE, None)
+    rows = [{**CASE["groups"][0], "unknown_secs": 0.5}]
+    assert "Of 500.0 ms no bound is known" in bounds.text({**CASE, "groups": rows}, None)
 
 
 @pytest.mark.parametrize(

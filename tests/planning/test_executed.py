@@ -71,3 +71,12 @@ def test_what_is_not_in_the_graph_is_said_to_be_unknown(executed):
     for run, node in ((ROOT, "ArithmeticOptimizer/Reorder_Cast"), (CALL, "while/MatMul"), (7, "nothing")):
         asked = executed.asked(run, node, "Cast")
         assert not asked.is_known and not asked.work.bytes
+
+
+def test_sizes_that_are_known_only_when_it_runs_are_unknown():
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 4])])
+    def multiply(x):
+        return tf.matmul(x, tf.ones([4, 4]), name="product")
+
+    asked = Executed(multiply.get_concrete_function().graph, [ROOT], {}).asked(ROOT, "product", "MatMul")
+    assert not asked.is_known and asked.work.product is None

@@ -28,6 +28,7 @@ from official.io import quiet
 from official.io.json_files import expect, read_json
 
 _MOST_TYPES = 8  # of a group, in the JSON
+_TOLD_UNKNOWN = 0.01  # of a step: less is not worth a line
 _VARIABLES, _SHAPE = 16, (4096, 1024)  # of the memory's test: 256 MB of weights, and as many of gradients
 
 
@@ -242,6 +243,11 @@ def text(case: dict, before: dict | None) -> str:
         lines.append(
             f"  {row['name']:<40}{row['secs'] * 1e3:>9.1f}{row['bound_secs'] * 1e3:>10.1f}{over:>7}"
             f"{row['count']:>8,.0f}" + (f"{was.get(row['name'], 0.0) * 1e3:>11.1f}" if was else "")
+        )
+    unknown = sum(row["unknown_secs"] for row in case["groups"])
+    if unknown > _TOLD_UNKNOWN * case["profiled_secs"]:
+        lines.append(
+            f"  Of {unknown * 1e3:.1f} ms no bound is known: TensorFlow has rewritten the operations."
         )
     return "\n".join(lines)
 
