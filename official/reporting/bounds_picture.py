@@ -96,8 +96,7 @@ def _sections(case: dict, key: str) -> list[tuple[str, float]]:
 
 def _draw_totals(axes: Axes, case: dict, before: dict | None, has_before: bool) -> None:
     """Draws bars of whole steps, cut into sections."""
-    bound = case["bound_secs"]
-    bars: list[tuple[str, dict | None, str, float]] = [("bound", case, "bound_secs", bound)]
+    bars: list[tuple[str, dict | None, str, float]] = [("bound", case, "bound_secs", case["bound_secs"])]
     bars.append(("step, now" if has_before else "step", case, "secs", case["step_secs"]))
     if has_before:
         bars.append(("step, before", before, "secs", before["step_secs"] if before else 0.0))
@@ -106,7 +105,7 @@ def _draw_totals(axes: Axes, case: dict, before: dict | None, has_before: bool) 
         for section, ms in _sections(source, key) if source else ():
             axes.barh(place, ms, left=start, height=0.72, color=_COLORS[section])
             start += ms
-        over = "" if key == "bound_secs" or not bound else f"  {secs / bound:.2f}x"
+        over = _over(secs, source["bound_secs"]) if source and key == "secs" else ""
         _write_number(axes, place, f"{secs * 1e3:,.0f}{over}" if source else "-")
     _set_rows(axes, [name for name, *_ in bars])
     for label in axes.get_yticklabels():
@@ -124,9 +123,15 @@ def _draw_groups(axes: Axes, case: dict, before: dict | None, names: list[str]) 
         axes.barh(place, ms, height=0.5, color=_COLORS[groups.GROUPS[name]])
         if bound:
             axes.plot([bound, bound], [place - 0.42, place + 0.42], color=palette.INK, linewidth=1.8)
-        over = f"  {ms / bound:.2f}x" if bound and ms else ""
-        _write_number(axes, place, f"{ms:,.0f}{over}" + (f"  was {old:,.0f}" if before else ""))
+        _write_number(axes, place, f"{ms:,.0f}{_over(ms, bound)}" + (f"  was {old:,.0f}" if before else ""))
     _set_rows(axes, names)
+
+
+def _over(time: float, bound: float) -> str:
+    """Returns how many times its own bound a time is."""
+    if not time or not bound:
+        return ""
+    return f"  {time / bound:.{2 if time < 10 * bound else 0}f}x"
 
 
 def _write_number(axes: Axes, place: int, text: str) -> None:
