@@ -122,7 +122,9 @@ def test_the_whole_way(tmp_path, dtype, blocks):
     products = {groups.DENSE, groups.OF_INPUTS, groups.OF_WEIGHTS, groups.OTHER_PRODUCTS, groups.ATTENTION}
     assert set(rows) >= {*blocks_of_both, *products, times.UPDATE, times.NORM, groups.HEADS, groups.IDLE}
     assert sum(row["secs"] for row in rows.values()) == pytest.approx(case["profiled_secs"], rel=1e-6)
-    assert sum(row["flops"] for row in rows.values()) == flops_of(tmp_path, dtype, blocks == "fused")
+    # The profiler leaves out an operation that takes next to no time, such as a product of 4 x 2 numbers.
+    flops = sum(row["flops"] for row in rows.values())
+    assert flops == pytest.approx(flops_of(tmp_path, dtype, blocks == "fused"), rel=1e-3)
     assert all(rows[name]["bound_secs"] > 0 for name in {*blocks_of_both, *products, times.UPDATE})
     assert sum(row["unknown_secs"] for row in rows.values()) < 0.25 * case["profiled_secs"]
     assert bounds.read_before(f"{tmp_path}/out.json") == {case["case"]: case}

@@ -8,7 +8,8 @@ The bound of a matrix product is the time of a bare product of its very shape an
 the time in which the memory moves what an operation reads and writes, each number once. Both speeds are
 measured in the same run, the memory's by w -= a x over more than caches hold: what stays in a cache can be
 faster than its bound. Where several operations run at once, the clock's time is divided among them, so groups
-and waiting add up to the step. With --before an earlier result is drawn beside this one.
+and waiting add up to the step; operations too short for the profiler count as waiting. With --before an
+earlier result is drawn beside this one.
 """
 
 import argparse
