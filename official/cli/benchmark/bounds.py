@@ -29,6 +29,7 @@ from official.io import quiet
 from official.io.json_files import expect, read_json
 
 _MOST_TYPES = 8  # of a group, in the JSON
+_LEAST_BOUND_SECS = 1e-4  # of a group: over a smaller bound, a factor says nothing
 _TOLD_UNKNOWN = 0.01  # of a step: less is not worth a line
 _VARIABLES, _SHAPE = 16, (4096, 1024)  # of the memory's test: 256 MB of weights, and as many of gradients
 
@@ -240,7 +241,7 @@ def text(case: dict, before: dict | None) -> str:
         f"  {'group':<40}{'ms':>9}{'bound ms':>10}{'over':>7}{'count':>8}" + f"{'before ms':>11}" * bool(was),
     ]
     for row in case["groups"]:
-        over = f"{row['secs'] / row['bound_secs']:.2f}" if row["bound_secs"] else "-"
+        over = f"{row['secs'] / row['bound_secs']:.2f}" if row["bound_secs"] >= _LEAST_BOUND_SECS else "-"
         lines.append(
             f"  {row['name']:<40}{row['secs'] * 1e3:>9.1f}{row['bound_secs'] * 1e3:>10.1f}{over:>7}"
             f"{row['count']:>8,.0f}" + (f"{was.get(row['name'], 0.0) * 1e3:>11.1f}" if was else "")
