@@ -84,6 +84,7 @@ _ROWS = (
     Command("benchmark exports", "official.cli.benchmark.exports", "size and accuracy of exports"),
     Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
     Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
+    Command("benchmark bounds", "official.cli.benchmark.bounds", "the training step, beside its bounds"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),
 )
 COMMANDS = {command.name: command for command in _ROWS}

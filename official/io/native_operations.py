@@ -24,8 +24,9 @@ _KERNEL_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-ma
 
 @functools.lru_cache
 def build(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> str:
-    """Returns the path of a library of operations, which is compiled where it is not there yet; its name tells
-    the sources, the compiler and the CPU that it is made of.
+    """Returns the path of a library of operations, which is compiled where it is not there yet.
+
+    Its name tells the sources, the compiler and the CPU that it is made of.
 
     Args:
       name: of the library.

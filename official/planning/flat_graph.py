@@ -89,7 +89,7 @@ class FlatGraph:
 
     def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
         if operation.type in _CALLS and not is_compiled(operation):
-            function = _function(graph, operation, "f")
+            function = function_of(graph, operation, "f")
             add = self._add_call if _is_whole(function) else self._add_body
             return add(function.graph, inputs, runs, after)
         if operation.type in _LOOPS:
@@ -98,11 +98,11 @@ class FlatGraph:
             )  # the second variable of a loop is its maximum_iterations
             if trips is None:
                 raise NotImplementedError(f"{operation.name}: a loop without a fixed number of iterations")
-            body = _function(graph, operation, "body").graph
+            body = function_of(graph, operation, "body").graph
             return self._add_body(body, inputs, runs * int(trips), after)
         outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
         self._note_scalar(operation, inputs, outputs)
-        work = _work(graph, operation)
+        work = work_of(graph, operation)
         if operation.type == "Pow" and self._scalars.get(inputs[1]) == 2:
             work = kernels.squared(work)
         self.nodes.append(Node(_kind(graph, operation), inputs, outputs, after, work, runs))
@@ -176,7 +176,7 @@ class FlatGraph:
             )
 
 
-def _function(graph, operation, attribute: str):
+def function_of(graph, operation, attribute: str):
     """Returns a function that an operation calls."""
     # The public form is a protocol buffer, without shapes.
     return graph._functions[operation.get_attr(attribute).name]  # pylint: disable=protected-access
@@ -197,7 +197,7 @@ def _changes_variables(graph, operation) -> bool:
     """Tells whether an operation is the call of a compiled function that writes to variables."""
     if not is_compiled(operation):
         return False
-    body = _function(graph, operation, "f").graph
+    body = function_of(graph, operation, "f").graph
     return any(inner.type.startswith("Assign") for inner in body.get_operations())
 
 
@@ -213,8 +213,8 @@ def _kind(graph, operation) -> str:
     return operation.type
 
 
-def _work(graph, operation) -> Work:
+def work_of(graph, operation) -> Work:
     """Returns what an operation asks of the machine."""
     if is_compiled(operation):
-        return kernels.compiled_work(operation, _function(graph, operation, "f").graph)
+        return kernels.compiled_work(operation, function_of(graph, operation, "f").graph)
     return kernels.work_of(operation)

@@ -1,6 +1,7 @@
 """How fast the product's own training step is, beside what the machine's matrix products reach."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -57,14 +58,32 @@ def predictions_of(length: int) -> int:
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
-def make_step(
+class Loop(NamedTuple):
+    """A training loop.
+
+    Attributes:
+      function: (iterator, number of steps, totals so far) -> totals, a tf.function.
+      arguments: it is called with.
+      task: that it trains.
+    """
+
+    function: Any
+    arguments: tuple
+    task: Task
+
+    def run(self) -> float:
+        """Runs its steps, the update included, and returns their mean loss."""
+        sums = self.function(*self.arguments)["sums"]
+        return step_lib.mean_metrics(self.task.losses, self.task.metrics, sums)["loss"]
+
+
+def make_loop(
     config: Config,
     make_task: Callable[[Config], Task],
     steps: int,
     batch: dict[str, np.ndarray] | None = None,
-) -> Callable[[], float]:
-    """Builds model, optimizer and training loop and returns what runs `steps` steps, the update included, and
-    returns their mean loss.
+) -> Loop:
+    """Builds model, optimizer and training loop.
 
     Args:
       config: of the step.
@@ -81,10 +100,17 @@ def make_step(
         iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
     else:
         iterator = feeding.one_batch(batch, strategy)
-    count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
-    return lambda: step_lib.mean_metrics(
-        task.losses, task.metrics, train_loop(iterator, count, nothing)["sums"]
-    )["loss"]
+    return Loop(train_loop, (iterator, tf.constant(steps), step_lib.no_totals(task, plan)), task)
+
+
+def make_step(
+    config: Config,
+    make_task: Callable[[Config], Task],
+    steps: int,
+    batch: dict[str, np.ndarray] | None = None,
+) -> Callable[[], float]:
+    """Returns what runs `steps` steps and returns their mean loss; the arguments are those of `make_loop`."""
+    return make_loop(config, make_task, steps, batch).run
 
 
 def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], None]:

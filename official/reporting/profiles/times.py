@@ -62,7 +62,8 @@ def kind_of(place: Place, kind: str) -> str:
         return PRODUCTS
     if _EXCHANGE.search(kind):
         return EXCHANGE
-    return {"L2Loss": NORM, "BertGlobalNorm": NORM, "Cast": CASTS, "_MklCast": CASTS}.get(kind, REST)
+    known = {"L2Loss": NORM, "BertGlobalNorm": NORM, "Cast": CASTS, "_MklCast": CASTS}
+    return known.get(kind, BLOCKS if kind.startswith("Bert") else REST)  # operations of our own are blocks
 
 
 def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, float]]:

@@ -32,6 +32,8 @@ class Operation:
       run: number of the call of the function that it is in; None where nothing says so.
       picoseconds: that it took, less those of operations within it.
       on_gpu: whether a GPU computed it.
+      begin, end: when, in picoseconds, with the operations within it; of the CPU alone.
+      thread: that ran it, a name; of the CPU alone.
     """
 
     node: str
@@ -39,6 +41,9 @@ class Operation:
     run: int | None
     picoseconds: int
     on_gpu: bool = False
+    begin: int = 0
+    end: int = 0
+    thread: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +102,8 @@ def read_trace(space: Any) -> Trace:
         if plane.name.startswith("/device:GPU"):
             trace.operations += _kernels(plane)
         elif not plane.name.startswith("/device"):
-            for line in plane.lines:
-                _Thread(trace, plane, line).read()
+            for number, line in enumerate(plane.lines):
+                _Thread(trace, plane, line, f"{plane.name} {number}").read()
     trace.allocations.sort(key=lambda each: each.picoseconds)
     return trace
 
@@ -145,8 +150,8 @@ class _Open:
 class _Thread:
     """A thread's events, the outer ones before the inner ones."""
 
-    def __init__(self, trace: Trace, plane: Any, line: Any):
-        self.trace, self.line, self.notes = trace, line, _notes_of(plane)
+    def __init__(self, trace: Trace, plane: Any, line: Any, name: str):
+        self.trace, self.line, self.notes, self.name = trace, line, _notes_of(plane), name
         self.names = {number: each.name for number, each in plane.event_metadata.items()}
         self.computes = line.name.startswith("tf_Compute")
         self.is_data = line.name.startswith("tf_data")
@@ -188,7 +193,9 @@ class _Thread:
         outer = self._here("operation")
         if outer is not None:
             outer.picoseconds -= event.duration_ps
-        operation = Operation(node, kind, run, event.duration_ps)
+        operation = Operation(node, kind, run, event.duration_ps, thread=self.name)
+        operation.begin = self.line.timestamp_ns * 1000 + event.offset_ps
+        operation.end = operation.begin + event.duration_ps
         if counts:
             self.trace.operations.append(operation)
         self._open(event, node=node, run=run, operation=operation)
