@@ -118,6 +118,7 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
                 "spread": whole.spread,
                 "training_sequences_per_sec": training.rate(samples),
                 "whole_secs": whole.secs,
+                "cpu_secs": [each["cpu_secs"] for each in mine],
                 "training_secs": training.secs,
                 "data_sequences": mine[0]["data_sequences"],
                 "mean_length": mine[0]["data_tokens"] / mine[0]["data_sequences"],
@@ -204,7 +205,8 @@ def _tell(run: Run, found: dict) -> None:
     score = "" if found["score"] is None else f", {found['metric']} {found['score']:.4f}"
     print(
         f"{run.dtype}, {SYSTEMS[run.system].title}, seed {run.seed}: {found['whole_secs']:.1f} s, training"
-        f" {found['training_secs']:.1f} s, loss {found['loss']:.4f}{score}",
+        f" {found['training_secs']:.1f} s, of all cores {found['cpu_secs']:.1f} s, loss {found['loss']:.4f}"
+        f"{score}",
         file=sys.stderr,
         flush=True,
     )

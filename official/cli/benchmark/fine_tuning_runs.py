@@ -23,6 +23,7 @@ _PROGRAM = os.path.join(peers.FOLDER, "huggingface_trainer.py")
 _COUNTED = {"squad": "windows", "glue": "rows"}  # what result.json calls the sequences of a task
 _KINDS = {
     "whole_secs": float,
+    "cpu_secs": float,
     "training_secs": float,
     "loss": float,
     "metric": (str, type(None)),
@@ -139,21 +140,29 @@ def finished(run: Run) -> dict:
     """Returns what a run has found, from its folder where it is done there; else does it, from its beginning.
 
     Returns:
-      {whole_secs: of the process, training_secs: of its steps, loss: the last one told, metric, score (None:
-      not scored), data_sequences, data_tokens: of the training set, settings}.
+      {whole_secs: of the process, cpu_secs: of all cores in it, training_secs: of its steps, loss: the last
+      one told, metric, score (None: not scored), data_sequences, data_tokens: of the training set, settings}.
     """
     found = done(run)
     if found is not None:
         return found
     shutil.rmtree(run.folder, ignore_errors=True)
     os.makedirs(run.folder)
+    before = _cpu_secs()
     found, checkpoint = (_train_ours if SYSTEMS[run.system].is_ours else _train_theirs)(run)
+    found["cpu_secs"] = _cpu_secs() - before
     metric, score = _score(run, checkpoint) if run.scored else (None, None)
     found |= {"metric": metric, "score": score, "settings": run.settings}
     for name in (_MODEL, _SCORES):  # hundreds of megabytes
         shutil.rmtree(os.path.join(run.folder, name), ignore_errors=True)
     replace_file(os.path.join(run.folder, _DONE), json.dumps(found, indent=1) + "\n")
     return found
+
+
+def _cpu_secs() -> float:
+    """Returns the processor's seconds of all processes that this one has started and that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def _train_ours(run: Run) -> tuple[dict, str]:
