@@ -21,7 +21,7 @@ _DONE, _MODEL, _SCORES, _LOG = "run.json", "model", "scores", "log.txt"
 _TOLD_WHEN = 10  # how often a run tells its loss
 _PROGRAM = os.path.join(peers.FOLDER, "huggingface_trainer.py")
 _COUNTED = {"squad": "windows", "glue": "rows"}  # what result.json calls the sequences of a task
-_KINDS = {
+_KINDS: dict[str, type | tuple[type, ...]] = {
     "whole_secs": float,
     "cpu_secs": float,
     "training_secs": float,
