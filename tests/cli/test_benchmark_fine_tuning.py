@@ -228,6 +228,7 @@ def test_a_run_that_fails(tmp_path, recipe, monkeypatch):
         (["--seeds=0"], [], "expected 1 or more"),
         ([], ["--lerning_rate=1"], "lerning_rate"),
         ([], ["--optimizer_type=lamb"], "Give --optimizer_type=adamw"),
+        ([], ["--predict_file="], "predict_file"),
         ([], ["--init_checkpoint=/nowhere/model.safetensors"], "no config.json beside it"),
         ([], ["--init_checkpoint="], "--init_checkpoint=None: no config.json beside it"),
         (["--environments=/nowhere"], [], "Make it with --make_environments"),

@@ -63,9 +63,9 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def read_recipe(train_flags: list[str], train_steps: int) -> Config:
+def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) -> Config:
     """Returns the recipe behind `--` as a configuration of that many updates. Raises ConfigError for one that
-    is wrong, or that the Trainer cannot follow."""
+    is wrong, or that the Trainer cannot follow, or that lacks what scores are made of."""
     common = runs_lib.common_flags(train_steps)
     config = flags_lib.parse([*train_flags, *common, "--model_dir=unused"])
     if config.task == "pretrain":
@@ -76,6 +76,8 @@ def read_recipe(train_flags: list[str], train_steps: int) -> Config:
                 f"behind --: --{name}={config[name]} is not what Hugging Face's Trainer does. Give"
                 f" --{name}={str(value).lower()}."
             )
+    if scored:
+        flags_lib.parse([*train_flags, *runs_lib.scoring_flags("unused"), "--model_dir=unused"])
     return with_data(config, None)  # the steps of the warm-up follow
 
 
@@ -214,7 +216,7 @@ def _tell(run: Run, found: dict) -> None:
 
 def main() -> None:
     flags = parse_flags()
-    config = read_recipe(flags.train_flags, flags.train_steps)
+    config = read_recipe(flags.train_flags, flags.train_steps, flags.scores)
     runs = runs_of(flags, config)
     if any(not SYSTEMS[name].is_ours for name in flags.peers):
         runs_lib.huggingface_folder(config)

@@ -116,6 +116,12 @@ def common_flags(train_steps: int) -> list[str]:
     ]
 
 
+def scoring_flags(checkpoint: str) -> list[str]:
+    """Returns the flags of `bert train` behind the recipe that score a checkpoint."""
+    stages = ["--do_train=false", "--do_eval", "--do_predict=false"]
+    return [*stages, "--dtype=fp32", "--unpad", f"--init_checkpoint={checkpoint}"]
+
+
 def done(run: Run) -> dict | None:
     """Returns what a finished run has found; None where it is to be done.
 
@@ -305,16 +311,7 @@ def _score(run: Run, checkpoint: str) -> tuple[str, float]:
     """Scores a checkpoint with this project's evaluation, in fp32, whoever has trained it. Returns the metric
     and its value, a fraction."""
     folder = os.path.join(run.folder, _SCORES)
-    _bert_train(
-        run,
-        "--do_train=false",
-        "--do_eval",
-        "--do_predict=false",
-        "--dtype=fp32",
-        "--unpad",
-        f"--init_checkpoint={checkpoint}",
-        f"--model_dir={folder}",
-    )
+    _bert_train(run, *scoring_flags(checkpoint), f"--model_dir={folder}")
     result, path = _result_of(folder)
     score = json_files.expect(result, "eval_accuracy", float, path)
     return json_files.expect(result, "target_metric", str, path), score
