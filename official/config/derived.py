@@ -117,8 +117,8 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
 
 
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns how the encoder is built: `fused`, `shared`, `by_sequence`, `recompute` and `unpad` of
-    `official.modeling`.
+    """Returns how the encoder is built: `fused`, `shared`, `by_sequence`, `recompute`, `unpad` and `narrow`
+    of `official.modeling`.
 
     A step that is compiled as a whole has no functions to share and no sizes that change; plain operations
     are those of whole rows.
@@ -132,4 +132,5 @@ def encoder_options(config: Config) -> dict[str, Any]:
         "by_sequence": fused and not whole_step,
         "recompute": config.recompute,
         "unpad": config.unpad,
+        "narrow": config.narrow_last_block and not backend.graphcore_rules,
     }

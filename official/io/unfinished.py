@@ -149,9 +149,10 @@ def read_all_done(paths: Iterable[str]) -> list[dict]:
 
 
 def write_done(path: str, values: dict) -> None:
-    """Writes what a task has done, after all its other files."""
+    """Writes what a task has done, after all its other files. It is not waited for: where the power of the
+    machine takes it along, the task is done again."""
     text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
-    write_json(path, {"done": text, "digest": digest(text)})
+    write_json(path, {"done": text, "digest": digest(text)}, durable=False)
 
 
 def digest(values) -> str:
@@ -159,5 +160,6 @@ def digest(values) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def write_json(path: str, values: dict) -> None:
-    writing.replace_file(path, json.dumps(values, indent=2) + "\n")
+def write_json(path: str, values: dict, durable: bool = True) -> None:
+    """Writes JSON; `durable` as of `writing.publish`."""
+    writing.replace_file(path, json.dumps(values, indent=2) + "\n", durable)

@@ -218,7 +218,11 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
     """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
     THIS], count for none."""
-    with_letters = [word for word in words if word.lower() != word.upper() and not _SPECIAL.fullmatch(word)]
+    with_letters = [
+        word
+        for word in words
+        if word.lower() != word.upper() and not (word[0] == "[" and _SPECIAL.fullmatch(word))
+    ]
     return sum(word != word.lower() for word in with_letters), len(with_letters)
 
 

@@ -20,13 +20,13 @@ from official.io.stores import is_remote, store_of
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
+def replacing(path: str, durable: bool = True) -> Iterator[str]:
     """Yields the name of a new file of this machine, which the block writes and closes, and which becomes
     `path` after it.
 
     It is beside `path`, and renamed once its bytes are on the disk; for a `path` in a store it is a temporary
     file, and copied there. Where the block fails, or a signal interrupts it, it is removed and `path` stays
-    what it was. Raises OSError.
+    what it was. `durable`: as of `publish`. Raises OSError.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory(prefix="bert-") as folder:
@@ -37,20 +37,25 @@ def replacing(path: str) -> Iterator[str]:
     temporary = store_paths.temporary(path)
     try:
         yield temporary
-        publish(temporary, path)
+        publish(temporary, path, durable)
     except BaseException:
         with contextlib.suppress(OSError):  # it may not have been made
             os.remove(temporary)
         raise
 
 
-def publish(complete: str, path: str) -> None:
-    """Renames a complete file to its final name, in the same folder, once its bytes are on the disk. Raises
-    OSError."""
+def publish(complete: str, path: str, durable: bool = True) -> None:
+    """Renames a complete file to its final name, in the same folder, once its bytes are on the disk.
+
+    A file that is not `durable` is not waited for: it outlives its process, but may be damaged where the
+    machine loses its power. Raises OSError.
+    """
     store = store_of(path)
-    store.sync(complete)
+    if durable:
+        store.sync(complete)
     store.rename(complete, path)
-    store.sync(os.path.dirname(path) or ".")
+    if durable:
+        store.sync(os.path.dirname(path) or ".")
 
 
 def set_aside(path: str, ending: str = "") -> None:
@@ -69,14 +74,14 @@ def sync(path: str) -> None:
     store_of(path).sync(path)
 
 
-def replace_file(path: str, content: bytes | str) -> None:
+def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
-    or the new one. Raises OSError."""
+    or the new one. `durable`: as of `publish`. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         store_of(path).write(path, data)
         return
-    with replacing(path) as temporary:
+    with replacing(path, durable) as temporary:
         store_of(path).write(temporary, data)
 
 

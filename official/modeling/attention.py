@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
+from official.config import BertConfig
 from official.modeling import layers, sequence_rows
 from official.modeling.dropout import split_seed
 from official.modeling.operations import Operations
 from official.modeling.sequence_rows import Places
 from official.modeling.shapes import sizes
+
+if TYPE_CHECKING:
+    from official.modeling.blocks import Context
 
 MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token does not see
 
@@ -62,11 +69,10 @@ def sequence_scores(sequence_ids_BL: tf.Tensor) -> tf.Tensor:
 
 
 def self_attention(
-    qkv: layers.Affine,
-    x_BLD: tf.Tensor,
-    seen: tf.Tensor | Places,
-    heads: int,
-    rate: float,
+    qkv: Sequence[layers.Affine],
+    x: tuple[tf.Tensor, tf.Tensor],
+    context: Context,
+    config: BertConfig,
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
@@ -75,18 +81,34 @@ def self_attention(
     Source: Vaswani et al. 2017, "Attention Is All You Need".
 
     Args:
-      qkv: kernels of query, key and value side by side, [D, 3 x D], and their biases [3 x D].
-      x_BLD: in the compute dtype.
-      seen: which tokens see each other: float32 [B, 1, L or 1, M], see `scores`, or the places of sequences,
-        see `seen`. With places, padding gets zeros, and other weights than with scores are dropped.
-      heads: number of heads, which divides D.
-      rate, seed: of the dropout of attention weights, as in `dropout.dropout`.
+      qkv: of query, key and value, kernels [D, D] and biases [D].
+      x: the vectors that ask, [B, R, D] at the context's `reads_BR` or all of them, and those that are seen,
+        [B, L, D], in the compute dtype.
+      context: of the batch: which tokens see each other, see `seen`. With places, padding gets zeros, and
+        other weights than with scores are dropped.
+      config: of the model.
+      seed: of the dropout of attention weights, as in `dropout.dropout`.
       ops: set of operations.
 
     Returns:
-      The heads' outputs side by side, [B, L, D] in the compute dtype.
+      The heads' outputs side by side, [B, R, D] in the compute dtype.
     """
-    return attend(layers.dense(x_BLD, qkv), seen, heads, rate, seed, ops)
+    asking, x_BLD = x
+    heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
+    if reads_BR is None or isinstance(context.seen, Places):
+        products_BLE = layers.dense(x_BLD, layers.side_by_side(qkv))
+        return layers.picked(attend(products_BLE, context.seen, heads, rate, seed, ops), reads_BR)
+    query_BHRK = _by_head(layers.dense(asking, qkv[0]), 1, heads)[0]
+    key_BHLK, value_BHLK = _by_head(layers.dense(x_BLD, layers.side_by_side(qkv[1:])), 2, heads)
+    scores = _scores_at(context.seen, reads_BR)
+    return _joined(ops.attend(query_BHRK, key_BHLK, value_BHLK, scores, rate, seed))
+
+
+def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor) -> tf.Tensor:
+    """Returns what is added to the scores of the tokens at some positions, [B, 1, R or 1, M]."""
+    if scores_B1LM.shape[2] == 1:  # all tokens see the same
+        return scores_B1LM
+    return tf.gather(scores_B1LM[:, 0], positions_BR, batch_dims=1)[:, None]
 
 
 def attend(
@@ -97,19 +119,37 @@ def attend(
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns what `self_attention` does of query, key and value side by side, [B, L, 3 x D]."""
+    """Returns what `self_attention` does of query, key and value side by side, [B, L, 3 x D], for all tokens.
+
+    Args:
+      products_BLE: in the compute dtype.
+      seen: float32 [B, 1, L or 1, M], see `scores`, or the places of sequences, see `seen`.
+      heads: H, which divides D.
+      rate, seed: of the dropout of attention weights, as in `dropout.dropout`.
+      ops: set of operations.
+    """
     function = _by_sequence if isinstance(seen, Places) else _by_row
     return function(products_BLE, seen, heads, rate, seed, ops)
 
 
 def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
     """Returns the heads' outputs where every token of a row is multiplied with every other."""
+    query, key, value = _by_head(products_BLE, 3, heads)
+    return _joined(ops.attend(query, key, value, scores_B1LM, rate, seed))
+
+
+def _by_head(products_BLE: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
+    """Returns products that lie side by side, each [B, H, L, K]."""
     _, length, columns = sizes(products_BLE)
-    products_BL3HK = tf.reshape(products_BLE, [-1, length, 3, heads, columns // (3 * heads)])
-    # unstack, not products[i]: the gradient of three slices is three padded tensors and their sum.
-    query, key, value = tf.unstack(tf.transpose(products_BL3HK, [2, 0, 3, 1, 4]), num=3)
-    heads_BHLK = ops.attend(query, key, value, scores_B1LM, rate, seed)
-    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, columns // 3])
+    products_BLNHK = tf.reshape(products_BLE, [-1, length, parts, heads, columns // (parts * heads)])
+    # unstack, not products[i]: the gradient of slices is as many padded tensors and their sum.
+    return tf.unstack(tf.transpose(products_BLNHK, [2, 0, 3, 1, 4]), num=parts)
+
+
+def _joined(heads_BHLK: tf.Tensor) -> tf.Tensor:
+    """Returns the outputs of all heads side by side, [B, L, D]."""
+    _, heads, length, size = sizes(heads_BHLK)
+    return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, heads * size])
 
 
 def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:

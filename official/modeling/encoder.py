@@ -8,10 +8,23 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention, blocks, embeddings, heads, layers, operations, stages, unpadded
+from official.modeling import (
+    attention,
+    blocks,
+    embeddings,
+    heads,
+    layers,
+    operations,
+    read_positions,
+    stages,
+    unpadded,
+)
 from official.modeling.dropout import split_seed
+from official.modeling.read_positions import Reads
 from official.modeling.recomputation import recomputed
 from official.modeling.stages import Stage, Staged, Tensors
+
+FindReads = Callable[[Tensors], Reads]  # of the features of a batch
 
 
 class BertEncoder(tf.keras.layers.Layer):
@@ -30,6 +43,7 @@ class BertEncoder(tf.keras.layers.Layer):
         by_sequence: bool = False,
         recompute: str = "none",
         unpad: bool = False,
+        narrow: bool = False,
     ):
         """Makes the encoder.
 
@@ -46,11 +60,13 @@ class BertEncoder(tf.keras.layers.Layer):
             before and behind a block).
           unpad: computes nothing for padding, see `official.modeling.unpadded`. Not for functions with
             jit_compile, and not for rows of several sequences.
+          narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
+            numbers are dropped in it.
         """
         super().__init__(name="bert")
         self._config = config
         self.by_sequence = by_sequence and _on_cpus()
-        self.unpad = unpad
+        self.unpad, self._narrow = unpad, narrow
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
             self.embeddings = embeddings.Embeddings(config)
@@ -76,15 +92,32 @@ class BertEncoder(tf.keras.layers.Layer):
         """The table [V, D] that the masked-LM head shares."""
         return self.embeddings.word_embeddings
 
-    def stages(self) -> list[Stage]:
+    def stages(self, find_reads: FindReads | None = None) -> list[Stage]:
         """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` where the blocks are prenorm, and
         `pooler`.
+
+        Where the encoder is narrow, the last block gives only the vectors that `find_reads` finds, `sequence`
+        [B, R, D]; see `official.modeling.read_positions`.
 
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
-        final = [] if self.final_norm is None else [self._norm_stage(self.final_norm)]
-        return [self._embeddings_stage(), *map(self._block_stage, self.blocks), *final, self._pooler_stage()]
+        reads = find_reads if self._narrow else None
+        *blocks_before, last = self.blocks
+        return [
+            self._embeddings_stage(),
+            *map(self._block_stage, blocks_before),
+            self._block_stage(last, reads),
+            *([] if self.final_norm is None else [self._norm_stage(self.final_norm)]),
+            self._pooler_stage(reads),
+        ]
+
+    def predicted(self, features: Tensors) -> int | tf.Tensor:
+        """Returns where `sequence` of a pre-training model has the predicted tokens: int32 [B, P], or the
+        number of them where they are the first of each row."""
+        if self._narrow:
+            return read_positions.of_pretraining(features).predicted
+        return heads.predicted_first(features) or features["masked_lm_positions"]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         without = [None] if self.final_norm is None else [None, None]
@@ -94,7 +127,8 @@ class BertEncoder(tf.keras.layers.Layer):
         """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
         `unpadded.run` for what it asks of a batch without padding."""
         if self.unpad:
-            return unpadded.run(model, features, self._config, dropout_seed)
+            left_out = ("seen", "sequence") if self._narrow else ("seen",)
+            return unpadded.run(model, features, self._config, dropout_seed, left_out)
         return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
@@ -124,11 +158,12 @@ class BertEncoder(tf.keras.layers.Layer):
     def _seen(self, features):
         return attention.seen(features, self._config.num_attention_heads, self.by_sequence)
 
-    def _block_stage(self, block: Any) -> Stage:
+    def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
             slots = blocks.find_slots(self._kind, features, self._config)
-            context = blocks.Context(carried["seen"], ids_BL, slots)
+            reads_BR = None if find_reads is None else find_reads(features).positions_BR
+            context = blocks.Context(carried["seen"], ids_BL, slots, reads_BR)
             return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
@@ -140,19 +175,33 @@ class BertEncoder(tf.keras.layers.Layer):
 
         return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
 
-    def _pooler_stage(self) -> Stage:
+    def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
         def run(weights, carried, features, seed):
-            places_BS, slot = features.get("cls_positions"), heads.predicted_first(features)
-            return {"pooled": heads.pool(weights, carried["sequence"], places_BS, slot)}
+            first = _of_cls(carried["sequence"], features, find_reads)
+            return {"pooled": heads.pool(weights, first)}
 
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 
 
+def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
+    """Returns the vectors of [CLS], [B, D], or [B, S, D] where the batch says where its S sequences a row
+    begin."""
+    places_BS = features.get("cls_positions")
+    if find_reads is not None:
+        behind_BSD = sequence_BLD[:, find_reads(features).predicted :]
+        return behind_BSD[:, 0] if places_BS is None else behind_BSD
+    if places_BS is None:
+        return sequence_BLD[:, heads.predicted_first(features)]
+    return layers.gather_positions(sequence_BLD, places_BS)
+
+
 def _block_function(kind: blocks.Kind, config: BertConfig, ops: operations.Operations) -> Callable:
-    """Returns (x_BLD, seed, weights, context) -> [B, L, D], the function of every block."""
+    """Returns (x_BLD, seed, weights, context) -> [B, L, D], or [B, R, D] at the context's `reads_BR`: the
+    function of every block."""
 
     def run_block(x_BLD, seed, weights, context):
-        return kind.run(weights, x_BLD, context, seed, config, ops)
+        y_BLD = kind.run(weights, x_BLD, context, seed, config, ops)
+        return y_BLD if blocks.is_narrow(kind) else layers.picked(y_BLD, context.reads_BR)
 
     return run_block
 

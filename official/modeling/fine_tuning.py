@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import heads
+from official.modeling import heads, read_positions
 from official.modeling.dropout import dropout, split_seed
 from official.modeling.encoder import BertEncoder
 from official.modeling.stages import Stage, Tensors
@@ -19,17 +21,10 @@ class SpanModel(tf.keras.Model):
     run_squad.py.
     """
 
-    def __init__(
-        self,
-        config: BertConfig,
-        fused: bool = False,
-        shared: bool = False,
-        by_sequence: bool = False,
-        recompute: str = "none",
-        unpad: bool = False,
-    ):
+    def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
+        """Makes a model; the options are those of `BertEncoder`."""
         super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
+        self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = heads.LinearHead("squad", config, outputs=2)
@@ -72,20 +67,11 @@ class SequenceModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
 
-    def __init__(
-        self,
-        config: BertConfig,
-        outputs: int,
-        fused: bool = False,
-        shared: bool = False,
-        by_sequence: bool = False,
-        recompute: str = "none",
-        unpad: bool = False,
-    ):
-        """Makes a model of `outputs` classes, or of one score."""
+    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
+        """Makes a model of `outputs` classes, or of one score; the options are those of `BertEncoder`."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
+        self.encoder = BertEncoder(config, *options, **named_options)
         self.head = heads.LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:
@@ -97,7 +83,7 @@ class SequenceModel(tf.keras.Model):
 
         head = self.head
         classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), ("logits",))
-        return [*self.encoder.stages(), classifier]
+        return [*self.encoder.stages(read_positions.of_sequences), classifier]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)

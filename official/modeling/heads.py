@@ -93,37 +93,22 @@ def predicted_first(features: dict[str, tf.Tensor]) -> int:
     return features["masked_lm_ids"].shape[1]
 
 
-def pool(
-    weights: layers.Affine, sequence_BLD: tf.Tensor, cls_positions_BS: tf.Tensor | None, cls_slot: int = 0
-) -> tf.Tensor:
-    """Makes a vector of each sequence from that of its first token, [CLS].
-
-    Args:
-      weights: of the pooler, [D, D] and [D].
-      sequence_BLD: the encoder's vectors, in the compute dtype.
-      cls_positions_BS: int32, in [0, L): where in its row each sequence has its [CLS]. None: all in
-        `cls_slot`, and a row is one sequence.
-      cls_slot: in [0, L).
-
-    Returns:
-      float32 [B, D], or [B, S, D] with `cls_positions_BS`.
-    """
-    if cls_positions_BS is None:
-        first = sequence_BLD[:, cls_slot]
-    else:
-        first = layers.gather_positions(sequence_BLD, cls_positions_BS)
+def pool(weights: layers.Affine, first: tf.Tensor) -> tf.Tensor:
+    """Makes a vector of each sequence, float32 [..., D], from that of its first token, [CLS], in the compute
+    dtype; `weights` are those of the pooler, [D, D] and [D]."""
     return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
 
 
 def masked_lm(
     weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor | int, config: BertConfig
 ) -> tf.Tensor:
-    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row.
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row (a
+    number, or int32 []).
 
     Returns:
       Logits float32 [B, P, V].
     """
-    if isinstance(positions_BP, int):
+    if isinstance(positions_BP, int) or not len(positions_BP.shape):
         x_BPD = sequence_BLD[:, :positions_BP]
     else:
         x_BPD = layers.gather_positions(sequence_BLD, positions_BP)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
-from official.modeling import copies
+from official.modeling import copies, products
 from official.modeling.initializers import normal_initializer
 from official.modeling.shapes import sizes
 
@@ -119,7 +119,7 @@ def layer_norm(x: tf.Tensor, norm: Norm, epsilon: float) -> tf.Tensor:
 def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """x [B, ..., in] @ kernel [in, out] as one two-dimensional product, the fastest form for vendor
     libraries."""
-    product = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
+    product = products.matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
     return tf.reshape(product, [-1, *sizes(x)[1:-1], kernel.shape[1]])
 
 
@@ -142,6 +142,11 @@ def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
     batch, length, hidden = sizes(x_BLD)
     flat_positions_BP = positions_BP + tf.range(batch)[:, None] * length
     return gather_rows(tf.reshape(x_BLD, [batch * length, hidden]), flat_positions_BP)
+
+
+def picked(x_BLD: tf.Tensor, positions_BP: tf.Tensor | None) -> tf.Tensor:
+    """Returns the vectors at some positions of each row, all of them for None."""
+    return x_BLD if positions_BP is None else gather_positions(x_BLD, positions_BP)
 
 
 @tf.custom_gradient

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import heads
+from official.modeling import heads, read_positions
 from official.modeling.encoder import BertEncoder
 from official.modeling.stages import Stage, Tensors
 
@@ -13,18 +15,11 @@ from official.modeling.stages import Stage, Tensors
 class BertPretrainer(tf.keras.Model):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
 
-    def __init__(
-        self,
-        config: BertConfig,
-        fused: bool = False,
-        shared: bool = False,
-        by_sequence: bool = False,
-        recompute: str = "none",
-        unpad: bool = False,
-    ):
+    def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
+        """Makes a model; the options are those of `BertEncoder`."""
         super().__init__(name="bert_pretrainer")
         self._config = config
-        self.encoder = BertEncoder(config, fused, shared, by_sequence, recompute, unpad)
+        self.encoder = BertEncoder(config, *options, **named_options)
         self.masked_lm = heads.MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
@@ -33,7 +28,11 @@ class BertPretrainer(tf.keras.Model):
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
         `next_sentence`."""
-        return [*self.encoder.stages(), self._masked_lm_stage(), self._next_sentence_stage()]
+        return [
+            *self.encoder.stages(read_positions.of_pretraining),
+            self._masked_lm_stage(),
+            self._next_sentence_stage(),
+        ]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         return [*self.encoder.seeds(dropout_seed), None, None]
@@ -62,7 +61,7 @@ class BertPretrainer(tf.keras.Model):
         head, table_VD = self.masked_lm, self.encoder.word_embeddings
 
         def run(weights, carried, features, seed):
-            positions_BP = heads.predicted_first(features) or features["masked_lm_positions"]
+            positions_BP = self.encoder.predicted(features)
             logits_BPV = heads.masked_lm(weights, carried["sequence"], positions_BP, self._config)
             return {"masked_lm_logits": logits_BPV}
 

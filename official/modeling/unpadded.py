@@ -41,7 +41,11 @@ class Laid(NamedTuple):
 
 
 def run(
-    model: Staged, features: Tensors, config: BertConfig, dropout_seed: tf.Tensor | None = None
+    model: Staged,
+    features: Tensors,
+    config: BertConfig,
+    dropout_seed: tf.Tensor | None = None,
+    left_out: tuple[str, ...] = ("seen",),
 ) -> Tensors:
     """Runs all stages of a model on the tokens of a batch.
 
@@ -53,6 +57,7 @@ def run(
         float32 [B], counts as one token.
       config: sizes of the model.
       dropout_seed: int32 [N], or None to switch dropout off. Other numbers are dropped than with padding.
+      left_out: names of tensors that are not returned.
 
     Returns:
       What the stages gave, in the shapes that the padded batch has it; zeros at padding. Where the batch has
@@ -62,7 +67,9 @@ def run(
     laid = lay_end_to_end(features, config.num_attention_heads)
     carried = stages.run(model, laid.features, dropout_seed)
     return {
-        name: _as_padded(name, value, laid, features) for name, value in carried.items() if name != "seen"
+        name: _as_padded(name, value, laid, features)
+        for name, value in carried.items()
+        if name not in left_out
     }
 
 

@@ -106,8 +106,8 @@ def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(fused_ops, row):
     qkv, x, ops = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8), operations.choose(fused_ops)
     places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
     assert isinstance(places, Places)
-    ours = attention.self_attention(qkv, x, places, 2, 0.0, None, ops)
-    expected = attention.self_attention(qkv, x, attention.sequence_scores(ids), 2, 0.0, None, ops)
+    ours = attention.attend(layers.dense(x, qkv), places, 2, 0.0, None, ops)
+    expected = attention.attend(layers.dense(x, qkv), attention.sequence_scores(ids), 2, 0.0, None, ops)
     is_token = tf.cast(ids > 0, tf.float32)[..., None]
     np.testing.assert_allclose(ours, expected * is_token, atol=2e-6)
 

@@ -129,6 +129,12 @@ class Devices:
         "are the same.",
         choices=("none", "attention", "block"),  # each keeps less than those before it
     )
+    narrow_last_block: bool = setting(
+        True,
+        "The last block computes only the vectors that the heads read: those of predicted tokens and of "
+        "[CLS]. Equal to rounding; dropout's masks in it are others. SQuAD reads all vectors, IPUs compute "
+        "them all.",
+    )
     unpad: bool = setting(
         False,
         "Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and "

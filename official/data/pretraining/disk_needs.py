@@ -17,12 +17,12 @@ from official.data.text import documents, parquet_files, sentences, text_files, 
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 
-_PLACES = 8  # of the text, from which samples come
 _SHARE, _LEAST, _MOST = 64, 1 << 16, 1 << 20  # a 64th of the text is sampled; bytes of all samples
+_FEWEST_PLACES, _MOST_PLACES, _PLACE_BYTES = 2, 8, 1 << 15  # of the text, from which samples come
 _PACKED_BYTES = 1 << 20  # of a compressed file tell how much text its bytes hold
 _BATCH = 1536  # examples that are encoded at once
 _FRAME_BYTES = 16  # of a record
-_COPIES = 4  # of the samples, so that the few documents cut into short examples are the usual share
+_COPIES = 2  # of the samples, so that the few documents cut into short examples are the usual share
 
 
 class DiskNeeds(NamedTuple):
@@ -84,16 +84,17 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     sizes = files.sizes(paths)
     total = sum(sizes)
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
+    places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
     tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
     read, parts, text_bytes, packed_bytes = 0.0, [], 0.0, 0
-    for split, size, expansion in _samples(paths, sizes, wanted // _PLACES, job.text_field):
+    for split, size, expansion in _samples(paths, sizes, places, wanted // places, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
         counts, given = documents.ReadCounts(), 0
         found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
         for number, lines in enumerate(found, 1):
             parts.append(text_round.tokenized(lines, tokenizer))
             given += len(lines.text)
-            if given >= wanted // _PLACES and not counts.of(split.path).bytes:  # it is not read to its end
+            if given >= wanted // places and not counts.of(split.path).bytes:  # it is not read to its end
                 # Of the text as it is in the file, with markup and other fields; more is read than given.
                 read += counts.text_bytes * number / (number + sentences.BATCHES_AHEAD)
                 break
@@ -120,12 +121,12 @@ def _share_of_side(job: Job) -> float:
 
 
 def _samples(
-    paths: Sequence[str], sizes: Sequence[int], wanted: int, text_field: str
+    paths: Sequence[str], sizes: Sequence[int], places: int, wanted: int, text_field: str
 ) -> Iterator[tuple[text_files.Split, int, float]]:
-    """Yields parts of about `wanted` bytes, evenly from all of the text, with the size of their file and how
-    much larger its text is."""
+    """Yields `places` parts of about `wanted` bytes, evenly from all of the text, with the size of their file
+    and how much larger its text is."""
     ends = np.cumsum(sizes)
-    for place in (np.arange(_PLACES) + 0.5) / _PLACES * ends[-1]:
+    for place in (np.arange(places) + 0.5) / places * ends[-1]:
         number = int(np.searchsorted(ends, place, side="right"))
         path, size = paths[number], sizes[number]
         with text_files.open_text(text_files.Split(path)) as file:

@@ -9,6 +9,9 @@ A file has
 and, where the kind wants them,
   IS_PRENORM
       true: a LayerNorm follows the last block
+  IS_NARROW
+      true: where the context has `reads_BR`, `run` gives only the vectors there, [B, R, D], and does no more
+      than they need; of other kinds the encoder picks them
   slots(features, config) -> Slots or None
       what keeps the sequences of a row apart where the order of tokens counts; it is put into the context
 Nothing else names the kinds: a new file is a new kind.
@@ -35,11 +38,13 @@ class Context(NamedTuple):
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
       slots: see `neighbours.find_slots`; None where the kind needs none, and for rows of one sequence.
+      reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
     """
 
     seen: tf.Tensor | Places
     sequence_ids_BL: tf.Tensor
     slots: Slots | None = None
+    reads_BR: tf.Tensor | None = None
 
 
 class Kind(Protocol):
@@ -66,6 +71,11 @@ def find(block_type: str) -> Kind:
 def is_prenorm(kind: Kind) -> bool:
     """Tells whether a LayerNorm follows the last block of a kind."""
     return getattr(kind, "IS_PRENORM", False)
+
+
+def is_narrow(kind: Kind) -> bool:
+    """Tells whether a kind computes only the vectors that are read."""
+    return getattr(kind, "IS_NARROW", False)
 
 
 def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None:

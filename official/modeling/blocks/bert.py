@@ -17,6 +17,8 @@ from official.modeling.blocks import Context
 from official.modeling.dropout import split_seed
 from official.modeling.operations import Operations
 
+IS_NARROW = True
+
 
 class Weights(NamedTuple):
     """The weights of a block, as tensors."""
@@ -86,21 +88,15 @@ def run(
       ops: set of operations.
 
     Returns:
-      [B, L, D] in the compute dtype.
+      [B, L, D] in the compute dtype, or [B, R, D] at the positions that the context says are read.
     """
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     end = functools.partial(_add_and_norm, config=config, ops=ops)
-    attended_BLD = attention.self_attention(
-        # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
-        layers.side_by_side((weights.query, weights.key, weights.value)),
-        x_BLD,
-        context.seen,
-        config.num_attention_heads,
-        config.attention_probs_dropout_prob,
-        attention_seed,
-        ops,
-    )
-    x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, x_BLD, seed=attended_seed)
+    read_BLD = layers.picked(x_BLD, context.reads_BR)
+    # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
+    qkv = (weights.query, weights.key, weights.value)
+    attended_BLD = attention.self_attention(qkv, (read_BLD, x_BLD), context, config, attention_seed, ops)
+    x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, read_BLD, seed=attended_seed)
     inner_BLF = layers.matmul_2d(x_BLD, weights.intermediate.kernel)
     inner_BLF = ops.bias_activation(inner_BLF, weights.intermediate.bias, config.hidden_act)
     return end(weights.output, weights.output_norm, inner_BLF, x_BLD, seed=inner_seed)

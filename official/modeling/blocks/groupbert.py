@@ -24,6 +24,7 @@ from official.modeling.initializers import glorot_initializer
 from official.modeling.operations import Operations
 
 IS_PRENORM = True
+IS_NARROW = True
 
 
 class ConvolutionWeights(NamedTuple):
@@ -199,7 +200,7 @@ def run(
     """Runs a block; arguments as those of `bert.run`.
 
     Returns:
-      [B, L, D] in the compute dtype, not normalised.
+      [B, L, D] in the compute dtype, or [B, R, D], not normalised.
     """
     *seeds, weights_seed = split_seed(seed, 5)
     make: dict[str, Any] = {"config": config, "ops": ops}
@@ -212,6 +213,8 @@ def run(
     for (own, function), part_seed in zip(parts, seeds):
         normal_BLD = ops.norm(x_BLD, own.prenorm, config.layer_norm_eps, swish=False)
         y_BLD, last = function(own, normal_BLD)
+        if own is weights.attention:  # behind it no vector needs another one
+            x_BLD = layers.picked(x_BLD, context.reads_BR)
         product_BLD = layers.matmul_2d(y_BLD, last.kernel)
         x_BLD = ops.residual(product_BLD, layers.bias_of(last), x_BLD, config.hidden_dropout_prob, part_seed)
     return x_BLD
@@ -260,13 +263,6 @@ def _attend(
     ops: Operations,
 ) -> tuple[tf.Tensor, layers.Affine]:
     """Multi-head self-attention."""
-    heads_BLD = attention.self_attention(
-        layers.side_by_side((weights.query, weights.key, weights.value)),
-        x_BLD,
-        context.seen,
-        config.num_attention_heads,
-        config.attention_probs_dropout_prob,
-        seed,
-        ops,
-    )
+    qkv, read_BLD = (weights.query, weights.key, weights.value), layers.picked(x_BLD, context.reads_BR)
+    heads_BLD = attention.self_attention(qkv, (read_BLD, x_BLD), context, config, seed, ops)
     return heads_BLD, weights.projection

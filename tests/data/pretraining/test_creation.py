@@ -524,10 +524,10 @@ def test_damaged_files_of_an_unfinished_job_are_made_anew(
 ):
     job, write_json = make_job(text_file, vocab_file, tmp_path / "out"), creation.unfinished.write_json
 
-    def fail(path, values):
+    def fail(path, values, **options):
         if path.endswith("manifest.json"):
             raise OSError(28, "No space left on device")
-        write_json(path, values)
+        write_json(path, values, **options)
 
     monkeypatch.setattr(creation.unfinished, "write_json", fail)
     with pytest.raises(ConfigError, match="No space left"):

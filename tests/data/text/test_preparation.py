@@ -100,11 +100,11 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
 def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
     text, write_json, calls = write_text(tmp_path / "in"), preparation.unfinished.write_json, []
 
-    def fail(path, values):
+    def fail(path, values, **options):
         calls.append(path)
         if len(calls) == 3:  # job.json, the first split, the second
             raise OSError(28, "No space left on device")
-        write_json(path, values)
+        write_json(path, values, **options)
 
     monkeypatch.setattr(preparation.unfinished, "write_json", fail)
     monkeypatch.setattr(preparation, "_TASK_BYTES", os.path.getsize(text / "wiki_00"))  # a task for each file

@@ -1,0 +1,49 @@
+"""Products of vectors with weights, in the form that is the fastest where they run."""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+from official.io.processor import Processor, processor
+
+
+def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel, of one type and in it."""
+    if x_NI.dtype == tf.bfloat16 and widens():
+        return _widened(x_NI, kernel_IO)
+    return tf.matmul(x_NI, kernel_IO)
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def widens() -> bool:
+    """Tells whether bfloat16 products are made as float32 ones of the same numbers: these are faster then."""
+    accelerators = any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU", "IPU"))
+    return not accelerators and multiplies_bf16_slowly(processor())
+
+
+def multiplies_bf16_slowly(cpu: Processor) -> bool:
+    """Tells whether a processor has instructions for bfloat16 that are slower than those for float32.
+
+    Intel's processors that have AMX are made to multiply bfloat16 with it. Their AVX-512 instructions for it,
+    which are what is left where a virtual machine hides AMX, are no faster than those for float32, and the
+    products made with them slower. AVX512-FP16 came with the same processors.
+    """
+    has = set(cpu.instructions)
+    return "Intel" in cpu.name and {"avx512_bf16", "avx512_fp16"} <= has and "amx_bf16" not in has
+
+
+@tf.custom_gradient
+def _widened(x_NI, kernel_IO):
+    """Returns the product in bfloat16. Products of two such numbers are exact in float32, where they are
+    summed up."""
+
+    def gradient(upstream):
+        wide = tf.cast(upstream, tf.float32)
+        x_gradient = tf.matmul(wide, tf.cast(kernel_IO, tf.float32), transpose_b=True)
+        kernel_gradient = tf.matmul(tf.cast(x_NI, tf.float32), wide, transpose_a=True)
+        return tf.cast(x_gradient, x_NI.dtype), tf.cast(kernel_gradient, kernel_IO.dtype)
+
+    product = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(kernel_IO, tf.float32))
+    return tf.cast(product, x_NI.dtype), gradient

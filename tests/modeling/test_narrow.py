@@ -1,0 +1,122 @@
+"""A last block of only the vectors that heads read has the outputs and gradients of a whole one."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import encoder_options
+from official.config.model import BertConfig
+from official.modeling import stages
+from official.modeling.fine_tuning import SequenceModel, SpanModel
+from official.modeling.pretrainer import BertPretrainer
+from official.planning import graph_cost
+from tests.conftest import TINY
+from tests.modeling.test_modeling import features, randomised
+from tests.modeling.test_sequences_in_rows import outputs_and_gradients, packed
+
+GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
+MODELS = {
+    "pretrainer": BertPretrainer,
+    "sequence": lambda config, **options: SequenceModel(config, 3, **options),
+}
+BLOCKS = pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+
+
+def predicted_first() -> dict:
+    """Returns rows whose predicted tokens are the first."""
+    return {name: value for name, value in features().items() if name != "masked_lm_positions"}
+
+
+def check_equal(make, batch: dict, config: BertConfig, **options) -> None:
+    whole = randomised(make(config, **options))
+    narrow = make(config, narrow=True, **options)
+    for variable, value in zip(narrow.trainable_variables, whole.trainable_variables):
+        variable.assign(value)
+    outputs, gradients = outputs_and_gradients(narrow, batch)
+    expected, expected_gradients = outputs_and_gradients(whole, batch)
+    for output, other in zip(outputs, expected):
+        assert output.shape == other.shape
+        np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
+    for name, other in expected_gradients.items():
+        scale = max(np.abs(other).max(), 0.1)  # the true gradient of a key's bias is zero
+        np.testing.assert_allclose(gradients[name], other, atol=1e-5 * scale, rtol=0, err_msg=name)
+
+
+@BLOCKS
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_of_one_sequence(name, fused, block_type):
+    check_equal(MODELS[name], features(), BertConfig(**TINY, **GROUPS, block_type=block_type), fused=fused)
+
+
+@BLOCKS
+@pytest.mark.parametrize("options", [{}, {"by_sequence": True}], ids=["scores", "places"])
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_of_several_sequences(name, options, block_type, monkeypatch):
+    monkeypatch.setattr("official.modeling.sequence_rows.SHORTEST_ROW", 8)
+    config = BertConfig(**TINY, **GROUPS, block_type=block_type)
+    check_equal(MODELS[name], packed(), config, fused=True, shared=True, **options)
+
+
+@BLOCKS
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_without_padding(name, block_type):
+    config = BertConfig(**TINY, **GROUPS, block_type=block_type)
+    check_equal(MODELS[name], features(), config, fused=True, unpad=True)
+
+
+def test_predicted_tokens_that_come_first():
+    check_equal(BertPretrainer, predicted_first(), BertConfig(**TINY))
+
+
+@pytest.mark.parametrize("recompute", ["attention", "block"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_computed_again(recompute, shared):
+    check_equal(
+        BertPretrainer, features(), BertConfig(**TINY), fused=True, shared=shared, recompute=recompute
+    )
+
+
+def test_spans_read_all_vectors():
+    check_equal(SpanModel, features(), BertConfig(**TINY))
+
+
+def test_dropout_keeps_its_share_and_a_seed_its_numbers():
+    config = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3})
+    model, batch = randomised(BertPretrainer(config, narrow=True)), features()
+    first, again, other = (model(batch, tf.constant([1, seed]))[0] for seed in (2, 2, 3))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
+
+
+def test_the_last_block_gives_what_is_read():
+    model, batch = BertPretrainer(BertConfig(**TINY), narrow=True), features()
+    carried: dict = {}
+    shapes = {}
+    for stage in model.stages():
+        stages.run_one(stage, carried, batch, None)
+        shapes[stage.name] = carried["sequence"].shape
+    rows, length = batch["input_ids"].shape
+    assert shapes["layer_0"] == (rows, length, TINY["hidden_size"])
+    assert shapes["layer_1"] == (rows, 1 + batch["masked_lm_positions"].shape[1], TINY["hidden_size"])
+
+
+def test_a_run_is_narrow_unless_it_says_otherwise(make_config):
+    assert encoder_options(make_config())["narrow"]
+    assert not encoder_options(make_config(narrow_last_block=False))["narrow"]
+
+
+def test_the_products_that_are_left_out():
+    batch, rows = features(), 3
+    spec = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
+
+    def flops(narrow: bool) -> int:
+        make = functools.partial(BertPretrainer, BertConfig(**TINY), narrow=narrow)
+        return graph_cost.forward_cost(make, lambda model: model(graph_cost.symbolic_batch(spec, rows))).flops
+
+    length, reads = batch["input_ids"].shape[1], 1 + batch["masked_lm_positions"].shape[1]
+    hidden, inner = TINY["hidden_size"], TINY["intermediate_size"]
+    of_a_vector = 2 * (2 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden)
+    assert flops(False) - flops(True) == rows * (length - reads) * of_a_vector
