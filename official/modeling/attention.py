@@ -108,6 +108,8 @@ def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor) -> tf.Tensor:
     """Returns what is added to the scores of the tokens at some positions, [B, 1, R or 1, M]."""
     if scores_B1LM.shape[2] == 1:  # all tokens see the same
         return scores_B1LM
+    # Of a size that is known only when it runs it may be 1 all the same.
+    positions_BR = tf.minimum(positions_BR, tf.shape(scores_B1LM)[2] - 1)
     return tf.gather(scores_B1LM[:, 0], positions_BR, batch_dims=1)[:, None]
 
 
