@@ -25,8 +25,8 @@ CLASSIFIER = (
 @dataclasses.dataclass(frozen=True)
 class InitReport:
     """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that
-    it had and are not used, the activation of the model where nothing with the checkpoint says its own, and
-    what is to be said of the epsilon then."""
+    it had and are not used, the activation of the model where nothing with the checkpoint says its own, what
+    is to be said of the epsilon then, and names that it does not have and the model does not need."""
 
     title: str
     location: str
@@ -35,11 +35,14 @@ class InitReport:
     dropped: list[str]
     assumed_activation: str | None = None
     epsilon_note: str = ""
+    unneeded: list[str] = dataclasses.field(default_factory=list)
 
     def describe(self) -> str:
         text = f"Initial weights: {len(self.read)} variables from {self.location} ({self.title})"
         if self.fresh:
             text += f"; started fresh: {', '.join(self.fresh)}"
+        if self.unneeded:
+            text += f"; neither there nor needed: {', '.join(self.unneeded)}"
         if self.dropped:
             text += f"; not used: {len(self.dropped)} optimizer slots, counters or other heads"
         if self.assumed_activation:
@@ -61,9 +64,9 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
-        are in its details. Also where a head other than a classifier's is there with another shape, the
-        checkpoint's model computes something else, a tensor is not of finite floating-point numbers, or the
-        file is unreadable.
+        are in its details. A model of answers needs no pooler, and Hugging Face's have none. Also where a
+        head other than a classifier's is there with another shape, the checkpoint's model computes something
+        else, a tensor is not of finite floating-point numbers, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
@@ -85,7 +88,8 @@ def _assign(
         for name in mapped.unmatched
         if re.search(checkpoint.format.encoder_names, name)
     }
-    wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
+    unneeded = _unneeded(set(variables), set(found))
+    wanted = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
     fresh = _check(
         wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location
     )
@@ -94,8 +98,22 @@ def _assign(
     _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
     unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
     return InitReport(
-        checkpoint.title, checkpoint.location, read, sorted(fresh), sorted(unused), assumed, note
+        checkpoint.title,
+        checkpoint.location,
+        read,
+        sorted(fresh),
+        sorted(unused),
+        assumed,
+        note,
+        sorted(unneeded),
     )
+
+
+def _unneeded(wanted: set[str], found: set[str]) -> set[str]:
+    """Returns the names of the pooler where the checkpoint has none of it and the model does not use it: that
+    of answers, see `modeling.fine_tuning.SpanModel`."""
+    pooler = set(canonical.POOLER)
+    return pooler if wanted.issuperset(canonical.SQUAD_HEAD) and not pooler & found else set()
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:

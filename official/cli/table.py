@@ -75,6 +75,7 @@ _ROWS = (
     Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),
     Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
     Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
+    Command("benchmark fine-tuning", "official.cli.benchmark.fine_tuning", "fine-tuning, beside the Trainer"),
     Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
     Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
     Command(

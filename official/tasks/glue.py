@@ -130,6 +130,7 @@ class GlueTask:
             split: {
                 **files.digest([rows.path]),
                 "rows": len(rows),
+                "tokens": int(self._features[split].lengths.sum()),
                 "truncated": self._features[split].truncated,
                 "problems": list(map(str, rows.problems)),
             }

@@ -153,6 +153,7 @@ class SquadTask:
                 **files.digest([split.data.path]),
                 "questions": len(split.data.questions),
                 "windows": len(split.features),
+                "tokens": int(split.features.lengths.sum()),
                 "skipped_questions": split.data.skipped_questions,
                 "empty_questions": split.data.empty_questions,
             }

@@ -258,6 +258,15 @@ BENCHMARKS = [
         runs=False,
     ),
     Command(
+        "benchmark_fine_tuning",
+        "scripts/benchmark_fine_tuning.py",
+        ("--work_dir=new",),
+        (),
+        (),
+        ("train_steps", "seeds", "dtypes", "peers"),
+        runs=False,
+    ),
+    Command(
         "benchmark_conversion", "scripts/benchmark_conversion.py", _OF_MODEL, _MODEL, (BERT,), (), runs=False
     ),
     Command(

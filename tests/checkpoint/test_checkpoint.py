@@ -16,6 +16,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.checkpoint.mapping import tensors
 from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
+from official.modeling.fine_tuning import SequenceModel, SpanModel
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 
@@ -268,6 +269,22 @@ def test_the_encoder_is_strict(tmp_path, model):
     assert "missing: bert/pooler/dense/bias" in str(
         error.value
     ) and "unexpected: bert/encoder/layer_2" in str(error.value)
+
+
+def test_answers_need_no_pooler(tmp_path):
+    """Hugging Face's models of answers have none; one that has only a part of it is damaged."""
+    model, other = SpanModel(BertConfig(**TINY)), SpanModel(BertConfig(**TINY))
+    variables = {variable.name.split(":")[0]: variable for variable in other.variables}
+    report = initialize.initialize(variables, google_checkpoint(tmp_path, model))  # of what is trained
+    assert not report.fresh and report.unneeded == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+    assert "neither there nor needed: bert/pooler/dense/bias" in report.describe()
+    for name, value in named(model).items():
+        np.testing.assert_array_equal(variables[name], value)
+    with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+        initialize.initialize(named(SequenceModel(BertConfig(**TINY), 2)), str(tmp_path))
+    half = {"bert/pooler/dense/kernel": np.zeros([32, 32], np.float32)}
+    with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+        initialize.initialize(variables, google_checkpoint(tmp_path, model, extra=half))
 
 
 def test_another_size_lists_shapes(tmp_path, model):

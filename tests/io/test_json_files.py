@@ -80,6 +80,7 @@ def test_every_reader_is_this_one():
         "official/cli/benchmark/start.py",
         "official/cli/benchmark/inference/peer_programs/asking.py",
         "official/cli/benchmark/peer_programs/worker.py",
+        "official/cli/benchmark/peer_programs/huggingface_trainer.py",
         "official/cli/benchmark/scaling_worker.py",
         "official/cli/benchmark/serving/peer_programs/load.py",
         "official/cli/benchmark/serving/peer_programs/bare.py",

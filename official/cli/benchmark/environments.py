@@ -1,4 +1,5 @@
-"""Virtual environments of other systems: made from the package index, then left alone."""
+"""Virtual environments of other systems: made from the package index, then left alone until they lack a
+package."""
 
 import dataclasses
 import os
@@ -46,7 +47,7 @@ def packages_of(environment: str, folder: str) -> str:
 
 
 def prepare(wanted: Iterable[tuple[str, Environment]], folder: str, make: bool) -> None:
-    """Makes the environments that are missing.
+    """Makes the environments that are missing, and completes those that lack a package.
 
     Args:
       wanted: (name of a peer, its environment).
@@ -59,22 +60,32 @@ def prepare(wanted: Iterable[tuple[str, Environment]], folder: str, make: bool) 
     for name, environment in wanted:
         python = python_of(environment.name, folder)
         place = os.path.dirname(os.path.dirname(python))
-        if os.path.exists(os.path.join(place, _MADE)):
+        installed = _installed(place)
+        missing = [text for text in environment.requirements if text not in (installed or ())]
+        if not missing:
             continue
         if not make:
-            raise ConfigError(
-                f"--peers: {name} has no environment in {folder}. Make it with --make_environments."
+            lacks = (
+                f"no environment in {folder}" if installed is None else f"no {', '.join(missing)} in {place}"
             )
+            raise ConfigError(f"--peers: {name} has {lacks}. Make it with --make_environments.")
         print(f"Making {place} ({', '.join(environment.requirements)}) ...", file=sys.stderr)
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", place],
-            [python, "-m", "pip", "install", "-q", *environment.requirements],
-        ):
+        new = [[sys.executable, "-m", "venv", "--clear", place]] if installed is None else []
+        for command in (*new, [python, "-m", "pip", "install", "-q", *environment.requirements]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
         with open(os.path.join(place, _MADE), "w", encoding="utf-8") as file:
-            file.write("\n".join(environment.requirements) + "\n")
+            file.write("\n".join([*(installed or ()), *missing]) + "\n")
+
+
+def _installed(place: str) -> list[str] | None:
+    """Returns what pip has installed in an environment; None where there is no whole one."""
+    path = os.path.join(place, _MADE)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return file.read().splitlines()
 
 
 def variables(environment: str | None) -> dict[str, str]:

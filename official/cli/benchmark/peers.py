@@ -41,7 +41,7 @@ class Peer:
     requirements: tuple[str, ...] = ()
 
 
-_HUGGINGFACE = ("huggingface", ("torch==2.13.0", "transformers==5.0.0", "numpy"))
+_HUGGINGFACE = ("huggingface", ("torch==2.13.0", "transformers==5.0.0", "accelerate==1.12.0", "numpy"))
 PEERS = {
     "ours": Peer("this project", "ours.py", "fused"),
     "ours_plain": Peer("this project, plain", "ours.py", "plain"),

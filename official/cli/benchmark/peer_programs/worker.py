@@ -19,18 +19,25 @@ from collections.abc import Callable
 def serve(make_step: Callable[[dict], Callable[[], float]]) -> None:
     """Serves steps; `make_step` takes the specification and returns what makes one update and returns its
     loss when it is done."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    answers = take_output()
     specification = json.loads(sys.stdin.readline())
     started = time.perf_counter()
     step = make_step(specification)
     first = float(step())
-    _say(answers, start_secs=time.perf_counter() - started, losses=[first])
+    say(answers, start_secs=time.perf_counter() - started, losses=[first])
     for line in sys.stdin:
-        _say(answers, losses=[float(step()) for _ in range(json.loads(line)["steps"])])
+        say(answers, losses=[float(step()) for _ in range(json.loads(line)["steps"])])
 
 
-def _say(answers, **values) -> None:
+def take_output():
+    """Returns the standard output for answers alone; what libraries print goes to the standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def say(answers, **values) -> None:
+    """Writes an answer: a line of JSON."""
     answers.write(json.dumps(values) + "\n")
     answers.flush()
 

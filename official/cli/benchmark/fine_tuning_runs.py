@@ -1,0 +1,317 @@
+"""One run of the fine-tuning benchmark: a whole process of a system, timed from outside, then its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import time
+from typing import Any
+
+from official.cli import command_line
+from official.cli.benchmark import environments, peers
+from official.cli.benchmark.programs import Program
+from official.config import Config, ConfigError
+from official.io import json_files
+from official.io.writing import replace_file
+
+_DONE, _MODEL, _SCORES, _LOG = "run.json", "model", "scores", "log.txt"
+_TOLD_WHEN = 10  # how often a run tells its loss
+_PROGRAM = os.path.join(peers.FOLDER, "huggingface_trainer.py")
+_COUNTED = {"squad": "windows", "glue": "rows"}  # what result.json calls the sequences of a task
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "whole_secs": float,
+    "cpu_secs": float,
+    "training_secs": float,
+    "loss": float,
+    "metric": (str, type(None)),
+    "score": (float, type(None)),
+    "data_sequences": int,
+    "data_tokens": int,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A system, and how it pads.
+
+    Attributes:
+      title: in charts.
+      train_flags: of `bert train`; None: Hugging Face's Trainer.
+      grouped: the Trainer's batches are of about one length, not padded to the maximum.
+    """
+
+    title: str
+    train_flags: tuple[str, ...] | None = None
+    grouped: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        return self.train_flags is not None
+
+
+SYSTEMS = {
+    "ours_buckets": System("this project, length buckets", ("--length_buckets=always", "--unpad=false")),
+    "ours_unpad": System("this project, no padding", ("--length_buckets=auto", "--unpad")),
+    "ours_padded": System("this project, padded", ("--length_buckets=never", "--unpad=false")),
+    "huggingface_grouped": System("Hugging Face's Trainer, grouped by length", grouped=True),
+    "huggingface_padded": System("Hugging Face's Trainer, padded"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one run is.
+
+    Attributes:
+      system: its name in SYSTEMS.
+      dtype: fp32 or bf16.
+      seed: of its order and its head.
+      train_flags: the recipe, flags of `bert train`, for all runs the same.
+      config: that recipe, with the steps of the benchmark.
+      scored: whether its model is scored.
+      environments: folder of the peers' environments.
+      work_dir: of all runs.
+    """
+
+    system: str
+    dtype: str
+    seed: int
+    train_flags: tuple[str, ...]
+    config: Config
+    scored: bool
+    environments: str
+    work_dir: str
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(os.path.abspath(self.work_dir), f"{self.dtype}-{self.system}-seed-{self.seed}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a run that is done must have been, to be taken instead of a new one."""
+        requirements = () if SYSTEMS[self.system].is_ours else peers.PEERS["huggingface"].requirements
+        steps = self.config.num_steps_per_epoch
+        return {
+            "train_flags": list(self.train_flags),
+            "train_steps": steps,
+            "scored": self.scored,
+            "requirements": list(requirements),
+        }
+
+
+def common_flags(train_steps: int) -> list[str]:
+    """Returns the flags of `bert train` behind the recipe: so many updates, one checkpoint at their end, and
+    no evaluation."""
+    return [
+        "--do_train",
+        "--do_eval=false",
+        "--do_predict=false",
+        f"--num_steps_per_epoch={train_steps}",
+        "--num_train_epochs=1",
+        f"--steps_per_loop={max(1, train_steps // _TOLD_WHEN)}",
+        f"--checkpoint_every_steps={train_steps}",
+    ]
+
+
+def scoring_flags(checkpoint: str) -> list[str]:
+    """Returns the flags of `bert train` behind the recipe that score a checkpoint."""
+    stages = ["--do_train=false", "--do_eval", "--do_predict=false"]
+    return [*stages, "--dtype=fp32", "--unpad", f"--init_checkpoint={checkpoint}"]
+
+
+def done(run: Run) -> dict | None:
+    """Returns what a finished run has found; None where it is to be done.
+
+    Raises:
+      ConfigError: where a run of other settings lies in its folder, or its file is damaged.
+    """
+    path = os.path.join(run.folder, _DONE)
+    if not os.path.exists(path):
+        return None
+    values = json_files.read_json(path)
+    if values.get("settings") != run.settings:
+        raise ConfigError(
+            f"--work_dir={run.work_dir}: {path} is of another recipe, --train_steps or scoring. Give another"
+            " folder, or remove this one."
+        )
+    for name, kind in _KINDS.items():
+        json_files.expect(values, name, kind, path)
+    return values
+
+
+def finished(run: Run) -> dict:
+    """Returns what a run has found, from its folder where it is done there; else does it, from its beginning.
+
+    Returns:
+      {whole_secs: of the process, cpu_secs: of all cores in it, training_secs: of its steps, loss: the last
+      one told, metric, score (None: not scored), data_sequences, data_tokens: of the training set, settings}.
+    """
+    found = done(run)
+    if found is not None:
+        return found
+    shutil.rmtree(run.folder, ignore_errors=True)
+    os.makedirs(run.folder)
+    before = _cpu_secs()
+    found, checkpoint = (_train_ours if SYSTEMS[run.system].is_ours else _train_theirs)(run)
+    found["cpu_secs"] = _cpu_secs() - before
+    metric, score = _score(run, checkpoint) if run.scored else (None, None)
+    found |= {"metric": metric, "score": score, "settings": run.settings}
+    for name in (_MODEL, _SCORES):  # hundreds of megabytes
+        shutil.rmtree(os.path.join(run.folder, name), ignore_errors=True)
+    replace_file(os.path.join(run.folder, _DONE), json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def _cpu_secs() -> float:
+    """Returns the processor's seconds of all processes that this one has started and that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def _train_ours(run: Run) -> tuple[dict, str]:
+    """Trains with `bert train`. Returns what was found, and the checkpoint."""
+    folder = os.path.join(run.folder, _MODEL)
+    own = SYSTEMS[run.system].train_flags or ()
+    whole_secs = _bert_train(
+        run,
+        *common_flags(run.config.num_steps_per_epoch),
+        *own,
+        f"--dtype={run.dtype}",
+        f"--seed={run.seed}",
+        f"--model_dir={folder}",
+    )
+    result, path = _result_of(folder)
+    rate = json_files.expect(result, "sequences_per_sec", float, path)
+    samples = json_files.expect(result, "samples", int, path)
+    counts = json_files.expect(json_files.expect(result, "data", dict, path), "train", dict, path)
+    found = {
+        "whole_secs": whole_secs,
+        "training_secs": samples / rate,
+        "loss": _last_loss(folder),
+        "data_sequences": json_files.expect(counts, _COUNTED[run.config.task], int, path),
+        "data_tokens": json_files.expect(counts, "tokens", int, path),
+    }
+    return found, json_files.expect(result, "checkpoint", str, path)
+
+
+def _result_of(folder: str) -> tuple[dict, str]:
+    """Returns a run's result and its file."""
+    from official.reporting.result import FILE_NAME, load_result
+
+    return load_result(folder), os.path.join(folder, FILE_NAME)
+
+
+def _last_loss(folder: str) -> float:
+    from official.reporting.metrics import read_metrics
+
+    return [line["loss"] for line in read_metrics(folder) if line["split"] == "train"][-1]
+
+
+def _bert_train(run: Run, *own: str) -> float:
+    """Runs `bert train` with the recipe and some flags behind it. Returns its seconds. Raises ConfigError
+    where it fails."""
+    log_file = os.path.join(run.folder, _LOG)
+    command = [*command_line.in_new_process("train"), *run.train_flags, *own]
+    started = time.perf_counter()
+    with open(log_file, "a", encoding="utf-8") as log:
+        code = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environments.variables(None),
+            check=False,
+        ).returncode
+    if code:
+        with open(log_file, encoding="utf-8", errors="replace") as log:
+            last = [line for line in log.read().splitlines() if line.strip()][-1:]
+        raise ConfigError(f"{run.system}: bert train ended with exit code {code}: {' '.join(last)}")
+    return time.perf_counter() - started
+
+
+def _train_theirs(run: Run) -> tuple[dict, str]:
+    """Trains with Hugging Face's Trainer. Returns what was found, and the checkpoint."""
+    specification = specification_of(run)
+    advice = ": give a smaller --train_batch_size behind --"
+    environment = peers.PEERS["huggingface"].environment
+    started = time.perf_counter()
+    with Program(
+        f"--peers: {run.system}", _PROGRAM, environment, run.environments, run.folder, advice
+    ) as program:
+        program.ask(specification)
+        found = program.answer()
+        whole_secs = time.perf_counter() - started
+    return {"whole_secs": whole_secs, **found}, found["checkpoint"]
+
+
+def specification_of(run: Run) -> dict[str, Any]:
+    """Returns what the program of the Trainer is told; see there."""
+    config = run.config
+    recipe = (
+        "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
+        " doc_stride"
+    ).split()
+    train_file, outputs = training_file(config, run.work_dir)
+    return {
+        "task": config.task,
+        "dtype": run.dtype,
+        "grouped": SYSTEMS[run.system].grouped,
+        "model": huggingface_folder(config),
+        "train_file": os.path.abspath(train_file),
+        "outputs": outputs,
+        "output_dir": os.path.join(run.folder, _MODEL),
+        "threads": len(os.sched_getaffinity(0)),
+        "seed": run.seed,
+        "train_steps": config.num_steps_per_epoch,
+        "warmup_steps": config.warmup_steps,
+        "log_steps": config.steps_per_loop,
+        **{name: config[name] for name in recipe},
+    }
+
+
+def huggingface_folder(config: Config) -> str:
+    """Returns the folder of the initial checkpoint. Raises ConfigError where Hugging Face could not read
+    it."""
+    asked = config.init_checkpoint
+    path = os.path.abspath(asked or "")
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    for name in ("config.json", "tokenizer.json"):
+        if not asked or not os.path.isfile(os.path.join(folder, name)):
+            raise ConfigError(
+                f"--init_checkpoint={asked}: no {name} beside it, which Hugging Face's Trainer reads. Give a"
+                " folder that has it, or --peers=ours_buckets,... without the Trainer."
+            )
+    return folder
+
+
+def training_file(config: Config, work_dir: str) -> tuple[str, int]:
+    """Returns the training set that the Trainer reads, and the outputs of the model's head. GLUE's rows are
+    written as JSON lines, which the Trainer's example reads, too."""
+    if config.task == "squad":
+        return config.train_file or "", 2
+    from official.data.glue import tasks, tsv_files
+
+    task = tasks.find_task(config.glue_task or "")
+    path = os.path.join(work_dir, f"{task.name}-train.json")
+    rows = tsv_files.read_split(task, "train", config.data_dir or "")
+    labels = [] if rows.labels is None else rows.labels.tolist()
+    names = ("sentence1", "sentence2")
+    lines = [
+        json.dumps({**dict(zip(names, texts)), "label": label}) + "\n"
+        for *texts, label in zip(*rows.texts, labels)
+    ]
+    replace_file(path, "".join(lines))
+    return path, task.num_outputs
+
+
+def _score(run: Run, checkpoint: str) -> tuple[str, float]:
+    """Scores a checkpoint with this project's evaluation, in fp32, whoever has trained it. Returns the metric
+    and its value, a fraction."""
+    folder = os.path.join(run.folder, _SCORES)
+    _bert_train(run, *scoring_flags(checkpoint), f"--model_dir={folder}")
+    result, path = _result_of(folder)
+    score = json_files.expect(result, "eval_accuracy", float, path)
+    return json_files.expect(result, "target_metric", str, path), score
