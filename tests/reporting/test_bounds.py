@@ -91,7 +91,11 @@ def test_shares_add_up_to_the_time_in_which_any_ran():
             Seen(AHEAD, "BitwiseXor"), Seen(AHEAD, "Mul", "elementwise", "uint32", SCORES),
             Seen(Place(OTHER), "StatelessRandomUniformV2"),
         ]),
-        (groups.MOVED, [Seen(AHEAD, "_MklTranspose", "transpose", "fp32", HEADS), Seen(BACK, "Pack")]),
+        (groups.MOVED, [
+            Seen(AHEAD, "_MklTranspose", "transpose", "fp32", HEADS), Seen(BACK, "Pack"),
+            Seen(AHEAD, "BertSplitHeads", "elementwise", "bf16", HEADS),
+            Seen(BACK, "BertJoinHeads", "elementwise", "bf16", HEADS),
+        ]),
         (groups.EMBEDDINGS, [
             Seen(Place("embeddings", BACKWARD), "Mul", "elementwise", "fp32", TOKENS),
             Seen(Place(OTHER), "UnsortedSegmentSum", "row sums to", "fp32", (1000, 64)),

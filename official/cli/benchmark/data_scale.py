@@ -217,7 +217,7 @@ def draw(figures: dict) -> bytes:
 
     bars = [
         measurement.Bar(
-            f"{row['text_bytes'] / 1e9:g} GB",
+            f"{row['text_bytes'] / 1e9:.3g} GB",
             row["ms_per_mb"],
             0.0,
             f"{row['ms_per_mb']:.1f} ms, {row['peak_memory_bytes'] / 1e6:.0f} MB of memory",
@@ -268,6 +268,6 @@ def main() -> None:
 def _show(row: dict) -> None:
     memory, disk = row["peak_memory_bytes"] / 1e6, row["peak_disk_bytes"] / 1e9
     print(
-        f"{row['text_bytes'] / 1e9:,g} GB: {row['secs']:,.0f} s ({row['ms_per_mb']:.1f} ms per MB without the"
-        f" start), {row['core_secs']:,.0f} s of a core, memory {memory:,.0f} MB, disk {disk:,.2f} GB"
+        f"{row['text_bytes'] / 1e9:,.3g} GB: {row['secs']:,.0f} s ({row['ms_per_mb']:.1f} ms per MB without"
+        f" the start), {row['core_secs']:,.0f} s of a core, memory {memory:,.0f} MB, disk {disk:,.2f} GB"
     )

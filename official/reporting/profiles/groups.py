@@ -53,7 +53,7 @@ GROUPS = {
 _LAYER = re.compile(r"layer_\d+")
 _EMBEDDINGS = "embeddings"
 _RANDOM = re.compile(r"Random|Bitwise|RightShift|LeftShift")
-_MOVED = re.compile(r"Transpose|Slice|Pack|Concat|Split|Tile|Pad|Reshape")
+_MOVED = re.compile(r"Transpose|Slice|Pack|Concat|Split|Tile|Pad|Reshape|Heads")
 # Parts of the names of our own operations.
 _OWN = (
     (re.compile("^Bert.*(Activation|Gelu)"), ACTIVATION),
