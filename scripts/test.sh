@@ -18,9 +18,11 @@ run() {
   "$venv/bin/python" -m pytest -m "not slow and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
 }
 ((${#tests[@]} == 0)) || { run "${tests[@]}"; exit; }
-# In two parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.
-steps=(tests/training tests/tasks tests/modeling tests/optimization tests/distribution)
+# In parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.
+apart=(tests/training tests/tasks tests/planning tests/modeling tests/optimization tests/distribution)
 status=0
-run "${steps[@]}" || status=$?
-run tests "${steps[@]/#/--ignore=}" || status=$?
+run tests/training || status=$?
+run tests/tasks tests/planning || status=$?
+run tests/modeling tests/optimization tests/distribution || status=$?
+run tests "${apart[@]/#/--ignore=}" || status=$?
 exit "$status"

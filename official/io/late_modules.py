@@ -84,10 +84,37 @@ class _Finder:
         return spec
 
 
+class _ThereAlready(importlib.abc.Loader):
+    """Gives a module that is loaded already."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = sys.modules[spec.name]
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _Parts:
+    """Finds parts of packages that are loaded already. The import of a part asks its late package for its
+    path, and so runs its code, which may have imported that part: it is not loaded a second time."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if target is not None or fullname not in sys.modules:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _ThereAlready())
+
+
+_PARTS = _Parts()
+
+
 @contextlib.contextmanager
 def late(names: Collection[str]) -> Iterator[None]:
     """Makes modules late whose first import is in its block."""
     finder = _Finder(names)
+    if _PARTS not in sys.meta_path:
+        sys.meta_path.insert(0, _PARTS)  # for good: the modules may run at any time
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -218,12 +218,11 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
     """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
     THIS], count for none."""
-    with_letters = [
-        word
-        for word in words
-        if word.lower() != word.upper() and not (word[0] == "[" and _SPECIAL.fullmatch(word))
-    ]
-    return sum(word != word.lower() for word in with_letters), len(with_letters)
+    words = [word for word in words if not (word.startswith("[") and _SPECIAL.fullmatch(word))]
+    text = "\n".join(words)
+    lower, upper = text.lower().split("\n"), text.upper().split("\n")
+    with_letters = [(word, low) for word, low, up in zip(words, lower, upper) if low != up]
+    return sum(word != low for word, low in with_letters), len(with_letters)
 
 
 def is_cased(words: Iterable[str]) -> bool:

@@ -76,7 +76,7 @@ def test_the_whole_way(tmp_path):
     [
         (["--shapes=128"], "LENGTHxBATCH"),
         (["--dtypes=fp8"], "fp32, bf16, fp16"),
-        (["--blocks=fast"], "fused, plain, packed"),
+        (["--blocks=fast"], "fused, plain, compiled, packed"),
         (["--rouns=2"], "did you mean --rounds"),
         (["--rounds=0"], "--rounds=0, expected 1 or more"),
         (["--steps=-1"], "--steps=-1, expected 1 or more"),

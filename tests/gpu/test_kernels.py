@@ -29,7 +29,11 @@ FAST = "fused"
 def test_every_operation_of_a_step_has_a_kernel_for_gpus(settings):
     model = {"num_hidden_layers": 1, **settings.get("model", {})}
     # As on a GPU: our own update is for CPUs.
-    step = make_step(small_config(**{**settings, "model": model, "update_kernel": "tensorflow"}))
+    step = make_step(
+        small_config(
+            **{**settings, "model": model, "update_kernel": "tensorflow", "block_kernels": "compiled"}
+        )
+    )
     function = step.loop().get_concrete_function(step.batches(), tf.constant(1), step.nothing())
     assert not without_kernel(function.graph.as_graph_def())
 

@@ -51,6 +51,16 @@ def test_the_import_of_a_part_runs_the_code_of_its_package(package):
     assert (importlib.import_module(f"{package}.part").value, runs()) == (4, 1)
 
 
+def test_a_part_that_the_package_imports_is_loaded_once(package, tmp_path):
+    (tmp_path / package / "own.py").write_text("import late_package_runs\nlate_package_runs.times += 10\n")
+    with open(tmp_path / package / "__init__.py", "a", encoding="utf-8") as file:
+        file.write(f"from {package} import own as first\n")
+    module = imported(package)
+    own = importlib.import_module(f"{package}.own")
+    assert (runs(), own is module.first, module.own is own) == (11, True, True)
+    assert (own.__spec__.origin, own.__loader__) == (own.__file__, own.__spec__.loader)
+
+
 def test_threads_that_ask_at_once_run_the_code_once(package):
     module, found = imported(package), []
     threads = [threading.Thread(target=lambda: found.append(module.value)) for _ in range(8)]
@@ -73,7 +83,7 @@ def test_what_is_not_there_or_not_named_is_as_always(package):
         with pytest.raises(ModuleNotFoundError, match="late_nowhere"):
             importlib.import_module("late_nowhere")
         assert (importlib.import_module(package).value, runs()) == (3, 1)
-    assert not any(type(finder).__module__ == late_modules.__name__ for finder in sys.meta_path)
+    assert not any(isinstance(finder, late_modules._Finder) for finder in sys.meta_path)
 
 
 def test_tensorflow_loads_none_of_them_and_all_of_them_work_after_it():

@@ -51,7 +51,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
         workers.report(share, done["instances"])
         return
     try:
-        with writing.replacing(path) as temporary:
+        with writing.replacing(path, sync_folder=False) as temporary:  # the manifest is later
             counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None

@@ -98,6 +98,15 @@ def test_identities_tell_other_content_of_the_same_size(tmp_path, size):
     assert text_files.identify([str(path)])[str(path)] not in seen
 
 
+def test_files_of_a_slow_disk_are_identified_alike(tmp_path, monkeypatch):
+    paths = [write(tmp_path / str(number), f"text {number}\n" * number * 4000) for number in range(9)]
+    expected = text_files.identify(paths)
+    monkeypatch.setattr(text_files, "_IDENTIFIED_AT_ONCE", 2)
+    for waited_secs in (1e9, 0):
+        monkeypatch.setattr(text_files, "_WAITED_SECS", waited_secs)
+        assert list(text_files.identify(paths).items()) == list(expected.items())
+
+
 def test_a_small_file_that_was_touched_is_the_same(tmp_path):
     path = write(tmp_path / "a", "x" * 1000)
     before = text_files.identify([path])
