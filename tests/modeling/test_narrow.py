@@ -21,7 +21,8 @@ MODELS = {
     "pretrainer": BertPretrainer,
     "sequence": lambda config, **options: SequenceModel(config, 3, **options),
 }
-BLOCKS = pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+GROUPBERT = pytest.param("groupbert", marks=pytest.mark.slow)
+BLOCKS = pytest.mark.parametrize("block_type", ["bert", GROUPBERT])
 
 
 def predicted_first() -> dict:
@@ -44,7 +45,7 @@ def check_equal(make, batch: dict, config: BertConfig, **options) -> None:
         np.testing.assert_allclose(gradients[name], other, atol=1e-5 * scale, rtol=0, err_msg=name)
 
 
-@BLOCKS
+@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_of_one_sequence(name, fused, block_type):

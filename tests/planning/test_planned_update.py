@@ -96,7 +96,7 @@ def measured(tmp_path, native_secs: float) -> str:
     return file_of(here, tmp_path / f"{native_secs}.json")
 
 
-@pytest.mark.parametrize("kind,bytes_", [("adamw", 28), ("lamb", 40)])
+@pytest.mark.parametrize("kind,bytes_", [("adamw", 28), pytest.param("lamb", 40, marks=pytest.mark.slow)])
 def test_the_update_of_a_plan_is_that_of_the_run(make_config, tmp_path, monkeypatch, kind, bytes_):
     def secs(**settings) -> float:
         return plan_lib.predict_update(

@@ -209,6 +209,7 @@ def joined(records: str) -> list[dict]:
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
+@pytest.mark.slow
 def test_two_processes_add_up_and_train_the_same_to_the_bit(record_files):
     """They take the native update together, or not at all."""
     given = [joined_program.numbers(rank) for rank in range(2)]
