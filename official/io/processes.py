@@ -35,7 +35,7 @@ def run(tasks: Round, number: int) -> None:
     timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "local", max(number, 1)))
     with timed as found, workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
         if number <= 1:
-            with workers.reporting_to(bar.add):
+            with workers.reporting_to(bar.add), workers.finishing_behind():
                 for function, *arguments in tasks.tasks:
                     function(*arguments)
         else:

@@ -145,7 +145,10 @@ def read_what_is_done(path: str) -> dict:
 
 
 def read_all_done(paths: Iterable[str]) -> list[dict]:
-    """As `read_what_is_done`, of many tasks; several at a time, because a store takes its time for each."""
+    """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
+    paths = list(paths)
+    if not any(map(is_remote, paths[:1])):
+        return list(map(read_what_is_done, paths))
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(read_what_is_done, paths))
 

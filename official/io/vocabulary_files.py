@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 import re
 from collections import Counter
@@ -25,7 +26,7 @@ VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokeni
 # Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
 # its uncased ones.
 _CASED_SHARE = 0.02
-_SPECIAL = re.compile(r"\[.+\]")
+_SPECIAL = re.compile(r"\n\[.+\](?=\n)")  # of words in lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,11 +219,13 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
     """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
     THIS], count for none."""
-    words = [word for word in words if not (word.startswith("[") and _SPECIAL.fullmatch(word))]
-    text = "\n".join(words)
-    lower, upper = text.lower().split("\n"), text.upper().split("\n")
-    with_letters = [(word, low) for word, low, up in zip(words, lower, upper) if low != up]
-    return sum(word != low for word, low in with_letters), len(with_letters)
+    text = _SPECIAL.sub("\n", "\n".join(["", *words, ""]))
+    lower, upper = text.lower(), text.upper()
+    with_letters = list(map(operator.ne, lower.split("\n"), upper.split("\n")))
+    if text == lower:
+        return 0, sum(with_letters)
+    with_capitals = map(operator.ne, text.split("\n"), lower.split("\n"))
+    return sum(map(operator.and_, with_capitals, with_letters)), sum(with_letters)
 
 
 def is_cased(words: Iterable[str]) -> bool:

@@ -1,4 +1,5 @@
-"""What a task says while it works, and the progress bar that all tasks of a round move."""
+"""What a task says while it works, what it leaves to be done behind it, and the progress bar that all tasks
+of a round move."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from official.io.bars import Bar
 
 _REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
 _sink: Callable[[float, int], None] | None = None  # of this process: where `report` goes
+_behind: _Behind | None = None  # where this process runs all tasks of a round
 
 
 def report(num_bytes: float, items: int) -> None:
@@ -35,6 +38,49 @@ def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
         yield
     finally:
         report_to(before)
+
+
+class _Behind:
+    """Runs functions one after the other in a thread."""
+
+    def __init__(self, thread: ThreadPoolExecutor):
+        self._thread = thread
+        self._last: Future[None] | None = None
+
+    def begin(self, function: Callable[..., None], arguments: tuple) -> None:
+        """Has a function run, and waits for the one before it. Raises what that one raised; this one runs all
+        the same."""
+        last, self._last = self._last, self._thread.submit(function, *arguments)
+        if last is not None:
+            last.result()
+
+    def end(self) -> None:
+        """Waits for the last one. Raises what it raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+
+def finish(function: Callable[..., None], *arguments) -> None:
+    """Called by a task last of all: runs a function that mostly waits for the disk. Where this process runs
+    all tasks of a round itself, it goes on with the next one meanwhile; the round ends after it."""
+    if _behind is None:
+        function(*arguments)
+    else:
+        _behind.begin(function, arguments)
+
+
+@contextlib.contextmanager
+def finishing_behind() -> Iterator[None]:
+    """Lets the next task of this process begin in its block while `finish` is at work for the one before."""
+    global _behind
+    with ThreadPoolExecutor(1, "finish") as thread:
+        _behind = _Behind(thread)
+        try:
+            yield
+            _behind.end()
+        finally:
+            _behind = None
 
 
 class ProgressBar(Bar):

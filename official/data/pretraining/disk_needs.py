@@ -12,7 +12,7 @@ from absl import logging
 from official.config import ConfigError
 from official.data import regrouping
 from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
-from official.data.pretraining.job import Job
+from official.data.pretraining.job import Job, vocabulary_of
 from official.data.records import record_formats
 from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -116,7 +116,7 @@ def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> D
     work = blocks.size(whole) * scale
     pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
     is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
-    return DiskNeeds(text, work, _record_bytes(job, sample, words) * scale, is_regrouped)
+    return DiskNeeds(text, work, _record_bytes(job, sample, words.sha256) * scale, is_regrouped)
 
 
 def _share_of_side(job: Job) -> float:
@@ -160,7 +160,7 @@ def _expansion(text: BinaryIO, packed: text_files.Packed) -> float:
     return read / max(packed.done(), 1)
 
 
-def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, words: Vocabulary) -> float:
+def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, sha256: str) -> float:
     """Returns the bytes of all copies of the records of some documents."""
     rng = np.random.default_rng(job.random_seed)
     count = sample.num_documents
@@ -170,7 +170,7 @@ def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, words: Vocabulary
     made = 0
     for first in range(0, len(plan), _BATCH):
         rows = plan[first : first + _BATCH]
-        examples = masking.build_examples(rows, twice, words, job.rules, rng)
+        examples = masking.build_examples(rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng)
         records = record_formats.encode(
             examples, job.record_format, pad_position_value=job.pad_position_value
         )

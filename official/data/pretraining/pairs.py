@@ -3,10 +3,13 @@ TensorFlow.
 
 Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
 documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a step
-is a few operations on arrays.
+is a few operations on arrays. The longest documents, where few are left, go one after the other.
 """
 
+import bisect
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from official.data.pretraining.corpus import TokenizedDocuments
 # random one.
 A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
 _SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
+_FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
+_DRAWN = 1024  # numbers at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +110,11 @@ def plan_pairs(
         return np.empty((0, 5), np.int32)
     lanes = _Lanes.begin(documents, chosen, rules, rng)
     steps = []
-    while len(lanes.number):
+    while len(lanes.number) > _FEW_LANES:
         cuts = lanes.cut(documents.sentence_starts, rng)
         steps.append((lanes, cuts))
         lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
+    steps.append(lanes.cut_to_the_end(documents.sentence_starts, rng))
     lanes, cuts = (_joined(parts) for parts in zip(*steps))
     plan = _plan(lanes, chosen[lanes.number], cuts, documents, rules, rng)
     order = rng.permutation(len(plan))
@@ -161,6 +167,16 @@ class _Lanes:
         middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
         return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
 
+    def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "tuple[_Lanes, _Cuts]":
+        """Does what `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
+        starts, draws = sentence_starts.tolist(), _draws(rng)
+        found: list[tuple] = []
+        for lane, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
+            found += _cut_one(lane, starts, *place, draws)
+        lane, sentence, middle, end, is_random = np.array(found, np.int64).reshape(-1, 5).T
+        lanes = _Lanes(self.number[lane], sentence, self.end[lane], self.target[lane])
+        return lanes, _Cuts(middle, end, is_random != 0)
+
     def advance(self, sentence: np.ndarray) -> "_Lanes":
         """Returns the lanes that have a sentence left when each goes on with `sentence`."""
         left = sentence < self.end
@@ -174,6 +190,28 @@ class _Cuts:
     middle: np.ndarray  # where segment A ends
     end: np.ndarray
     is_random: np.ndarray
+
+
+def _draws(rng: np.random.Generator) -> Iterator[float]:
+    """Yields random numbers from 0 to 1 without an end."""
+    return itertools.chain.from_iterable(rng.random(_DRAWN).tolist() for _ in itertools.count())
+
+
+def _cut_one(
+    lane: int, starts: list[int], sentence: int, last: int, target: int, draws: Iterator[float]
+) -> list[tuple[int, int, int, int, bool]]:
+    """Returns (lane, sentence, and of `_Cuts` middle, end, is_random) of all pairs of a lane, whose sentences
+    end before `last`."""
+    found = []
+    while sentence < last:
+        end = bisect.bisect_left(starts, starts[sentence] + target, sentence + 1, last)
+        middle, is_random = sentence + 1, True  # of one sentence, which cannot be divided
+        if end - sentence > 1:
+            middle += int(next(draws) * (end - sentence - 1))
+            is_random = next(draws) < 0.5
+        found.append((lane, sentence, middle, end, is_random))
+        sentence = middle if is_random else end
+    return found
 
 
 def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The last round of making pre-training data: pools of documents -> shards of records."""
 
 import collections
+import contextlib
 import errno
 import functools
 import os
@@ -51,10 +52,16 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
         workers.report(share, done["instances"])
         return
     try:
-        with writing.replacing(path, sync_folder=False) as temporary:  # the manifest is later
+        with contextlib.ExitStack() as stack:
+            temporary = stack.enter_context(writing.replacing(path, sync_folder=False))  # the manifest is later
             counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
+            workers.finish(_publish, stack.pop_all(), path, counted, counts)
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
+
+
+def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts: dict) -> None:
+    unpublished.close()
     unfinished.write_done(counted, {**counts, "bytes": files.version(path)[0]})
 
 

@@ -119,17 +119,20 @@ def _lines_of_split(
     inside, opens_document, strip = split.start == 0, layout.opens, layout.strip
     before: int | None = 0
     most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
-    for offset, line in lines.read_lines(file.text, file.part, most_bytes):
+    part = file.part
+    for offset, line in lines.read_lines(file.text, part, most_bytes):
+        undecodable = 0
         try:
-            content, undecodable = strip(line.decode()), 0
+            content = strip(line.decode())
         except UnicodeDecodeError:
             content, undecodable = _without_undecodable(line, strip)
         opens = offset is not None and not (undecodable and not content) and opens_document(content)
-        if offset is not None and _is_behind(offset, file.part.end) and (opens or not inside):
+        if (opens or not inside) and _is_behind(offset, part.end):
             return
         inside = inside or opens
         if inside:
-            text_kinds.refuse_zeros(split.path, line)
+            if b"\0" in line:
+                text_kinds.refuse_zeros(split.path, line)
             counts.text_bytes += len(line)
             if undecodable:
                 counts.undecodable_bytes += undecodable
@@ -140,8 +143,8 @@ def _lines_of_split(
         before = offset
 
 
-def _is_behind(offset: int, end: int | None) -> bool:
-    return end is not None and offset >= end
+def _is_behind(offset: int | None, end: int | None) -> bool:
+    return offset is not None and end is not None and offset >= end
 
 
 def _without_undecodable(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:

@@ -57,15 +57,23 @@ def read_lines(text: BinaryIO, part: Part, most_bytes: int) -> Iterator[tuple[in
     position = _seek_line(text, part, most_bytes)
     if position is None:
         return
-    rest, starts = b"", True
-    while piece := rest + text.readline(most_bytes - len(rest)):
-        if piece.endswith(b"\n") or len(piece) < most_bytes:
-            yield (position if starts else None), piece
-            position, rest, starts = position + len(piece), b"", True
+    read = text.readline
+    while line := read(most_bytes):
+        if len(line) < most_bytes or line.endswith(b"\n"):  # nearly always
+            yield position, line
+            position += len(line)
         else:
-            cut = _find_cut(piece)
-            yield (position if starts else None), piece[:cut]
-            position, rest, starts = position + cut, piece[cut:], False
+            yield position, line[: _find_cut(line)]
+            rest = line[_find_cut(line) :]
+            position += most_bytes
+            while piece := rest + read(most_bytes - len(rest)):
+                position += len(piece) - len(rest)
+                is_last = len(piece) < most_bytes or piece.endswith(b"\n")
+                cut = len(piece) if is_last else _find_cut(piece)
+                yield None, piece[:cut]
+                if is_last:
+                    break
+                rest = piece[cut:]
 
 
 def _seek_line(text: BinaryIO, part: Part, most_bytes: int) -> int | None:

@@ -66,8 +66,12 @@ def test_the_second_segment_follows_the_first_or_comes_from_another_document():
     assert len(np.unique(b_document[is_random == 1])) == documents.num_documents
 
 
+@pytest.mark.parametrize("one_by_one", [0, 10**6], ids=["together", "one_by_one"])
 @pytest.mark.parametrize("length, short_seq_prob", [(64, 0.1), (128, 1.0), (512, 0.1)])
-def test_pairs_are_distributed_as_those_of_the_sequential_rules(length, short_seq_prob):
+def test_pairs_are_distributed_as_those_of_the_sequential_rules(
+    length, short_seq_prob, one_by_one, monkeypatch
+):
+    monkeypatch.setattr(pairs, "_FEW_LANES", one_by_one)
     documents = make_documents(num_documents=60, sentences=40)
     plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
     expected = reference_pretraining.make_pairs(
