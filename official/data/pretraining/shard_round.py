@@ -53,7 +53,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
         return
     try:
         with contextlib.ExitStack() as stack:
-            temporary = stack.enter_context(writing.replacing(path, sync_folder=False))  # the manifest is later
+            temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
             counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
             workers.finish(_publish, stack.pop_all(), path, counted, counts)
     except tf.errors.OpError as error:

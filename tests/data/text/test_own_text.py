@@ -48,7 +48,7 @@ def test_own_text_becomes_records_to_train_and_to_evaluate(tmp_path):
         manifests[side] = json.loads(
             (tmp_path / "records" / side / "manifest.json").read_text(encoding="utf-8")
         )
-        assert made.count("\n") == 1 and "% of them [UNK].\n" in made
+        assert made.count("\n") == 2 and "% of them [UNK].\ndata card: " in made
         again = run(tmp_path, *command)
         assert again == f"All of this is done already in records/{side}; nothing is written.\n{made}"
     assert (
