@@ -48,9 +48,10 @@ def test_own_text_becomes_records_to_train_and_to_evaluate(tmp_path):
         manifests[side] = json.loads(
             (tmp_path / "records" / side / "manifest.json").read_text(encoding="utf-8")
         )
-        assert made.count("\n") == 2 and "% of them [UNK].\ndata card: " in made
+        counted, card = made.splitlines()
+        assert counted.endswith("% of them [UNK].") and card == f"data card: records/{side}/report.html"
         again = run(tmp_path, *command)
-        assert again == f"All of this is done already in records/{side}; nothing is written.\n{made}"
+        assert again == f"All of this is done already in records/{side}; nothing is written.\n{counted}\n"
     assert (
         manifests["train"]["documents"] + manifests["eval"]["documents"] == 240
         and 20 < manifests["eval"]["documents"] < 80
