@@ -176,6 +176,8 @@ def resolve_lower_case(
     """
     told = given if given is not None else file.do_lower_case
     lower_case = told if told is not None else _lower_case_of_checkpoint(checkpoint) is not False
+    if lower_case and not _have_capitals(file.words):  # nearly always, and known at once
+        return True
     capitals, words = count_capitals(file.words)
     if lower_case and _is_cased(capitals, words):
         by = (
@@ -219,13 +221,21 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
     """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
     THIS], count for none."""
-    text = _SPECIAL.sub("\n", "\n".join(["", *words, ""]))
-    lower, upper = text.lower(), text.upper()
-    with_letters = list(map(operator.ne, lower.split("\n"), upper.split("\n")))
-    if text == lower:
-        return 0, sum(with_letters)
-    with_capitals = map(operator.ne, text.split("\n"), lower.split("\n"))
+    text = _without_special(words)
+    lower = text.lower().split("\n")
+    with_letters = list(map(operator.ne, lower, text.upper().split("\n")))
+    with_capitals = map(operator.ne, text.split("\n"), lower)
     return sum(map(operator.and_, with_capitals, with_letters)), sum(with_letters)
+
+
+def _have_capitals(words: Iterable[str]) -> bool:
+    text = _without_special(words)
+    return text != text.lower()
+
+
+def _without_special(words: Iterable[str]) -> str:
+    """Returns the words in lines, without special tokens."""
+    return _SPECIAL.sub("\n", "\n".join(["", *words, ""]))
 
 
 def is_cased(words: Iterable[str]) -> bool:

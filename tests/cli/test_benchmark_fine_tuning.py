@@ -98,6 +98,11 @@ def test_the_trainer_gets_the_recipe(tmp_path, recipe, fake, monkeypatch):
     assert wanted.items() <= first.items() and second["seed"] == 12346
 
 
+@pytest.mark.parametrize("steps, told_every", [(100, 10), (115, 5), (341, 31), (7, 1), (13, 1)])
+def test_any_number_of_steps_is_told_evenly(steps, told_every):
+    assert f"--steps_per_loop={told_every}" in runs_lib.common_flags(steps)
+
+
 def test_a_run_that_is_done_is_not_done_again(tmp_path, recipe, fake, monkeypatch):
     arguments = [f"--work_dir={tmp_path}/work", "--peers=huggingface_padded", "--dtypes=fp32", "--no-scores"]
     measure(monkeypatch, *arguments, "--seeds=1", "--", *recipe)

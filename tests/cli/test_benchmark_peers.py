@@ -69,6 +69,24 @@ def test_a_worker_that_is_killed_between_two_questions(peer, tmp_path):
             benchmark_peers.run_steps(worker, 1)
 
 
+def test_a_case_that_fails_takes_no_measured_one_along(tmp_path, monkeypatch, capsys):
+    def measure(flags, model, dtype, length, batch):
+        if batch == 8:
+            raise ConfigError("fake was killed")
+        case = {"case": f"{length} x {batch}", "dtype": dtype, "max_seq_length": length}
+        case |= {"train_batch_size": batch, "peer": "ours", "sequences_per_sec": 2.0, "step_secs": 1.0}
+        return [{**case, "spread": 0.1, "start_secs": 3.0, "secs": [1.0], "losses": [2.0]}]
+
+    monkeypatch.setattr(benchmark_peers, "measure_case", measure)
+    monkeypatch.setattr(benchmark_peers, "_predicted", lambda *_: benchmark_peers.inputs.predicted(None))
+    flags = ["--peers=ours", "--dtypes=fp32", "--shapes=16x4,16x8", f"--output={tmp_path}/out"]
+    monkeypatch.setattr("sys.argv", ["bert benchmark peers", *flags])
+    with pytest.raises(ConfigError, match="fake was killed"):
+        benchmark_peers.main()
+    assert [row["case"] for row in json.loads((tmp_path / "out.json").read_text())["cases"]] == ["16 x 4"]
+    assert "16 x 4" in capsys.readouterr().out
+
+
 def test_comparison_is_with_the_fastest():
     speeds = {
         "a": {"ours": 9.0, "ours_plain": 20.0, "tf_models": 6.0, "keras_hub": 4.0},

@@ -105,13 +105,14 @@ class Run:
 def common_flags(train_steps: int) -> list[str]:
     """Returns the flags of `bert train` behind the recipe: so many updates, one checkpoint at their end, and
     no evaluation."""
+    told_every = range(max(1, train_steps // _TOLD_WHEN), 0, -1)
     return [
         "--do_train",
         "--do_eval=false",
         "--do_predict=false",
         f"--num_steps_per_epoch={train_steps}",
         "--num_train_epochs=1",
-        f"--steps_per_loop={max(1, train_steps // _TOLD_WHEN)}",
+        f"--steps_per_loop={next(steps for steps in told_every if train_steps % steps == 0)}",
         f"--checkpoint_every_steps={train_steps}",
     ]
 

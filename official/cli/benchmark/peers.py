@@ -231,12 +231,19 @@ def main() -> None:
     flags = parse_flags()
     model = inputs.read_model(flags.bert_config_file)
     environments_lib.prepare(environments_of(flags.peers), flags.environments, flags.make_environments)
-    rows = [
-        {**row, **_predicted(flags, model, row)}
-        for dtype in flags.dtypes
-        for length, batch in flags.shapes
-        for row in measure_case(flags, model, dtype, length, batch)
-    ]
+    rows: list[dict] = []
+    try:
+        for dtype in flags.dtypes:
+            for length, batch in flags.shapes:
+                found = measure_case(flags, model, dtype, length, batch)
+                rows += ({**row, **_predicted(flags, model, row)} for row in found)
+    finally:  # a system that does not fit into memory takes no measured case along
+        if rows:
+            _report(flags, rows)
+
+
+def _report(flags: argparse.Namespace, rows: list[dict]) -> None:
+    """Prints the cases that were measured, and writes them."""
     print("\n".join([table(rows), *compare(rows)]))
     name = outputs.stem(flags.bert_config_file)
     record = {

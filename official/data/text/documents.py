@@ -116,41 +116,64 @@ def _lines_of_split(
 ) -> layouts.Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
-    inside, opens_document, strip = split.start == 0, layout.opens, layout.strip
-    before: int | None = 0
+    inside, part, before = split.start == 0, file.part, True
     most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
-    part = file.part
-    for offset, line in lines.read_lines(file.text, part, most_bytes):
-        undecodable = 0
-        try:
-            content = strip(line.decode())
-        except UnicodeDecodeError:
-            content, undecodable = _without_undecodable(line, strip)
-        opens = offset is not None and not (undecodable and not content) and opens_document(content)
-        if (opens or not inside) and _is_behind(offset, part.end):
-            return
-        inside = inside or opens
-        if inside:
-            if b"\0" in line:
+    for place, block in lines.read_blocks(file.text, part, most_bytes):
+        if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
+            text = _plain_text_of(block)
+            if text is not None:
+                yield from _usual_lines(block, text, layout, counts)
+                before = True
+                continue
+        for offset, line in lines.each_of(block, place):
+            content, undecodable = _decoded(line, layout.strip)
+            opens = offset is not None and not (undecodable and not content) and layout.opens(content)
+            if (opens or not inside) and _is_behind(offset, part.end):
+                return
+            inside = inside or opens
+            if inside:
                 text_kinds.refuse_zeros(split.path, line)
-            counts.text_bytes += len(line)
-            if undecodable:
+                counts.text_bytes += len(line)
                 counts.undecodable_bytes += undecodable
-                counts.skipped_lines += not content
-            if offset is None and before is not None:
-                counts.cut_lines += 1
-            yield opens, content
-        before = offset
+                counts.skipped_lines += undecodable > 0 and not content
+                counts.cut_lines += offset is None and before
+                yield opens, content
+            before = offset is not None
+
+
+def _usual_lines(block: bytes, text: str, layout: layouts.Format, counts: ReadCounts) -> layouts.Lines:
+    """Yields the lines of a block of whole lines, `text` when it is decoded: nearly all there are."""
+    opens_document, strip = layout.opens, layout.strip
+    sizes = [len(line) + 1 for line in block.split(b"\n")]
+    sizes[-1] -= 1  # no line feed is behind the last one; where the block ends with one, nothing is
+    for size, line in zip(sizes, text.split("\n")):
+        if size:
+            content = strip(line)
+            counts.text_bytes += size
+            yield opens_document(content), content
+
+
+def _plain_text_of(block: bytes) -> str | None:
+    """Returns the text of whole lines; None where it is no UTF-8, or has a NUL byte."""
+    if b"\0" in block:
+        return None
+    try:
+        return block.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_behind(offset: int | None, end: int | None) -> bool:
     return offset is not None and end is not None and offset >= end
 
 
-def _without_undecodable(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:
+def _decoded(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:
     """Returns the text as `strip` leaves it without the bytes that are not UTF-8, and their number."""
-    text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
-    return strip(text), dropped
+    try:
+        return strip(line.decode()), 0
+    except UnicodeDecodeError:
+        text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
+        return strip(text), dropped
 
 
 def _head_lines(head: bytes) -> Iterator[str]:

@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
+_BLOCK_BYTES = 1 << 16  # are read at once, and the rest of the last line
 _CUT_WITHIN_BYTES = 1 << 12  # of the end of a piece of a line, where it is cut at white space
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
@@ -48,32 +49,55 @@ class LineFeeds(io.RawIOBase):
         return len(data)
 
 
-def read_lines(text: BinaryIO, part: Part, most_bytes: int) -> Iterator[tuple[int | None, bytes]]:
-    """Yields (offset, bytes) of the lines that start in the part and of all lines after them.
+def read_blocks(text: BinaryIO, part: Part, most_bytes: int) -> Iterator[tuple[int | None, bytes]]:
+    """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
+    them.
 
-    A line of more than `most_bytes` comes in pieces, cut at white space where there is any near; all pieces
-    but the first have the offset None. Nothing is yielded where no line starts in the part.
+    A line of more than `most_bytes` comes in pieces, one at a time, cut at white space where there is any
+    near; all pieces but the first have the offset None. Nothing is yielded where no line starts in the part.
     """
     position = _seek_line(text, part, most_bytes)
     if position is None:
         return
-    read = text.readline
-    while line := read(most_bytes):
-        if len(line) < most_bytes or line.endswith(b"\n"):  # nearly always
-            yield position, line
-            position += len(line)
-        else:
-            yield position, line[: _find_cut(line)]
-            rest = line[_find_cut(line) :]
-            position += most_bytes
-            while piece := rest + read(most_bytes - len(rest)):
-                position += len(piece) - len(rest)
-                is_last = len(piece) < most_bytes or piece.endswith(b"\n")
-                cut = len(piece) if is_last else _find_cut(piece)
-                yield None, piece[:cut]
-                if is_last:
-                    break
-                rest = piece[cut:]
+    while block := text.read(min(_BLOCK_BYTES, most_bytes)):
+        last = block.rfind(b"\n") + 1  # where the line begins that may go on
+        if last < len(block):
+            block += text.readline(most_bytes - (len(block) - last))
+        if block.endswith(b"\n") or len(block) - last < most_bytes:
+            yield position, block
+            position += len(block)
+            continue
+        if last:
+            yield position, block[:last]
+        pieces = _pieces(block[last:], text, most_bytes)
+        first = next(pieces)
+        yield position + last, first
+        position += last + len(first)
+        for piece in pieces:
+            yield None, piece
+            position += len(piece)
+
+
+def _pieces(piece: bytes, text: BinaryIO, most_bytes: int) -> Iterator[bytes]:
+    """Yields the pieces of a line of which `most_bytes` have been read."""
+    while len(piece) == most_bytes and not piece.endswith(b"\n"):
+        cut = _find_cut(piece)
+        yield piece[:cut]
+        piece = piece[cut:] + text.readline(most_bytes - (len(piece) - cut))
+    if piece:
+        yield piece
+
+
+def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
+    """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
+    if offset is None:
+        yield None, block
+        return
+    start = 0
+    while start < len(block):
+        end = block.find(b"\n", start) + 1 or len(block)
+        yield offset + start, block[start:end]
+        start = end
 
 
 def _seek_line(text: BinaryIO, part: Part, most_bytes: int) -> int | None:

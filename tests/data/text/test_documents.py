@@ -585,14 +585,36 @@ def test_many_small_files_are_split_together_and_opened_once(tmp_path, monkeypat
 
 def test_a_split_reads_no_further_than_it_must():
     file = io.BytesIO(b"One.\n\nTwo.\n" + b"Long. " * 200_000)
-    assert list(lines.read_lines(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
+    assert list(lines.read_blocks(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
+
+
+def read_lines(text: bytes, most_bytes: int) -> list[tuple[int | None, bytes]]:
+    blocks = lines.read_blocks(io.BytesIO(text), Split("a"), most_bytes)
+    return [line for place, block in blocks for line in lines.each_of(block, place)]
 
 
 def test_pieces_of_lines_are_the_file_and_no_longer_than_allowed():
     text = ("One two three four.\n" + "\u4e2d" * 30 + "\nEnd\n" + "x" * 40).encode()
-    pieces = list(lines.read_lines(io.BytesIO(text), Split("a"), 16))
+    pieces = read_lines(text, 16)
     assert b"".join(piece for _, piece in pieces) == text and max(len(piece) for _, piece in pieces) == 16
     assert [offset for offset, _ in pieces if offset is not None] == [0, 20, 111, 115]
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 64), st.integers(8, 30), st.booleans())
+def test_lines_are_whole_wherever_a_block_ends(lengths, block_bytes, most_bytes, ends):
+    text = b"".join(b"ab " * length + b"\n" for length in lengths) + b"last" * (not ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+        found = read_lines(text, most_bytes)
+    assert b"".join(line for _, line in found) == text
+    assert all(0 < len(line) <= most_bytes for _, line in found)
+    expected, place = [], 0
+    for line in text.splitlines(keepends=True):
+        expected.append((place, line))
+        place += len(line)
+    assert [place for place, _ in found if place is not None] == [place for place, _ in expected]
+    short = [(place, line) for place, line in expected if len(line) < most_bytes]
+    assert set(short) <= set(found)
 
 
 @pytest.mark.parametrize(
