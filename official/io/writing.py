@@ -74,14 +74,14 @@ def sync(path: str) -> None:
     store_of(path).sync(path)
 
 
-def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
+def replace_file(path: str, content: bytes | str, durable: bool = True, sync_folder: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
-    or the new one. `durable`: as of `publish`. Raises OSError."""
+    or the new one. `durable` and `sync_folder`: as of `publish`. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         store_of(path).write(path, data)
         return
-    with replacing(path, durable) as temporary:
+    with replacing(path, durable, sync_folder) as temporary:
         store_of(path).write(temporary, data)
 
 

@@ -79,14 +79,15 @@ def measure(monkeypatch, *arguments):
     fine_tuning.main()
 
 
-def test_the_trainer_gets_the_recipe(tmp_path, recipe, fake, monkeypatch):
-    arguments = [f"--work_dir={tmp_path}/work", "--peers=huggingface_grouped", "--seeds=2", "--no-scores"]
+@pytest.mark.parametrize("kind", ["grouped", "longest"])
+def test_the_trainer_gets_the_recipe(kind, tmp_path, recipe, fake, monkeypatch):
+    arguments = [f"--work_dir={tmp_path}/work", f"--peers=huggingface_{kind}", "--seeds=2", "--no-scores"]
     measure(monkeypatch, *arguments, "--dtypes=bf16", "--train_steps=30", "--", *recipe)
     first, second = fake()
     wanted = {
         "task": "squad",
         "dtype": "bf16",
-        "grouped": True,
+        "padding": kind,
         "train_steps": 30,
         "warmup_steps": 3.0,
         "learning_rate": 5e-3,
@@ -243,6 +244,16 @@ def test_wrong_flags(tmp_path, recipe, monkeypatch, arguments, recipe_flags, mes
     with pytest.raises(ConfigError, match=message):
         measure(monkeypatch, f"--work_dir={tmp_path}/work", *arguments, "--", *recipe, *recipe_flags)
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "epsilon, scores, told", [(1e-6, True, True), (1e-6, False, False), (1e-8, True, False)]
+)
+def test_where_epsilon_stands_is_told(tmp_path, recipe, monkeypatch, capsys, epsilon, scores, told):
+    arguments = [f"--work_dir={tmp_path}/work", "--environments=/nowhere", *["--no-scores"] * (not scores)]
+    with pytest.raises(ConfigError, match="Make it with"):
+        measure(monkeypatch, *arguments, "--", *recipe, f"--epsilon={epsilon}")
+    assert ("give --epsilon=1e-08" in capsys.readouterr().err) == told
 
 
 def test_pre_training_is_refused():

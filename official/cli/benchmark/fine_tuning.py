@@ -36,6 +36,7 @@ _NEEDED = {
     "num_runs": 1,
     "pack": False,
 }
+_SAME_EPSILON = 1e-8  # so small beside the roots that it is no matter where it stands
 
 
 def make_parser() -> command_line.Parser:
@@ -214,12 +215,25 @@ def _tell(run: Run, found: dict) -> None:
     )
 
 
+def _tell_of_epsilon(epsilon: float) -> None:
+    """Says it where scores would differ because of epsilon."""
+    if epsilon > _SAME_EPSILON:
+        print(
+            f"--epsilon={epsilon:g}: ours adds it to the uncorrected root, PyTorch to the corrected one, and"
+            f" scores of short runs differ by it. Behind -- give --epsilon={_SAME_EPSILON:g}, with which both"
+            " train the same.",
+            file=sys.stderr,
+        )
+
+
 def main() -> None:
     flags = parse_flags()
     config = read_recipe(flags.train_flags, flags.train_steps, flags.scores)
     runs = runs_of(flags, config)
     if any(not SYSTEMS[name].is_ours for name in flags.peers):
         runs_lib.huggingface_folder(config)
+        if flags.scores:
+            _tell_of_epsilon(config.epsilon)
         peer = peers_lib.PEERS["huggingface"]
         environment = environments_lib.Environment(peer.environment or "", peer.requirements)
         environments_lib.prepare([("huggingface", environment)], flags.environments, flags.make_environments)

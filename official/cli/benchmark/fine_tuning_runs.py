@@ -40,12 +40,13 @@ class System:
     Attributes:
       title: in charts.
       train_flags: of `bert train`; None: Hugging Face's Trainer.
-      grouped: the Trainer's batches are of about one length, not padded to the maximum.
+      padding: the Trainer's: "grouped" (batches of about one length, as long as their longest), "longest"
+        (batches in any order, as long as their longest) or "max_length" (all as long as the maximum).
     """
 
     title: str
     train_flags: tuple[str, ...] | None = None
-    grouped: bool = False
+    padding: str = "max_length"
 
     @property
     def is_ours(self) -> bool:
@@ -56,7 +57,8 @@ SYSTEMS = {
     "ours_buckets": System("this project, length buckets", ("--length_buckets=always", "--unpad=false")),
     "ours_unpad": System("this project, no padding", ("--length_buckets=auto", "--unpad")),
     "ours_padded": System("this project, padded", ("--length_buckets=never", "--unpad=false")),
-    "huggingface_grouped": System("Hugging Face's Trainer, grouped by length", grouped=True),
+    "huggingface_grouped": System("Hugging Face's Trainer, grouped by length", padding="grouped"),
+    "huggingface_longest": System("Hugging Face's Trainer, padded to the batch's longest", padding="longest"),
     "huggingface_padded": System("Hugging Face's Trainer, padded"),
 }
 
@@ -259,7 +261,7 @@ def specification_of(run: Run) -> dict[str, Any]:
     return {
         "task": config.task,
         "dtype": run.dtype,
-        "grouped": SYSTEMS[run.system].grouped,
+        "padding": SYSTEMS[run.system].padding,
         "model": huggingface_folder(config),
         "train_file": os.path.abspath(train_file),
         "outputs": outputs,

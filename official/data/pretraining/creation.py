@@ -125,7 +125,8 @@ def _make(
         for number, task in enumerate(tasks)
     )
     run(text_tasks, len(tasks), "Tokenising", "documents")
-    text, by_file, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
+    sums, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
+    text = sums.totals
     tokens = [own["tokens"] for own in by_source]
     if remaining.is_needed(job):
         listed = unfinished.each_done(text_round.counts_path(folder, number) for number in range(len(tasks)))
@@ -145,12 +146,11 @@ def _make(
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
-    read = [text_round.counts_path(folder, number) for number in range(len(tasks))]
-    document_sample.publish(read, job.output_dir)
+    document_sample.publish(sums.sample, job.output_dir)
     return {
         **_manifest(job, layout, words, text, done),
         **_mixture(sources, by_source, copies, done),
-        "inputs": read_counts.listed(by_file),
+        "inputs": read_counts.listed(sums.by_file),
     }
 
 
@@ -161,18 +161,19 @@ def _runner(engine: Engine, num_bytes: int) -> Callable[[Iterable[tuple], int, s
     )
 
 
-def _sums(folder: str, source_of_tasks: list[int], sources: int) -> tuple[collections.Counter, dict, list]:
-    """Returns what the tasks of the first round counted: in all, by file, and by source."""
-    text: collections.Counter[str] = collections.Counter()
-    by_file: dict[str, read_counts.FileCounts] = {}
-    by_source: list[collections.Counter] = []
+def _sums(
+    folder: str, source_of_tasks: list[int], sources: int
+) -> tuple[read_counts.Sum, list[collections.Counter]]:
+    """Returns what the tasks of the first round counted, and the totals of each source."""
+    whole, by_source = read_counts.Sum(collections.Counter(), {}, []), []
     for source in range(sources):
         tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
-        counts, own_files = read_counts.sum_of(text_round.counts_path(folder, number) for number in tasks)
-        by_source.append(counts)
-        text.update(counts)
-        by_file.update(own_files)
-    return text, by_file, by_source
+        found = read_counts.sum_of(text_round.counts_path(folder, number) for number in tasks)
+        by_source.append(found.totals)
+        whole.totals.update(found.totals)
+        whole.by_file.update(found.by_file)
+        whole.sample.extend(found.sample)
+    return whole, by_source
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from official.io import json_files, unfinished
 
 FILE_NAME = "samples.json"
 _DOCUMENTS = 256  # of a job
-_CHARACTERS = 2000  # of a document
+_CHARACTERS = 1000  # of a document
 _PURPOSE = b"sample"
 
 
@@ -58,13 +58,10 @@ class DocumentSample:
         return [text for _, text in sorted(self._found, reverse=True)]
 
 
-def publish(counts_paths: list[str], output_dir: str) -> None:
-    """Writes OUTPUT_DIR/samples.json from the "sample" in what each task has written of its counts."""
-    texts: list[str] = []
-    for task, path in enumerate(counts_paths):
-        if _documents_of(task, len(counts_paths)):  # those of a large job are not read once more
-            texts += unfinished.read_what_is_done(path)["sample"]
-    unfinished.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts})
+def publish(texts: list[str], output_dir: str) -> None:
+    """Writes OUTPUT_DIR/samples.json of the samples of all tasks, before the manifest, which waits until the
+    names of both are on the disk."""
+    unfinished.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts}, sync_folder=False)
 
 
 def read(folder: str) -> list[str]:

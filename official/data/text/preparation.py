@@ -101,10 +101,10 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
         for path in {os.path.join(folder_of_side, name) for name in found} - made:
             store.remove(path)  # of a job that was thrown away, or killed while it wrote
     done = [_counts_path(folder, number) for number in range(len(tasks))]
-    document_sample.publish(done, job.output_dir)
-    totals, by_file = read_counts.sum_of(done)
-    counted = {name: value for name, value in totals.items() if value}
-    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(by_file)}
+    sums = read_counts.sum_of(done)
+    document_sample.publish(sums.sample, job.output_dir)
+    counted = {name: value for name, value in sums.totals.items() if value}
+    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(sums.by_file)}
 
 
 def _flags(job: Job) -> dict:

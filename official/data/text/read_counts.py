@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,16 +110,25 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
     return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
 
 
-def sum_of(paths: Iterable[str]) -> tuple[collections.Counter, dict[str, FileCounts]]:
-    """Returns the sums of what tasks counted, in all and by file; `paths` are the files that they wrote with
+class Sum(NamedTuple):
+    """What tasks counted, in all and by file, and the documents of their samples."""
+
+    totals: collections.Counter[str]
+    by_file: dict[str, FileCounts]
+    sample: list[str]
+
+
+def sum_of(paths: Iterable[str]) -> Sum:
+    """Returns the sums of what tasks counted; `paths` are the files that they wrote with
     `unfinished.write_done`."""
-    totals: collections.Counter = collections.Counter()
-    read = ReadCounts()
+    totals: collections.Counter[str] = collections.Counter()
+    read, sample = ReadCounts(), []
     for found in unfinished.each_done(paths):
         totals.update(found["totals"])
+        sample += found["sample"]
         for name, own in from_json(found["by_file"]).items():
             read.of(name).add(own)
-    return totals, read.by_file
+    return Sum(totals, read.by_file, sample)
 
 
 def to_json(by_file: dict[str, FileCounts]) -> dict[str, list[int]]:

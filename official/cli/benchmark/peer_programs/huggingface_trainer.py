@@ -2,8 +2,9 @@
 
 A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
 
-The specification: task (squad or glue), dtype (fp32 or bf16), grouped (batches of about one length, as long
-as their longest; else all rows are padded to max_seq_length), model (folder of a checkpoint), train_file
+The specification: task (squad or glue), dtype (fp32 or bf16), padding (grouped: batches of about one length,
+as long as their longest; longest: batches in any order, as long as their longest; max_length: all rows are
+padded to max_seq_length), model (folder of a checkpoint), train_file
 (SQuAD's JSON; of GLUE one JSON object a line: sentence1, sentence2 of pairs, label), outputs (GLUE: classes;
 1: a score), output_dir, threads, seed, and the recipe: train_batch_size, train_steps, warmup_steps,
 learning_rate, weight_decay_rate, beta_1, beta_2, epsilon, clip_norm, max_seq_length, doc_stride, log_steps.
@@ -17,6 +18,10 @@ import os
 import sys
 
 import worker
+
+
+def _padding_of_rows(specification: dict) -> str | bool:
+    return "max_length" if specification["padding"] == "max_length" else False
 
 
 def squad_rows(specification: dict, tokenizer) -> list[dict]:
@@ -38,7 +43,7 @@ def squad_rows(specification: dict, tokenizer) -> list[dict]:
         stride=specification["doc_stride"],
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
-        padding=False if specification["grouped"] else "max_length",
+        padding=_padding_of_rows(specification),
     )
     rows = []
     for number, (ids, sample) in enumerate(zip(encoded["input_ids"], encoded["overflow_to_sample_mapping"])):
@@ -89,7 +94,7 @@ def glue_rows(specification: dict, tokenizer) -> list[dict]:
     ]
     encoded = tokenizer(
         *texts,
-        padding=False if specification["grouped"] else "max_length",
+        padding=_padding_of_rows(specification),
         max_length=specification["max_seq_length"],
         truncation=True,
     )
@@ -107,7 +112,7 @@ def arguments_of(specification: dict):
         use_cpu=True,
         bf16=specification["dtype"] == "bf16",
         seed=specification["seed"],
-        group_by_length=specification["grouped"],
+        group_by_length=specification["padding"] == "grouped",
         max_steps=specification["train_steps"],
         per_device_train_batch_size=specification["train_batch_size"],
         learning_rate=specification["learning_rate"],
@@ -140,13 +145,16 @@ def train(specification: dict) -> dict:
             specification["model"], num_labels=specification["outputs"]
         )
         rows = glue_rows(specification, tokenizer)
-    padding = transformers.DataCollatorWithPadding(tokenizer)
+    if _padding_of_rows(specification):
+        collator = transformers.default_data_collator
+    else:
+        collator = transformers.DataCollatorWithPadding(tokenizer)
     trainer = transformers.Trainer(
         model=model,
         args=arguments_of(specification),
         train_dataset=rows,
         processing_class=tokenizer,
-        data_collator=padding if specification["grouped"] else transformers.default_data_collator,
+        data_collator=collator,
     )
     done = trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
