@@ -15,7 +15,7 @@ the job is started once more.
 import collections
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -127,11 +127,12 @@ def _make(
     run(text_tasks, len(tasks), "Tokenising", "documents")
     sums, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
     text = sums.totals
-    tokens = [own["tokens"] for own in by_source]
+    tokens_read = [own["tokens"] for own in by_source]
+    tokens: Sequence[float] = tokens_read
     if remaining.is_needed(job):
         listed = unfinished.each_done(text_round.counts_path(folder, number) for number in range(len(tasks)))
         tokens = remaining.tokens_left(
-            tokens, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
+            tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
         )
     copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
