@@ -43,7 +43,7 @@ def write(path: str, folder: str, paths: list[str], summary=None, vocab_file: st
       summary: of all of them, where they have been counted.
       vocab_file: of the records; None: that of the manifest.
     """
-    from official.data.pretraining import card  # late: it loads TensorFlow
+    from official.data.pretraining import card  # late: it loads NumPy
 
     vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
     manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))

@@ -156,7 +156,7 @@ def main() -> None:
         show_spread(flags)
         return
     # After the flags are checked: TensorFlow takes seconds to load.
-    from official.data.pretraining import inspection, shown_examples
+    from official.data.pretraining import inspection
     from official.data.pretraining.summary import largest_gap
 
     paths = {"records": find_files(",".join(flags.files))}
@@ -177,7 +177,7 @@ def main() -> None:
         report["largest_gap_of_lengths"] = largest_gap(*lengths.values())
         print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
     if vocabulary and flags.examples:
-        for example in shown_examples.first_examples(paths["records"][0], flags.examples, vocabulary):
+        for example in inspection.first_examples(paths["records"][0], flags.examples, vocabulary):
             print(example.text())
     if flags.picture:
         draw(lengths, flags.picture, summaries["records"].max_seq_length)

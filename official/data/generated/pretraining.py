@@ -6,7 +6,7 @@ import tensorflow as tf
 from official.data.frequencies import draw_ids
 from official.data.pretraining import corpus, masking, pairs
 from official.data.pretraining.examples import Examples
-from official.data.records import record_formats
+from official.data.records.encoding import plain
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 RECORDS = 1024  # are made, and repeated; the published programs make 1,000
@@ -24,7 +24,7 @@ def write(folder: str, vocabulary: Vocabulary, rules: pairs.ExampleRules, seed: 
       rules: lengths and masks.
       seed: the records are a function of it.
     """
-    records = record_formats.encode(make_examples(vocabulary, rules, seed), "plain")
+    records = plain.encode(make_examples(vocabulary, rules, seed))
     tf.io.gfile.makedirs(folder)
     for number in range(_FILES):
         path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"

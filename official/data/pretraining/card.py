@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable
 
-from official.data.pretraining import inspection, shown_examples
+from official.data.pretraining import example_sample
 from official.data.pretraining.summary import Summary
 from official.data.text import document_sample, languages
 from official.data.word_pieces import words
@@ -16,7 +16,6 @@ from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import finished_jobs, json_files, speeds
 
-_FILES_LOOKED_AT = 4  # of records, where not all of them are counted
 _BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
 _MOST_SHOWN = 12  # rows of a table
 _SHOWN_TEXTS = 4
@@ -33,7 +32,8 @@ def gather(
       vocabulary: of the records, where it is known.
       summary: of all records, where they have been counted; else some are read.
     """
-    texts = document_sample.read(folder)
+    samples = document_sample.read(folder)
+    texts = samples["documents"]
     facts: dict = {
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST)),
@@ -42,47 +42,37 @@ def gather(
         "records": {},
         "examples": [],
     }
-    if paths:
-        found = summary or some_of(paths, vocabulary)
-        facts["records"] = _numbers(found, is_all=summary is not None)
-        if vocabulary:
-            facts["examples"] = [
-                (example.title, example.words)
-                for path in _spread_out(paths, _SHOWN_TEXTS)
-                for example in shown_examples.first_examples(path, 1, vocabulary)
-            ]
-    return facts
+    if paths and not summary and "records" in samples:  # those of a job that has just been done
+        return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
+    return {**facts, **_read(paths, vocabulary, summary)} if paths else facts
+
+
+def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
+    """Returns what records hold and what their first examples are; `summary` as of `gather`."""
+    from official.data.pretraining import inspection  # late: it loads TensorFlow
+
+    found = summary or some_of(paths, vocabulary)
+    shown = [
+        (example.title, example.words)
+        for number in (example_sample.spread_out(len(paths), _SHOWN_TEXTS) if vocabulary else ())
+        for example in inspection.first_examples(paths[number], 1, vocabulary)
+    ]
+    return {"records": found.numbers(is_all=summary is not None), "examples": shown}
 
 
 def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     """Returns what the first records of a few files hold."""
+    from official.data.pretraining import inspection  # late: it loads TensorFlow
+
     kind, features = inspection.describe_first(paths[0], vocabulary)
     summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
     mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
-    for path in _spread_out(paths, _FILES_LOOKED_AT):
-        batches = inspection.read_checked(path, kind, features)
+    for number in example_sample.spread_out(len(paths), example_sample.SHARDS):
+        batches = inspection.read_checked(paths[number], kind, features)
         for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
             summary.add(count, values, mask_id)
         summary.files += 1
     return summary
-
-
-def _spread_out(paths: list[str], count: int) -> list[str]:
-    """Returns `count` of the files, evenly spaced, or all where there are fewer."""
-    count = min(count, len(paths))
-    return [paths[number * len(paths) // count] for number in range(count)]
-
-
-def _numbers(summary: Summary, is_all: bool) -> dict:
-    names = ("record_format", "max_seq_length", "max_predictions_per_seq", "records", "rows", "files")
-    return {
-        **{name: getattr(summary, name) for name in (*names, "tokens", "predictions")},
-        "all": is_all,
-        "bytes": summary.bytes if is_all else None,
-        "shares": summary.shares(),
-        "repeats": summary.repeats(),
-        "lengths": summary.lengths.tolist(),
-    }
 
 
 def _texts(texts: list[str], vocabulary: Vocabulary | None) -> dict:

@@ -22,6 +22,7 @@ import numpy as np
 from official.data.pretraining import (
     disk_needs,
     document_lengths,
+    example_sample,
     regrouping,
     remaining,
     shard_round,
@@ -30,7 +31,8 @@ from official.data.pretraining import (
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
 from official.data.pretraining.sources import Source, copies_of, find_sources
-from official.data.records import record_formats, shard_folder
+from official.data.records import shard_folder
+from official.data.records.encoding import encoders
 from official.data.regrouping import Grouping
 from official.data.text import document_sample, held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
@@ -147,7 +149,8 @@ def _make(
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
-    document_sample.publish(sums.sample, job.output_dir)
+    shown = example_sample.gathered(folder, layout, job.record_format, words)
+    document_sample.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),
         **_mixture(sources, by_source, copies, done),
@@ -187,7 +190,7 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
     held_out.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
-    record_formats.check_vocabulary(words, job.record_format)
+    encoders.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 

@@ -13,7 +13,7 @@ from official.config import ConfigError
 from official.data import regrouping
 from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
 from official.data.pretraining.job import Job, vocabulary_of
-from official.data.records import record_formats
+from official.data.records.encoding import encoders
 from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
@@ -171,8 +171,6 @@ def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, sha256: str) -> f
     for first in range(0, len(plan), _BATCH):
         rows = plan[first : first + _BATCH]
         examples = masking.build_examples(rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng)
-        records = record_formats.encode(
-            examples, job.record_format, pad_position_value=job.pad_position_value
-        )
+        records = encoders.encode(examples, job.record_format, job.pad_position_value)
         made += sum(map(len, records)) + _FRAME_BYTES * len(records)
     return made / _COPIES * job.rules.dupe_factor

@@ -1,6 +1,7 @@
 """Looks at records of pre-training data: checks all of them, and counts what they hold."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import ConfigError
+from official.data.pretraining import shown_examples
 from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -128,6 +130,22 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]
     return kind, {
         name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()
     }  # nothing is cut to 32 bits
+
+
+def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[shown_examples.ShownExample]:
+    """Yields the first examples of a file, `count` of them at most. Raises ConfigError for a bad record."""
+    kind, features = describe_first(path, vocabulary)
+    batches = record_files.read_batches(path, kind, limit=count)
+    for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
+        values = parse(path, number, [record], features, kind)
+        rows = len(values["input_ids"])
+        for row in range(min(rows, count)):
+            place = f"{os.path.basename(path)}, record {number}" + f", example {row + 1}" * (rows > 1)
+            own = {name: value[row] for name, value in values.items()}
+            yield shown_examples.example_of(place, own, vocabulary)
+        count -= rows
+        if count <= 0:
+            return
 
 
 def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:

@@ -2,22 +2,20 @@
 
 import collections
 import contextlib
-import errno
 import functools
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.pretraining import blocks, layout, masking, pairs
+from official.data.pretraining import blocks, example_sample, layout, masking, pairs
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.pretraining.layout import Layout, Stretch
 from official.data.pretraining.regrouping import dropped_counts
-from official.data.records import record_formats
+from official.data.records.encoding import example_file
 from official.data.regrouping import Grouping
 from official.io import files, finished_jobs, unfinished, workers, writing
 
@@ -51,13 +49,10 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
     if done and finished_jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
         workers.report(share, done["instances"])
         return
-    try:
-        with contextlib.ExitStack() as stack:
-            temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
-            counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
-            workers.finish(_publish, stack.pop_all(), path, counted, counts)
-    except tf.errors.OpError as error:
-        raise OSError(errno.EIO, str(error), path) from None
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
+        counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
+        workers.finish(_publish, stack.pop_all(), path, counted, counts)
 
 
 def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts: dict) -> None:
@@ -72,12 +67,11 @@ def _write_shard_records(
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
-    with tf.io.TFRecordWriter(path) as writer:
+    with example_file.writing(path, job.record_format, job.pad_position_value) as write:
         for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
-            for record in record_formats.encode(
-                examples, job.record_format, pad_position_value=job.pad_position_value
-            ):
-                writer.write(record)
+            if not totals["instances"]:
+                example_sample.note(grouping.folder, number, plan.num_shards, examples)
+            write(examples)
             lengths += np.bincount(examples.lengths, minlength=len(lengths))
             totals.update(
                 instances=len(examples),

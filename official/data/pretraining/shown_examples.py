@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import os
-from collections.abc import Iterator
 
 import numpy as np
 
-from official.data.pretraining import inspection
-from official.data.records import record_files
 from official.data.word_pieces.vocabulary import Vocabulary
 
 
@@ -48,22 +43,8 @@ def _marked(word: str, label: str | None) -> str:
     return f"{{{label}}}" if label == word else f"{{{label}>{word}}}"
 
 
-def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[ShownExample]:
-    """Yields the first examples of a file, `count` of them at most. Raises ConfigError for a bad record."""
-    kind, features = inspection.describe_first(path, vocabulary)
-    batches = record_files.read_batches(path, kind, limit=count)
-    for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
-        values = inspection.parse(path, number, [record], features, kind)
-        rows = len(values["input_ids"])
-        for row in range(min(rows, count)):
-            place = f"{os.path.basename(path)}, record {number}" + f", example {row + 1}" * (rows > 1)
-            yield _example(place, {name: value[row] for name, value in values.items()}, vocabulary)
-        count -= rows
-        if count <= 0:
-            return
-
-
-def _example(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary) -> ShownExample:
+def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary) -> ShownExample:
+    """Returns an example as words; `values` are its features {name: [length]}."""
     length, count = int(values["input_mask"].sum()), int((values["masked_lm_weights"] > 0).sum())
     labels: list[str | None] = [None] * length
     for position, label in zip(values["masked_lm_positions"][:count], values["masked_lm_ids"]):

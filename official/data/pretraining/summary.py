@@ -62,6 +62,18 @@ class Summary:
             "median_length": float(np.searchsorted(np.cumsum(self.lengths), self.records / 2)),
         }
 
+    def numbers(self, is_all: bool) -> dict:
+        """Returns what a data card says of the records; `is_all`: all of a job's were counted."""
+        names = ("record_format", "max_seq_length", "max_predictions_per_seq", "records", "rows", "files")
+        return {
+            **{name: getattr(self, name) for name in (*names, "tokens", "predictions")},
+            "all": is_all,
+            "bytes": self.bytes if is_all else None,
+            "shares": self.shares(),
+            "repeats": self.repeats(),
+            "lengths": self.lengths.tolist(),
+        }
+
     def repeats(self) -> dict:
         """Returns how far the shares of repetitions can be relied on: whether they are exact, and the
         standard error of each, 0 where they are."""

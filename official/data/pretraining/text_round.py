@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow_text  # noqa: F401  # once, where all processes of a job are forked from
 
 from official.data.pretraining import blocks, corpus, remaining
 from official.data.pretraining.job import Job, vocabulary_of

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from official.config import ConfigError
 from official.data.pretraining.examples import Examples
+from official.data.records.encoding import encoders
 from official.data.records.formats import (
     compact,
     habana,
@@ -31,7 +32,6 @@ from official.data.records.formats import (
     remask_static,
 )
 from official.data.records.schema import Feature, read_example
-from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 
@@ -66,40 +66,11 @@ def lower_case_of(path: str) -> bool | None:
     return told if isinstance(told, bool) else None
 
 
-def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
-    """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
-    limit = FORMATS[record_format].VOCABULARY_LIMIT
-    if vocabulary.size > limit:
-        raise ConfigError(
-            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
-            f" {vocabulary.size:,}. Give a smaller"
-            f" --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
-        )
-
-
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records of a batch, each of up to `rows_per_record` examples, in order.
-
-    A batch of about a thousand, a multiple of `rows_per_record`, is the fastest: it stays in the cache.
-
-    Args:
-      examples: N of them.
-      record_format: one of FORMATS.
-      pad_position_value: `input_position` of unused slots in remask records, 0 to 2,097,151. None:
-        max_seq_length.
-
-    Raises:
-      ConfigError: for a pad_position_value out of range.
-      ValueError: for an id that the format cannot hold; `check_vocabulary` rules it out.
-    """
-    if record_format != "remask":
-        return FORMATS[record_format].encode(examples)
-    value = examples.input_ids.shape[1] if pad_position_value is None else pad_position_value
-    if not 0 <= value < remask.VOCABULARY_LIMIT:
-        raise ConfigError(
-            f"--pad_position_value={value} is out of range. Allowed: 0 to {remask.VOCABULARY_LIMIT - 1}."
-        )
-    return remask.encode(examples, value)
+    """Returns the records of examples, as `encoders.encode` does; also packed ones, a row for each."""
+    if record_format in encoders.ENCODERS:
+        return encoders.encode(examples, record_format, pad_position_value)
+    return FORMATS[record_format].encode(examples)
 
 
 def detect_format(record: bytes) -> str | None:

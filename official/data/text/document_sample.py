@@ -8,7 +8,9 @@ which documents are held out: of these a sample would else consist.
 import hashlib
 import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from official.data.text import held_out
 from official.data.text.sentences import Lines
@@ -58,16 +60,20 @@ class DocumentSample:
         return [text for _, text in sorted(self._found, reverse=True)]
 
 
-def publish(texts: list[str], output_dir: str) -> None:
-    """Writes OUTPUT_DIR/samples.json of the samples of all tasks, before the manifest, which waits until the
-    names of both are on the disk."""
-    unfinished.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts}, sync_folder=False)
+def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
+    manifest, which waits until the names of both are on the disk."""
+    samples = {"documents": texts, **others}
+    unfinished.write_json(os.path.join(output_dir, FILE_NAME), samples, sync_folder=False)
 
 
-def read(folder: str) -> list[str]:
-    """Returns the beginnings of the documents in FOLDER/samples.json; none where there is no such file."""
-    found = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME)).get("documents")
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+def read(folder: str) -> dict:
+    """Returns what is in FOLDER/samples.json, "documents" always: the beginnings of the documents; none where
+    there is no such file."""
+    samples = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME))
+    found = samples.get("documents")
+    texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    return {**samples, "documents": texts}
 
 
 def _documents_of(task: int, num_tasks: int) -> int:

@@ -10,8 +10,8 @@ Source: https://github.com/google-research/bert/blob/master/tokenization.py
 A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
 every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
 batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
-dictionary. Those that are new go to tensorflow-text's compiled tokenizer together; chunks that are not ASCII,
-where its classes of characters are not the published ones, go to plain Python.
+dictionary. Those that are new go to the compiled word pieces of Hugging Face's tokenizers together; chunks
+that are not ASCII, which have to be cut into words first, go to plain Python. Nothing here loads TensorFlow.
 """
 
 import itertools
@@ -21,7 +21,7 @@ import string
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import tensorflow as tf
+import tokenizers
 
 from official.data.rows import ragged
 from official.data.word_pieces import words
@@ -36,9 +36,6 @@ _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
 _NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
 
-_NEVER = (
-    "\u03c9"  # a word that is not ASCII: the compiled tokenizer does not accept a vocabulary of [UNK] alone
-)
 _ASCII_WORDS = {
     lower: re.compile(rf"[{letters}0-9]{{1,{words.LONGEST}}}|[{re.escape(string.punctuation)}]")
     for lower, letters in ((True, "a-z"), (False, "A-Za-z"))
@@ -64,8 +61,6 @@ class Tokenizer:
     pieces."""
 
     def __init__(self, vocabulary: Vocabulary):
-        import tensorflow_text as tf_text  # late: pre-training, which needs none of it, would wait for it
-
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
         self._end, self._none = (
             vocabulary.size,
@@ -73,21 +68,19 @@ class Tokenizer:
         )  # ids of no piece: what ends a sentence, and for what is not in the table
         self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
         self._ascii, ascii_word = _ASCII[vocabulary.do_lower_case], _ASCII_WORDS[vocabulary.do_lower_case]
-        # Other words cannot occur in ASCII text. Some of them the compiled tokenizer does not accept.
-        known = [
-            _UNKNOWN,
-            *(word for word in vocabulary.words if ascii_word.fullmatch(word.removeprefix(CONTINUATION))),
-        ]
-        self._ids = np.array(list(map(vocabulary.id_of, known)), self._wide)  # by the compiled tokenizer's
-        with tf.device("CPU"):
-            self._compiled = tf_text.FastWordpieceTokenizer(
-                [*known, _NEVER], max_bytes_per_word=words.LONGEST, token_out_type=tf.int32
+        self._compiled = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                vocabulary.ids,
+                unk_token=_UNKNOWN,
+                max_input_chars_per_word=words.LONGEST,
+                continuing_subword_prefix=CONTINUATION,
             )
+        )
         self._whole, self._whole_ids = WordTable(), np.zeros(2**WordTable.BITS, self._wide)
         self._add_whole_words(
             {
                 "\n": self._end,
-                **{word: vocabulary.id_of(word) for word in known if ascii_word.fullmatch(word)},
+                **{word: number for word, number in vocabulary.ids.items() if ascii_word.fullmatch(word)},
             }
         )
         self._pieces = WordTable()
@@ -181,11 +174,13 @@ class Tokenizer:
             chunk: self._rules.ids_of(chunk)
             for chunk in itertools.compress(chunks, map(operator.not_, is_ascii))
         }
-        plain = list(itertools.compress(chunks, is_ascii))
-        with tf.device("CPU"):
-            pieces = self._compiled.tokenize(tf.constant(plain, tf.string))
-        ids = self._ids[pieces.flat_values.numpy()].tobytes()
-        ends = (pieces.row_splits.numpy() * self._wide.itemsize).tolist()
+        plain = list(itertools.compress(chunks, is_ascii))  # each is one word
+        pieces = self._compiled.encode(
+            list(map(bytes.decode, plain)), is_pretokenized=True, add_special_tokens=False
+        )
+        ids = np.array(pieces.ids, self._wide).tobytes()
+        counts = np.bincount(np.array(pieces.word_ids, np.intp), minlength=len(plain))
+        ends = (ragged.offsets(counts) * self._wide.itemsize).tolist()
         found.update((chunk, ids[first:end]) for chunk, first, end in zip(plain, ends, ends[1:]))
         return found
 

@@ -21,6 +21,7 @@ from official.data import regrouping
 from official.data.pretraining import blocks, creation, layout, pairs, shard_round, text_round
 from official.data.pretraining import regrouping as of_documents
 from official.data.records import record_formats, schema
+from official.data.records.encoding import example_file
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT
@@ -351,7 +352,7 @@ creation.create_pretraining_data(job)
     [
         ("official.data.pretraining.blocks", "write_block", 2),
         ("official.data.pretraining.text_round", "tokenize_text", 3),
-        ("official.data.records.record_formats", "encode", 2),
+        ("official.data.pretraining.masking", "build_examples", 3),  # once for the estimate of the disk
         ("official.io.unfinished", "write_json", 7),
     ],
 )
@@ -448,16 +449,15 @@ def processes_with(word: str) -> list[str]:
 
 
 def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
-    encode, calls = record_formats.encode, []
+    writing, calls = example_file.writing, []
 
     def fail(*arguments, **named):
         calls.append(1)
         if len(calls) == 3:  # two shards are written at a time: one is done when the third begins
             raise OSError(28, "No space left on device")
-        return encode(*arguments, **named)
+        return writing(*arguments, **named)
 
-    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
-    monkeypatch.setattr(record_formats, "encode", fail)
+    monkeypatch.setattr(example_file, "writing", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
         ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
@@ -475,8 +475,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
-    monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it encodes a sample
-    monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
     monkeypatch.undo()
@@ -508,7 +507,7 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
     job = make_job(text_file, vocab_file, tmp_path / "out")
     assert not creation.is_finished(job)
     manifest = creation.create_pretraining_data(job)
-    monkeypatch.setattr(record_formats, "encode", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
     assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -11,7 +11,7 @@ import pytest
 
 from official.cli.data import inspect as inspect_data
 from official.config import ConfigError
-from official.data.pretraining import creation, inspection, pairs, shown_examples
+from official.data.pretraining import creation, inspection, pairs
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces import vocabulary
 from tests.conftest import ROOT, make_records, write_records
@@ -53,7 +53,7 @@ def paths(folder):
 
 
 def shown(path, count, words):
-    return "\n".join(example.text() for example in shown_examples.first_examples(path, count, words))
+    return "\n".join(example.text() for example in inspection.first_examples(path, count, words))
 
 
 @pytest.mark.parametrize("kind", ["plain", "compact", "remask"])

@@ -17,6 +17,7 @@ from official.data.pipeline import TrainingOrder
 from official.data.records import interleaving, record_batches, record_counts, record_formats, row_counts
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
+from official.data.records.encoding import compact as encoding
 from official.data.records.formats import compact
 from official.data.records.record_files import check_first_record, detect_format, find_bad_record, find_files
 from tests.conftest import make_records, write_records
@@ -46,7 +47,8 @@ def files(request, record_files, tmp_path, monkeypatch):
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 24)
     if request.param == "plain":
         return find_files(record_files(files=3, records=12), "input_files")
-    monkeypatch.setattr(compact, "ROWS_PER_RECORD", 5)
+    for module in (compact, encoding):
+        monkeypatch.setattr(module, "ROWS_PER_RECORD", 5)
     return [
         write_records(
             tmp_path / f"part-{number}",
@@ -100,7 +102,8 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     """Returns eleven files of 1 to 31 examples, of which four are read in turns, in windows of ten."""
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 10)
     monkeypatch.setattr(streams_lib, "_INTERLEAVED_FILES", 4)
-    monkeypatch.setattr(compact, "ROWS_PER_RECORD", 3)
+    for module in (compact, encoding):
+        monkeypatch.setattr(module, "ROWS_PER_RECORD", 3)
     sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     if request.param == "plain":
         return [

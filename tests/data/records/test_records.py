@@ -8,6 +8,7 @@ from official.config import ConfigError
 from official.data.pretraining.examples import Examples
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.encoding import encoders
 from official.data.word_pieces.vocabulary import Vocabulary
 from tests.records import serialize_example
 
@@ -217,4 +218,4 @@ def test_ids_that_do_not_fit_are_refused():
     with pytest.raises(
         ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"
     ):
-        record_formats.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")
+        encoders.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")

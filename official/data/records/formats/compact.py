@@ -1,16 +1,4 @@
-"""The compact format: blocks of examples, as 16-bit words without padding; less than half the bytes of plain
-records.
-
-A record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
-max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, all in words of
-two bytes, the lower one first: the number of tokens n, how many of them are [CLS] A [SEP], the number of
-predicted tokens k, 1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P
-labels, zeros from the k-th on; n ids.
-
-A record is a block because TensorFlow takes a few microseconds for a record of any size, more than for the
-words of an example. What has a fixed length comes first in a string, so that filling up strings with zeros
-makes them the rows of a matrix.
-"""
+"""Records of the compact format -> examples; `encoding.compact` writes them, and says what they are."""
 
 from __future__ import annotations
 
@@ -19,83 +7,19 @@ import operator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
-from official.data.pretraining.examples import Examples
+from official.data.records.encoding import compact as encoding
+from official.data.records.encoding.compact import EXAMPLES, FIRST, HEAD, PREDICTED, RANDOM, SHAPE, TOKENS
 from official.data.records.schema import Feature, describe_range, in_range, read_example
 
-ROWS_PER_RECORD = 128
-VOCABULARY_LIMIT = 1 << 16
-SHAPE, _EXAMPLES = "compact_shape", "compact_examples"
-_TOKENS, _FIRST, _PREDICTED, _RANDOM, _PAD = range(5)  # words of the head
-_HEAD = 5
-
-
-def encode(examples: Examples) -> list[bytes]:
-    """Raises ValueError for an id that has no 16-bit word."""
-    if (
-        examples.input_ids.dtype != np.uint16
-        and max(examples.input_ids.max(initial=0), examples.labels.max(initial=0)) >= VOCABULARY_LIMIT
-    ):
-        raise ValueError(f"ids of {VOCABULARY_LIMIT} and more do not fit into 16 bits")
-    length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    words_NW = words(examples, "<u2")
-    counts = _HEAD + 2 * predictions + examples.lengths
-    data = words_NW[np.arange(words_NW.shape[1]) < counts[:, None]].tobytes()
-    ends = np.cumsum(2 * counts).tolist()
-    return _blocks((length, predictions), [data[start:end] for start, end in zip([0, *ends], ends)])
-
-
-def words(examples: Examples, dtype: npt.DTypeLike) -> np.ndarray:
-    """Returns what `parse_rows` takes, [N, `width`]."""
-    return np.concatenate(
-        [_heads(examples), examples.positions, examples.labels, examples.input_ids],
-        axis=1,
-        dtype=dtype,
-        casting="unsafe",
-    )
-
-
-def width(length: int, predictions: int) -> int:
-    """Returns how many words an example takes before its padding is cut."""
-    return _HEAD + 2 * predictions + length
-
-
-def _heads(examples: Examples) -> np.ndarray:
-    heads, length = np.empty((len(examples), _HEAD), "<u2"), examples.input_ids.shape[1]
-    heads[:, _TOKENS], heads[:, _FIRST], heads[:, _PREDICTED] = (
-        examples.lengths,
-        examples.first_lengths,
-        examples.predictions,
-    )
-    heads[:, _RANDOM] = examples.is_random
-    heads[:, _PAD] = np.where(
-        examples.lengths < length,
-        examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)],
-        0,
-    )
-    return heads
-
-
-def _blocks(shape: tuple[int, int], strings: list[bytes]) -> list[bytes]:
-    return [
-        _block(shape, strings[first : first + ROWS_PER_RECORD])
-        for first in range(0, len(strings), ROWS_PER_RECORD)
-    ]
-
-
-def _block(shape: tuple[int, int], strings: list[bytes]) -> bytes:
-    block = tf.train.Example()
-    block.features.feature[SHAPE].int64_list.value.extend(shape)
-    block.features.feature[_EXAMPLES].bytes_list.value.extend(strings)
-    return block.SerializeToString(deterministic=True)
+ROWS_PER_RECORD = encoding.ROWS_PER_RECORD
 
 
 def split(record: bytes) -> list[bytes]:
     """Returns a record for each example. Raises ValueError for a record of another format."""
     shape, strings = _read(record)
-    return [_block(shape, [string]) for string in strings]
+    return [encoding.block(shape, [string]) for string in strings]
 
 
 def join(records: list[bytes]) -> list[bytes]:
@@ -103,38 +27,38 @@ def join(records: list[bytes]) -> list[bytes]:
     one."""
     joined: list[bytes] = []
     for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
-        joined += _blocks(shape, [string for _, strings in group for string in strings])
+        joined += encoding.blocks(shape, [string for _, strings in group for string in strings])
     return joined
 
 
 def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
     features = read_example(record) or {}
     shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []
-    if len(shape) != 2 or _EXAMPLES not in features:
+    if len(shape) != 2 or EXAMPLES not in features:
         raise ValueError("it is not a compact record")
-    return (shape[0], shape[1]), list(features[_EXAMPLES].bytes_list.value)
+    return (shape[0], shape[1]), list(features[EXAMPLES].bytes_list.value)
 
 
 def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:
-    found = tf.io.parse_example(serialized_B, {_EXAMPLES: tf.io.RaggedFeature(tf.string)})
-    return tf.cast(found[_EXAMPLES].row_lengths(), tf.int32)
+    found = tf.io.parse_example(serialized_B, {EXAMPLES: tf.io.RaggedFeature(tf.string)})
+    return tf.cast(found[EXAMPLES].row_lengths(), tf.int32)
 
 
 def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
     """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     found = tf.io.parse_example(
-        serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), _EXAMPLES: tf.io.RaggedFeature(tf.string)}
+        serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)}
     )
-    strings_N, others = found[_EXAMPLES].values, 2 * predictions + _HEAD
+    strings_N, others = found[EXAMPLES].values, 2 * predictions + HEAD
     words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
-    counts_N = tf.cast(words_NW[:, :_HEAD], tf.int32)
+    counts_N = tf.cast(words_NW[:, :HEAD], tf.int32)
     is_good_N = (
-        (counts_N[:, _FIRST] <= counts_N[:, _TOKENS])
-        & (counts_N[:, _TOKENS] <= length)
-        & (counts_N[:, _PREDICTED] <= predictions)
+        (counts_N[:, FIRST] <= counts_N[:, TOKENS])
+        & (counts_N[:, TOKENS] <= length)
+        & (counts_N[:, PREDICTED] <= predictions)
     )
-    is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, _TOKENS])
+    is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, TOKENS])
     is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(
         is_good_N
     )
@@ -170,9 +94,9 @@ class Columns(NamedTuple):
 def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
     """Returns the parts of examples in words; what is beyond an example's tokens is anything."""
     head_N5, positions_NP, labels_NP, ids_NL = tf.split(
-        words_NW, [_HEAD, predictions, predictions, length], axis=1
+        words_NW, [HEAD, predictions, predictions, length], axis=1
     )
-    head = tf.unstack(tf.cast(head_N5, tf.int32), num=_HEAD, axis=1)
+    head = tf.unstack(tf.cast(head_N5, tf.int32), num=HEAD, axis=1)
     return Columns(*head, *(tf.cast(part, tf.int32) for part in (positions_NP, labels_NP, ids_NL)))
 
 
@@ -239,21 +163,21 @@ def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
 
 def _describe_example(string: bytes, schema: dict[str, Feature]) -> str | None:
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    others = _HEAD + 2 * predictions
+    others = HEAD + 2 * predictions
     if len(string) < 2 * others or len(string) % 2:
         return f"it has {len(string)} bytes, expected {2 * others} and two for each token"
     words = np.frombuffer(string, "<u2").astype(int)
-    tokens, first, predicted = words[[_TOKENS, _FIRST, _PREDICTED]]
+    tokens, first, predicted = words[[TOKENS, FIRST, PREDICTED]]
     if not (first <= tokens <= length and predicted <= predictions):
         return f"it has {tokens} tokens, {first} of them in the first segment, and {predicted} predicted ones"
     if len(words) != others + tokens:
         return f"it has {len(string)} bytes, expected {2 * (others + tokens)}"
-    _, positions, labels, ids = np.split(words, [_HEAD, _HEAD + predictions, others])
+    _, positions, labels, ids = np.split(words, [HEAD, HEAD + predictions, others])
     values = {
         "input_ids": ids,
         "masked_lm_positions": positions,
         "masked_lm_ids": labels,
-        "next_sentence_labels": words[[_RANDOM]],
+        "next_sentence_labels": words[[RANDOM]],
     }
     return next(
         filter(None, (describe_range(name, found, schema[name]) for name, found in values.items())),

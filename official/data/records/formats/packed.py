@@ -30,7 +30,9 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, packed_record, packed_rows, wire
+from official.data.records.encoding import wire
+from official.data.records.encoding.compact import width, words
+from official.data.records.formats import compact, packed_record, packed_rows
 from official.data.records.formats.packed_record import LOOKED_UP
 from official.data.records.schema import Feature
 
@@ -111,11 +113,11 @@ def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
         try:
             return _words(dict(zip(packed_rows.NAMES, values)), (length, most)), ""
         except ValueError as error:
-            return np.zeros((0, compact.width(length, most)), np.int32), str(error)
+            return np.zeros((0, width(length, most)), np.int32), str(error)
 
     words_NW, problem = tf.numpy_function(to_words, arrays, (tf.int32, tf.string))
     with tf.control_dependencies([tf.debugging.Assert(problem == "", [problem])]):
-        return tf.ensure_shape(words_NW, [None, compact.width(length, most)])
+        return tf.ensure_shape(words_NW, [None, width(length, most)])
 
 
 def _words(rows: packed_rows.Rows, sizes: tuple[int, int]) -> np.ndarray:
@@ -128,7 +130,7 @@ def _words(rows: packed_rows.Rows, sizes: tuple[int, int]) -> np.ndarray:
         values = rows[f"packed_{name}"]
         if values.min() < 0 or values.max() >= limit:
             raise ValueError(f"values from {values.min()} to {values.max()}, expected 0 to {limit - 1}")
-    return compact.words(examples, np.int32)
+    return words(examples, np.int32)
 
 
 parse_rows = compact.parse_rows

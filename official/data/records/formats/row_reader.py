@@ -12,7 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records.formats import compact, plain, sequences_in_rows, wire
+from official.data.records.encoding import plain as plain_encoding
+from official.data.records.encoding import wire
+from official.data.records.encoding.compact import width
+from official.data.records.formats import compact, plain, sequences_in_rows
 from official.data.records.formats.sequences_in_rows import Row, Shape
 from official.data.records.schema import Feature, describe_range, in_range
 
@@ -95,7 +98,7 @@ class AsExamples:
         with tf.control_dependencies([tf.debugging.Assert(is_good, ["rows have other slots than", most])]):
             row = self.layout.read(tf.identity(serialized_B), shape)
         row = sequences_in_rows.checked(row, most, self.layout.may_skip)
-        return tf.ensure_shape(sequences_in_rows.examples_of(row, most), [None, compact.width(length, most)])
+        return tf.ensure_shape(sequences_in_rows.examples_of(row, most), [None, width(length, most)])
 
     def parse_rows(self, words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         return compact.parse_rows(words_NW, schema)
@@ -108,7 +111,7 @@ class AsExamples:
         if problem:
             raise ValueError(problem)
         words = sequences_in_rows.examples_of(self.layout.row(record, shape), most)
-        return plain.encode(_examples(compact.columns(words, shape.length, most)))
+        return plain_encoding.encode(_examples(compact.columns(words, shape.length, most)))
 
     def join(self, records: list[bytes]) -> list[bytes]:
         """Returns the plain records as they are."""

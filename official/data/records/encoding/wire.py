@@ -24,7 +24,7 @@ import numpy as np
 LIMIT = 1 << 21  # of integers: larger ones have more than three bytes
 _ONE_BYTE_LIMIT = 1 << 7
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"  # tags of fields that begin with their length
-_FLOATS, _INTEGERS = _FIELD_2, _FIELD_3  # of a Feature
+_STRINGS, _FLOATS, _INTEGERS = _FIELD_1, _FIELD_2, _FIELD_3  # of a Feature
 _CONTINUES = 0x80  # the bit of a byte after which the varint goes on
 
 
@@ -70,6 +70,13 @@ def integers(name: str, values: np.ndarray, counts: np.ndarray | None = None) ->
 def floats(name: str, values: np.ndarray) -> Column:
     """Returns a float list of each row of `values` [N, K]."""
     return _one_width(name, _FLOATS, values.astype("<f4").view(np.uint8))
+
+
+def strings(name: str, values: Sequence[Sequence[bytes]]) -> Column:
+    """Returns a list of strings of each row."""
+    payloads = [b"".join(_FIELD_1 + _varint(len(value)) + value for value in row) for row in values]
+    pieces = [_entry_before(name, _STRINGS, len(payload)) + payload for payload in payloads]
+    return Column([pieces], np.fromiter(map(len, pieces), np.int64, len(pieces)))
 
 
 def chosen(table: Column, index: np.ndarray) -> Column:
@@ -144,10 +151,16 @@ def _varint(value: int) -> bytes:
 
 
 def _entry_head(name: str, kind: bytes, payload_bytes: int) -> bytes:
-    """Returns what comes before the packed values of a feature: the entry of the map, its key, the Feature
-    and the list in it."""
+    """Returns what comes before the packed values of a feature: all that comes before a list, and the tag and
+    length of its values."""
     values = _FIELD_1 + _varint(payload_bytes) if payload_bytes else b""
-    feature = kind + _varint(len(values) + payload_bytes) + values
+    return _entry_before(name, kind, len(values) + payload_bytes) + values
+
+
+def _entry_before(name: str, kind: bytes, payload_bytes: int) -> bytes:
+    """Returns what comes before the list of a feature, of so many bytes: the entry of the map, its key and
+    the Feature."""
+    feature = kind + _varint(payload_bytes)
     key = _FIELD_1 + _varint(len(name)) + name.encode()
     entry = key + _FIELD_2 + _varint(len(feature) + payload_bytes) + feature
     return _FIELD_1 + _varint(len(entry) + payload_bytes) + entry

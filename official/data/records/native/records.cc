@@ -1,0 +1,256 @@
+// Records of pre-training data as they lie in a file: frames of TFRecords, and plain tf.train.Examples in them.
+// No TensorFlow here: it compiles in a second. The bytes are those of official/data/records/encoding/wire.py
+// and of TensorFlow's writer, which say where both formats come from.
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE4_2__) && defined(__x86_64__)
+#include <nmmintrin.h>
+#elif defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#endif
+
+namespace {
+
+constexpr uint32_t kLimit = 1u << 21;  // of integers: larger ones have more than three bytes
+constexpr int kLengthBytes = 8, kChecksumBytes = 4;
+constexpr uint8_t kField1 = 0x0a, kField2 = 0x12;  // tags of fields that begin with their length
+constexpr uint8_t kFloats = 0x12, kIntegers = 0x1a;  // the lists of a Feature
+
+// The checksum CRC-32C (Castagnoli) of n bytes.
+#if defined(__SSE4_2__) && defined(__x86_64__)
+inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
+  uint64_t crc = 0xffffffffu;
+  for (; n >= 8; data += 8, n -= 8) {
+    uint64_t word;
+    std::memcpy(&word, data, 8);
+    crc = _mm_crc32_u64(crc, word);
+  }
+  for (; n; ++data, --n) crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *data);
+  return ~static_cast<uint32_t>(crc);
+}
+#elif defined(__ARM_FEATURE_CRC32)
+inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
+  uint32_t crc = 0xffffffffu;
+  for (; n >= 8; data += 8, n -= 8) {
+    uint64_t word;
+    std::memcpy(&word, data, 8);
+    crc = __crc32cd(crc, word);
+  }
+  for (; n; ++data, --n) crc = __crc32cb(crc, *data);
+  return ~crc;
+}
+#else
+struct Table {
+  uint32_t of[256];
+  Table() {
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      uint32_t crc = byte;
+      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0);
+      of[byte] = crc;
+    }
+  }
+};
+inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
+  static const Table table;
+  uint32_t crc = 0xffffffffu;
+  for (; n; ++data, --n) crc = (crc >> 8) ^ table.of[(crc ^ *data) & 0xff];
+  return ~crc;
+}
+#endif
+
+// TFRecords hold checksums rotated and with a constant added, so that a file of checksums can be checked, too.
+inline void PutChecksum(uint8_t* place, const uint8_t* data, uint64_t n) {
+  const uint32_t crc = Crc32c(data, n);
+  const uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+  for (int byte = 0; byte < kChecksumBytes; ++byte) place[byte] = masked >> (8 * byte);
+}
+
+// Writes length and checksums around n bytes that stand kLengthBytes + kChecksumBytes behind `frame`. Returns
+// where the frame ends.
+inline uint8_t* PutFrame(uint8_t* frame, uint64_t n) {
+  for (int byte = 0; byte < kLengthBytes; ++byte) frame[byte] = n >> (8 * byte);
+  PutChecksum(frame + kLengthBytes, frame, kLengthBytes);
+  uint8_t* data = frame + kLengthBytes + kChecksumBytes;
+  PutChecksum(data + n, data, n);
+  return data + n + kChecksumBytes;
+}
+
+inline int VarintBytes(uint64_t value) {
+  int bytes = 1;
+  for (; value >= 0x80; value >>= 7) ++bytes;
+  return bytes;
+}
+
+inline uint8_t* PutVarint(uint8_t* place, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) *place++ = value | 0x80;
+  *place++ = value;
+  return place;
+}
+
+// Of values below kLimit, without branches. Writes up to four bytes, of which it returns the end of those that
+// count.
+inline uint8_t* PutShortVarint(uint8_t* place, uint32_t value) {
+  const uint32_t second = value >= 1u << 7, third = value >= 1u << 14;
+  const uint32_t word = (value & 0x7f) | second << 7 | (value >> 7 & 0x7f) << 8 | third << 15 | (value >> 14) << 16;
+  for (int byte = 0; byte < 4; ++byte) place[byte] = word >> (8 * byte);  // one store, whatever the order of bytes
+  return place + 1 + second + third;
+}
+
+template <typename Value>
+inline uint64_t VarintsBytes(const Value* values, int64_t count) {
+  uint64_t bytes = count;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t value = static_cast<uint32_t>(values[i]);
+    bytes += (value >= 1u << 7) + (value >= 1u << 14);
+  }
+  return bytes;
+}
+
+template <typename Value>
+inline uint8_t* PutVarints(uint8_t* place, const Value* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) place = PutShortVarint(place, static_cast<uint32_t>(values[i]));
+  return place;
+}
+
+template <typename Value>
+inline bool AreBelowLimit(const Value* values, int64_t count) {
+  uint32_t highest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t value = static_cast<uint32_t>(values[i]);  // a negative one is a large one
+    highest = value > highest ? value : highest;
+  }
+  return highest < kLimit;
+}
+
+// A feature of an Example whose values take `payload` bytes: what comes before these.
+class Feature {
+ public:
+  Feature(const char* name, uint8_t kind, uint64_t payload) : name_(name), kind_(kind), payload_(payload) {
+    values_ = 1 + VarintBytes(payload) + payload;
+    list_ = 1 + VarintBytes(values_) + values_;
+    name_bytes_ = std::strlen(name);
+    entry_ = 1 + VarintBytes(name_bytes_) + name_bytes_ + 1 + VarintBytes(list_) + list_;
+  }
+  uint64_t bytes() const { return 1 + VarintBytes(entry_) + entry_; }
+  uint8_t* PutHead(uint8_t* place) const {
+    *place++ = kField1;
+    place = PutVarint(place, entry_);
+    *place++ = kField1;
+    place = PutVarint(place, name_bytes_);
+    std::memcpy(place, name_, name_bytes_);
+    place += name_bytes_;
+    *place++ = kField2;
+    place = PutVarint(place, list_);
+    *place++ = kind_;
+    place = PutVarint(place, values_);
+    *place++ = kField1;
+    return PutVarint(place, payload_);
+  }
+
+ private:
+  const char* name_;
+  uint8_t kind_;
+  uint64_t payload_, values_, list_, entry_, name_bytes_;
+};
+
+struct Shape {
+  int64_t length, predictions;
+};
+
+// One example as a frame. Returns where it ends.
+template <typename Id>
+uint8_t* PutExample(uint8_t* frame, Shape shape, const Id* ids, const int32_t* positions, const int32_t* labels,
+                    int64_t tokens, int64_t first_tokens, int64_t predicted, bool is_random) {
+  const Feature input_ids("input_ids", kIntegers, VarintsBytes(ids, shape.length));
+  const Feature input_mask("input_mask", kIntegers, shape.length);
+  const Feature masked_ids("masked_lm_ids", kIntegers, VarintsBytes(labels, shape.predictions));
+  const Feature masked_positions("masked_lm_positions", kIntegers, VarintsBytes(positions, shape.predictions));
+  const Feature masked_weights("masked_lm_weights", kFloats, 4 * shape.predictions);
+  const Feature next_labels("next_sentence_labels", kIntegers, 1);
+  const Feature segment_ids("segment_ids", kIntegers, shape.length);
+  uint8_t* const begin = frame + kLengthBytes + kChecksumBytes;
+  uint8_t* place = begin;
+  *place++ = kField1;
+  place = PutVarint(place, input_ids.bytes() + input_mask.bytes() + masked_ids.bytes() + masked_positions.bytes() +
+                               masked_weights.bytes() + next_labels.bytes() + segment_ids.bytes());
+  place = PutVarints(input_ids.PutHead(place), ids, shape.length);
+  place = input_mask.PutHead(place);
+  std::memset(place, 1, tokens);
+  std::memset(place + tokens, 0, shape.length - tokens);
+  place += shape.length;
+  place = PutVarints(masked_ids.PutHead(place), labels, shape.predictions);
+  place = PutVarints(masked_positions.PutHead(place), positions, shape.predictions);
+  place = masked_weights.PutHead(place);
+  std::memset(place, 0, 4 * shape.predictions);
+  for (int64_t i = 0; i < predicted; ++i) {  // 1.0f, the lowest byte first
+    place[4 * i + 2] = 0x80;
+    place[4 * i + 3] = 0x3f;
+  }
+  place += 4 * shape.predictions;
+  place = next_labels.PutHead(place);
+  *place++ = is_random;
+  place = segment_ids.PutHead(place);
+  std::memset(place, 0, shape.length);
+  if (tokens > first_tokens) std::memset(place + first_tokens, 1, tokens - first_tokens);
+  return PutFrame(frame, place + shape.length - begin);
+}
+
+template <typename Id>
+int64_t PutExamples(uint8_t* out, int64_t count, Shape shape, const Id* ids, const int64_t* tokens,
+                    const int64_t* first_tokens, const int32_t* positions, const int32_t* labels,
+                    const int64_t* predicted, const uint8_t* is_random) {
+  if (!AreBelowLimit(ids, count * shape.length) || !AreBelowLimit(positions, count * shape.predictions) ||
+      !AreBelowLimit(labels, count * shape.predictions)) {
+    return -1;
+  }
+  uint8_t* place = out;
+  for (int64_t n = 0; n < count; ++n) {
+    const bool fits = 0 <= first_tokens[n] && first_tokens[n] <= shape.length && 0 <= tokens[n] &&
+                      tokens[n] <= shape.length && 0 <= predicted[n] && predicted[n] <= shape.predictions;
+    if (!fits) return -1;
+    place = PutExample(place, shape, ids + n * shape.length, positions + n * shape.predictions,
+                       labels + n * shape.predictions, tokens[n], first_tokens[n], predicted[n], is_random[n] != 0);
+  }
+  return place - out;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Frames `count` records that lie in `data` one after the other, of so many bytes each. `out` has room for
+// them and 16 bytes more for each. Returns how many bytes were written.
+int64_t put_frames(uint8_t* out, int64_t count, const uint8_t* data, const int64_t* sizes) {
+  uint8_t* place = out;
+  for (int64_t n = 0; n < count; ++n) {
+    std::memcpy(place + kLengthBytes + kChecksumBytes, data, sizes[n]);
+    data += sizes[n];
+    place = PutFrame(place, sizes[n]);
+  }
+  return place - out;
+}
+
+// Writes `count` examples as frames of plain records; `id_bytes` is 2 (uint16) or 4 (int32). `out` has room for
+// `plain_bytes` each. Returns how many bytes were written, -1 where a value is out of range.
+int64_t put_plain_records(uint8_t* out, int64_t count, int64_t length, int64_t predictions, int64_t id_bytes,
+                          const void* ids, const int64_t* tokens, const int64_t* first_tokens,
+                          const int32_t* positions, const int32_t* labels, const int64_t* predicted,
+                          const uint8_t* is_random) {
+  const Shape shape = {length, predictions};
+  if (id_bytes == 2) {
+    return PutExamples(out, count, shape, static_cast<const uint16_t*>(ids), tokens, first_tokens, positions, labels,
+                       predicted, is_random);
+  }
+  return PutExamples(out, count, shape, static_cast<const int32_t*>(ids), tokens, first_tokens, positions, labels,
+                     predicted, is_random);
+}
+
+// The most bytes of a frame of `put_plain_records`, and a few that are written and do not count.
+int64_t plain_bytes(int64_t length, int64_t predictions) {
+  const int64_t heads = 7 * 48;  // names of up to 20 letters, tags and lengths
+  return kLengthBytes + 2 * kChecksumBytes + 11 + heads + 5 * length + 10 * predictions + 1 + 4;
+}
+
+}  // extern "C"

@@ -1,0 +1,121 @@
+"""Files of records that are written without TensorFlow: the bytes are those that TensorFlow writes."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.data.records.encoding import encoders, example_file, native, wire
+from official.io import native_library
+from tests.conftest import ROOT
+from tests.data.records.test_records import make_examples, static_mask_examples
+
+
+@pytest.fixture(name="compiled", params=["compiled", "not compiled"])
+def _compiled(request, monkeypatch):
+    if request.param == "not compiled":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("there is no C++ compiler")
+
+
+def wide(examples, words):
+    """Returns examples whose ids take one to three bytes, zeros among them."""
+    rng = np.random.default_rng(5)
+    ids = rng.choice([0, 1, 127, 128, 16383, 16384, words - 1], examples.input_ids.shape)
+    labels = np.where(examples.labels > 0, rng.integers(0, words, examples.labels.shape), 0)
+    return dataclasses.replace(examples, input_ids=ids.astype(np.int32), labels=labels.astype(np.int32))
+
+
+CASES = {
+    "plain": make_examples(300),
+    "plain, other words": wide(make_examples(70), wire.LIMIT),
+    "plain, uint16": wide(make_examples(70), 1 << 16),
+    "compact": make_examples(300),
+    "remask": static_mask_examples(300),
+}
+CASES["plain, uint16"] = dataclasses.replace(
+    CASES["plain, uint16"], input_ids=CASES["plain, uint16"].input_ids.astype(np.uint16)
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("batch", [1, 128, 300])
+def test_files_are_those_of_tensorflows_writer(compiled, tmp_path, case, batch):
+    kind, examples = case.split(",")[0], CASES[case]
+    batches = [
+        dataclasses.replace(
+            examples, **{name: value[first : first + batch] for name, value in vars(examples).items()}
+        )
+        for first in range(0, len(examples), batch)
+    ]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for record in (record for each in batches for record in encoders.encode(each, kind)):
+            writer.write(record)
+    with example_file.writing(str(tmp_path / "ours"), kind) as write:
+        for each in batches:
+            write(each)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize("value", [-1, wire.LIMIT])
+@pytest.mark.parametrize("field", ["input_ids", "labels", "positions"])
+def test_values_that_records_do_not_hold_are_refused(compiled, tmp_path, field, value):
+    examples = wide(make_examples(3), wire.LIMIT)
+    getattr(examples, field)[1, 0] = value
+    with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
+        with example_file.writing(str(tmp_path / "x"), "plain") as write:
+            write(examples)
+
+
+@pytest.mark.parametrize("field", ["lengths", "first_lengths", "predictions"])
+def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory(field):
+    compiled = native.library() or pytest.skip("there is no C++ compiler")
+    for count in (-1, 1 << 40):
+        examples = make_examples(3)
+        getattr(examples, field)[1] = count
+        with pytest.raises(ValueError, match="out of range"):
+            native.plain_records(compiled, examples)
+
+
+def test_a_full_disk_is_an_oserror(compiled):
+    with pytest.raises(OSError):
+        with example_file.writing("/dev/full", "plain") as write:
+            for _ in range(200):  # more than a buffer
+                write(make_examples(100))
+
+
+def test_without_a_compiler_a_line_says_so(monkeypatch, caplog):
+    def fail(*_, **__):
+        raise native_library.NotBuilt("there is no C++ compiler")
+
+    monkeypatch.setattr(native_library, "built", fail)
+    with caplog.at_level("INFO"):
+        assert native.library.__wrapped__() is None
+    assert "without a compiled library: there is no C++ compiler" in caplog.text
+
+
+def test_a_job_does_not_load_tensorflow(tmp_path):
+    native.library() or pytest.skip("there is no C++ compiler")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "text.txt").write_text("\n\n".join(["The cat sat.\nThe cat sat the cat."] * 40))
+    code = (
+        "import sys; sys.argv[1:] = ['--input_files=text.txt', '--vocab_file=vocab.txt', '--output_dir=out',"
+        " '--max_seq_length=16', '--max_predictions_per_seq=2', '--num_shards=2', *sys.argv[1:]]\n"
+        "from official.cli.data import create\ncreate.main()\n"
+        "assert not {'tensorflow', 'tensorflow_text'} & set(sys.modules)"
+    )
+    for kind in ("plain", "compact"):
+        flags = [f"--record_format={kind}", "--overwrite", "--num_workers=1"]
+        subprocess.run(
+            [sys.executable, "-c", code, *flags],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ROOT},
+            check=True,
+        )
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
