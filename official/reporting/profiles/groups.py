@@ -110,9 +110,10 @@ def group_of(seen: Seen, sizes: Sizes) -> str:
 
 
 def _dense(seen: Seen) -> str:
-    if seen.transposed:
-        return {"left": OF_WEIGHTS, "right": OF_INPUTS}.get(seen.transposed, DENSE)
-    return OF_INPUTS if seen.place.passes == BACKWARD else DENSE
+    if seen.transposed == "left":
+        return OF_WEIGHTS
+    # With neither factor transposed it may be a gradient, too, whose kernel was transposed before.
+    return OF_INPUTS if seen.transposed == "right" or seen.place.passes == BACKWARD else DENSE
 
 
 def _in_layer(seen: Seen, sizes: Sizes) -> str:
