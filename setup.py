@@ -52,7 +52,7 @@ setup(
     package_dir={"official.configs": "configs"},
     package_data={
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
-        "official.data.records": ["native/*.cc"],
+        "official.data": ["native/*.cc"],
         "official.io": ["native/*.h"],
         "official.modeling.operations.native": ["*.cc", "*.h"],
         "official.optimization.native": ["*.cc", "*.h"],

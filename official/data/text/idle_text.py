@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from official.data import compiled
 from official.data.rows import ragged
 
 MARK = "\ue000"
@@ -23,6 +24,7 @@ _BEFORE_BYTES = 12  # kept before an end
 _LEAST_BYTES = 16  # that are taken out
 _MOST_WORD_BYTES = 24  # as far the blank is looked for at which a part begins or ends
 _MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
+_SIZES = np.array([_BEHIND_BYTES, _BEFORE_BYTES, _LEAST_BYTES, _MOST_WORD_BYTES, _MOST_PUNCTUATION], np.int64)
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
 # ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
 # behind a sentence.
@@ -56,6 +58,13 @@ def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]
 
 def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Returns where the parts begin and end: from the first letter of a word to a blank."""
+    library = compiled.library()
+    if library is not None:
+        found = np.empty((2, len(text) // _LEAST_BYTES + 1), np.int64)
+        count = library.idle_parts(
+            text, len(text), _CLASSES, _SIZES.ctypes.data, *(row.ctypes.data for row in found)
+        )
+        return found[0, :count], found[1, :count]
     classes = text.translate(_CLASSES)
     classes = classes.replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
     is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)

@@ -24,24 +24,24 @@ class WordTable:
     """Places of words, found by the words' keys. A word whose place is taken by another has none."""
 
     BITS = 17  # of the number of places
-    _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd; their bits look random
+    FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd; their bits look random
 
     def __init__(self):
-        self._keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
+        self.keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a place for each key, and whether it is that of the word."""
         places = self._places(keys)
-        return places, (self._keys[0].take(places) == keys[0]) & (self._keys[1].take(places) == keys[1])
+        return places, (self.keys[0].take(places) == keys[0]) & (self.keys[1].take(places) == keys[1])
 
     def add(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gives words the places that are free. Returns these places and which of the keys got them."""
         places = self._places(keys)
-        free = np.flatnonzero((self._keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
+        free = np.flatnonzero((self.keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
         places, first = np.unique(places[free], return_index=True)
-        self._keys[:, places] = keys[:, free[first]]
+        self.keys[:, places] = keys[:, free[first]]
         return places, free[first]
 
     def _places(self, keys: np.ndarray) -> np.ndarray:
-        mixed = keys[0] * self._FACTORS[0] ^ keys[1] * self._FACTORS[1]
+        mixed = keys[0] * self.FACTORS[0] ^ keys[1] * self.FACTORS[1]
         return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)

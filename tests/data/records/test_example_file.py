@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.data import compiled
 from official.data.records.encoding import encoders, example_file, native, wire
-from official.io import native_library
 from tests.conftest import ROOT
 from tests.data.records.test_records import make_examples, static_mask_examples
-
-
-@pytest.fixture(name="compiled", params=["compiled", "not compiled"])
-def _compiled(request, monkeypatch):
-    if request.param == "not compiled":
-        monkeypatch.setattr(native, "library", lambda: None)
-    elif native.library() is None:
-        pytest.skip("there is no C++ compiler")
 
 
 def wide(examples, words):
@@ -43,9 +35,10 @@ CASES["plain, uint16"] = dataclasses.replace(
 )
 
 
+@pytest.mark.usefixtures("with_and_without_library")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("batch", [1, 128, 300])
-def test_files_are_those_of_tensorflows_writer(compiled, tmp_path, case, batch):
+def test_files_are_those_of_tensorflows_writer(tmp_path, case, batch):
     kind, examples = case.split(",")[0], CASES[case]
     batches = [
         dataclasses.replace(
@@ -62,9 +55,10 @@ def test_files_are_those_of_tensorflows_writer(compiled, tmp_path, case, batch):
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
+@pytest.mark.usefixtures("with_and_without_library")
 @pytest.mark.parametrize("value", [-1, wire.LIMIT])
 @pytest.mark.parametrize("field", ["input_ids", "labels", "positions"])
-def test_values_that_records_do_not_hold_are_refused(compiled, tmp_path, field, value):
+def test_values_that_records_do_not_hold_are_refused(tmp_path, field, value):
     examples = wide(make_examples(3), wire.LIMIT)
     getattr(examples, field)[1, 0] = value
     with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
@@ -74,33 +68,24 @@ def test_values_that_records_do_not_hold_are_refused(compiled, tmp_path, field, 
 
 @pytest.mark.parametrize("field", ["lengths", "first_lengths", "predictions"])
 def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory(field):
-    compiled = native.library() or pytest.skip("there is no C++ compiler")
+    library = compiled.library() or pytest.skip("there is no C++ compiler")
     for count in (-1, 1 << 40):
         examples = make_examples(3)
         getattr(examples, field)[1] = count
         with pytest.raises(ValueError, match="out of range"):
-            native.plain_records(compiled, examples)
+            native.plain_records(library, examples)
 
 
-def test_a_full_disk_is_an_oserror(compiled):
+@pytest.mark.usefixtures("with_and_without_library")
+def test_a_full_disk_is_an_oserror():
     with pytest.raises(OSError):
         with example_file.writing("/dev/full", "plain") as write:
             for _ in range(200):  # more than a buffer
                 write(make_examples(100))
 
 
-def test_without_a_compiler_a_line_says_so(monkeypatch, caplog):
-    def fail(*_, **__):
-        raise native_library.NotBuilt("there is no C++ compiler")
-
-    monkeypatch.setattr(native_library, "built", fail)
-    with caplog.at_level("INFO"):
-        assert native.library.__wrapped__() is None
-    assert "without a compiled library: there is no C++ compiler" in caplog.text
-
-
 def test_a_job_does_not_load_tensorflow(tmp_path):
-    native.library() or pytest.skip("there is no C++ compiler")
+    compiled.library() or pytest.skip("there is no C++ compiler")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "text.txt").write_text("\n\n".join(["The cat sat.\nThe cat sat the cat."] * 40))

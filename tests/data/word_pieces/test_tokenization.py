@@ -18,6 +18,8 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, loa
 from tests import reference_wordpiece
 from tests.conftest import ROOT, TEST_DATA
 
+pytestmark = pytest.mark.usefixtures("with_and_without_library")
+
 LETTERS = "abcdefghijklmnopqrstuvwxy0123456789"  # no z: a word that holds one is unknown
 FOREIGN = "ßσςαпжŀøđıﬁħ中國豈𠀀가가한ค้ーがμ\U0001f600"
 PUNCTUATION = ".,#[]'-`–“。¿«"

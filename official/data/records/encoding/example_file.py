@@ -6,6 +6,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator, Sequence
 
+from official.data import compiled
 from official.data.pretraining.examples import Examples
 from official.data.records.encoding import encoders, native
 
@@ -24,17 +25,17 @@ def writing(
       OSError: where the file cannot be written.
       ConfigError, ValueError: as `encoders.encode` does.
     """
-    compiled = native.library()
-    if compiled is None:
+    library = compiled.library()
+    if library is None:
         with _tensorflow_writer(path) as write:
             yield lambda examples: write(encoders.encode(examples, record_format, pad_position_value))
         return
     with open(path, "wb", buffering=0) as file:
         if record_format == "plain":
-            yield lambda examples: _write_all(file, native.plain_records(compiled, examples))
+            yield lambda examples: _write_all(file, native.plain_records(library, examples))
         else:
             yield lambda examples: _write_all(
-                file, native.framed(compiled, encoders.encode(examples, record_format, pad_position_value))
+                file, native.framed(library, encoders.encode(examples, record_format, pad_position_value))
             )
 
 

@@ -1,0 +1,45 @@
+"""A small library in C++ for what a data job does to every word and every record. It is compiled when it is
+first used, in a second, and needs no TensorFlow.
+
+Whoever calls it can do without, and does the same then: the library only saves time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+
+from absl import logging
+
+from official.io import native_library
+
+_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
+_FLAGS = ("-std=c++17", "-O3", "-march=native")
+_LONGEST_SECS = 60  # that compiling may take
+_NUMBER, _DATA = ctypes.c_int64, ctypes.c_void_p
+# The functions of native/*.cc; each returns a 64-bit integer.
+_FUNCTIONS = {
+    "plain_bytes": [_NUMBER] * 2,
+    "put_frames": [_DATA, _NUMBER, _DATA, _DATA],
+    "put_plain_records": [_DATA, *[_NUMBER] * 4, *[_DATA] * 7],
+    "idle_parts": [_DATA, _NUMBER, *[_DATA] * 4],
+    "find_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 9],
+}
+
+
+@functools.lru_cache
+def library() -> ctypes.CDLL | None:
+    """Returns the library, or None, after a line in the log that says why there is none."""
+    sources = dict.fromkeys(sorted(glob.glob(os.path.join(glob.escape(_FOLDER), "*.cc"))), _FLAGS)
+    recipe = native_library.Recipe("data", sources, (), (), "")
+    try:
+        found = ctypes.CDLL(native_library.built(recipe, _LONGEST_SECS))
+    except (native_library.NotBuilt, OSError) as error:
+        logging.info("Data jobs take longer without their compiled library: %s.", error)
+        return None
+    for name, arguments in _FUNCTIONS.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = arguments, _NUMBER
+    return found

@@ -1,0 +1,35 @@
+"""The parts of a text that the sentence splitter need not see: the same ones whoever finds them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official.data import compiled
+from official.data.text import idle_text
+
+PIECES = st.sampled_from(
+    ["a", " ", ".", "!", ", ", "-", "((((((", ",,,,,,,", "\n", "\u00e9", "\u4e2d", "1", "a few words more "]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=120).map("".join)
+
+
+@given(text=TEXTS)
+def test_parts_are_the_same_with_and_without_the_library(text):
+    if compiled.library() is None:
+        pytest.skip("there is no C++ compiler")
+    data = text.replace(idle_text.MARK, "").encode("utf-8", "replace")
+    found = idle_text.take_out(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "library", lambda: None)
+        assert idle_text.take_out(data) == found
+    assert idle_text.put_back(*found) == data
+
+
+@pytest.mark.usefixtures("with_and_without_library")
+def test_the_middle_of_a_long_stretch_is_taken_out():
+    text = (
+        b"It ends. " + b"Words that go on and on without any end in between " * 3 + b"here."
+    )
+    kept, parts = idle_text.take_out(text)
+    assert len(parts) == 1 and len(parts[0]) > 80 and len(kept) < 70
+    assert idle_text.take_out(b"Short. Sentences. Only. " * 9)[1] == []
