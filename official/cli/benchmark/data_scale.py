@@ -167,7 +167,7 @@ def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
     write_text(path, texts, size)
     rules = pairs.ExampleRules(dupe_factor=1)
     job = creation.Job(path, records, flags.vocab_file, rules, record_format="compact")
-    needs = disk_needs.estimate(job, [path], 1, load_for_text(flags.vocab_file, None))
+    needs = disk_needs.estimate(job, {path: os.path.getsize(path)}, 1, load_for_text(flags.vocab_file, None))
     command = [
         *command_line.in_new_process("data", "create"),
         f"--input_files={path}",

@@ -5,7 +5,6 @@
 """
 
 import argparse
-import importlib
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from official.cli import command_line, engine_flags, text_flags
 from official.cli.data import card
 from official.config import ConfigError
-from official.io import engines, finished_jobs
-from official.io import files as io_files
 from official.io.errors import counted
 from official.io.writing import check_output_file
 
@@ -147,18 +144,6 @@ def _job(flags: dict[str, Any]) -> "Job":
     return job.Job(rules=rules, **flags)
 
 
-def _loaded(job: "Job") -> Any:
-    """Returns the module that does the job. It takes seconds to load: this process and the one that others
-    are forked from load it at the same time, and not before there is text."""
-    from official.data.pretraining import sources
-
-    name = "official.data.pretraining.creation"
-    paths = [path for source in sources.find_sources(job) for path in source.paths]
-    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
-        engines.load_ahead(job, sum(io_files.sizes(paths)), preload=name)
-    return importlib.import_module(name)
-
-
 def main() -> None:
     flags = vars(parse_flags())
     files = (flags.pop("output_file") or "").split(",")
@@ -167,7 +152,8 @@ def main() -> None:
     if flags["remask"]:
         flags["record_format"] = "remask"
     job = _job(flags)
-    creation = _loaded(job)
+    from official.data.pretraining import creation  # after the flags are checked, too
+
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)

@@ -52,11 +52,11 @@ def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | No
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     found = summary or some_of(paths, vocabulary)
-    shown = [
-        (example.title, example.words)
-        for number in (example_sample.spread_out(len(paths), _SHOWN_TEXTS) if vocabulary else ())
-        for example in inspection.first_examples(paths[number], 1, vocabulary)
-    ]
+    shown = []
+    if vocabulary:
+        for number in example_sample.spread_out(len(paths), _SHOWN_TEXTS):
+            examples = inspection.first_examples(paths[number], 1, vocabulary)
+            shown += [(example.title, example.words) for example in examples]
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
 
 

@@ -58,18 +58,22 @@ def create_pretraining_data(job: Job) -> dict:
     job, words = _checked(job)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
-    identity = _identity(job, paths, words)
+    versions = files.versions(paths)
+    sizes = {path: size for path, (size, _) in zip(paths, versions)}
+    num_bytes = sum(sizes.values())
+    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
+        engines.load_ahead(job, num_bytes, preload=__name__)
+    identity = _identity(job, paths, versions, words)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
-    num_bytes = sum(files.sizes(paths))
     task_bytes = task_bytes_of(num_bytes)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
-        for splits in text_files.plan_tasks(source.paths, task_bytes)
+        for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes)
     ]
-    disk_needs.check(job, paths, len(tasks), words)
+    disk_needs.check(job, sizes, len(tasks), words)
     with (
         finished_jobs.unfinished_folder(
             job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
@@ -94,13 +98,13 @@ def is_finished(job: Job) -> bool:
         return False
     job, words = _checked(job)
     paths = [path for source in find_sources(job) for path in source.paths]
-    identity = _identity(job, paths, words)
+    identity = _identity(job, paths, files.versions(paths), words)
     return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
-def _identity(job: Job, paths: list[str], words: Vocabulary) -> dict:
+def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
     """Returns all that the records depend on."""
-    text = text_files.identify(paths)
+    text = text_files.identify(paths, versions)
     weights = {"mixture_of": "what is left"} if remaining.is_needed(job) else {}
     return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
 

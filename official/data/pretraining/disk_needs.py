@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -40,11 +40,11 @@ class DiskNeeds(NamedTuple):
         return self.work + max(self.records, self.work * self.is_regrouped)
 
 
-def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None:
+def check(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> None:
     """Says how much of the disk the job takes, and refuses it where there is too little.
 
     Args:
-      paths: the text.
+      sizes: {file of the text: its bytes}.
       tasks: of the first round.
 
     Raises:
@@ -52,7 +52,7 @@ def check(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> None
     """
     if files.is_remote(job.output_dir):
         return
-    needs = estimate(job, paths, tasks, words)
+    needs = estimate(job, sizes, tasks, words)
     folder = os.path.abspath(job.output_dir)
     there = _bytes_in(folder)
     while not os.path.exists(folder):
@@ -86,15 +86,14 @@ def _shown(count: float) -> str:
     return f"{count / 1e3:,.1f} kB"
 
 
-def estimate(job: Job, paths: Sequence[str], tasks: int, words: Vocabulary) -> DiskNeeds:
+def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> DiskNeeds:
     """Returns what a job needs, from samples of its text that are tokenised, cut and encoded; see `check`."""
-    sizes = files.sizes(paths)
-    total = sum(sizes)
+    total = sum(sizes.values())
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
     places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
     tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
     read, parts, text_bytes, packed_bytes = 0.0, [], 0.0, 0
-    for split, size, expansion in _samples(paths, sizes, places, wanted // places, job.text_field):
+    for split, size, expansion in _samples(sizes, places, wanted // places, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
         counts, given = documents.ReadCounts(), 0
         found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
@@ -127,14 +126,15 @@ def _share_of_side(job: Job) -> float:
 
 
 def _samples(
-    paths: Sequence[str], sizes: Sequence[int], places: int, wanted: int, text_field: str
+    sizes: dict[str, int], places: int, wanted: int, text_field: str
 ) -> Iterator[tuple[text_files.Split, int, float]]:
     """Yields `places` parts of about `wanted` bytes, evenly from all of the text, with the size of their file
     and how much larger its text is."""
-    ends = np.cumsum(sizes)
+    paths, ends = list(sizes), np.cumsum(list(sizes.values()))
     for place in (np.arange(places) + 0.5) / places * ends[-1]:
         number = int(np.searchsorted(ends, place, side="right"))
-        path, size = paths[number], sizes[number]
+        path = paths[number]
+        size = sizes[path]
         with text_files.open_text(text_files.Split(path)) as file:
             is_parquet = text_kinds.is_parquet(file.head)
             is_one_part = is_parquet or file.packed is not None or text_kinds.is_json_array(file.head)

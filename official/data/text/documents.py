@@ -68,7 +68,8 @@ def read_in_blocks(
     def units():
         for split in splits:
             owners.begin(split.path)
-            for unit in _read_units(split, sentence_splitting, counts, text_field):
+            small = _small_unit(split, sentence_splitting, counts, text_field)
+            for unit in [small] if small else _read_units(split, sentence_splitting, counts, text_field):
                 owners.put_in(len(unit.documents))
                 yield unit
 
@@ -79,6 +80,23 @@ def read_in_blocks(
         counts.empty_documents += len(block.counts) - documents
         counts.sentences += int(block.counts.sum())
         yield block
+
+
+def _small_unit(
+    split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
+) -> sentences.Unit | None:
+    """Does for a whole small file of plain text what `_read_units` does, at half the cost; None for others.
+    There may be very many of them."""
+    content = text_files.plain_content(split) if sentence_splitting == "auto" else None
+    text = None if content is None else _plain_text_of(content)
+    if content is None or text is None or len(content) >= _most_small_bytes():
+        return None
+    if not layouts.find_format(_head_lines(content), split.path, content, text_field).is_plain:
+        return None
+    counts.files, counts.bytes = counts.files + 1, counts.bytes + len(content)
+    counts.text_bytes += len(content)
+    counts.of(split.path).bytes += len(content)
+    return sentences.Unit(list(layouts.plain_documents(text)), "auto")
 
 
 def _read_units(
@@ -183,10 +201,15 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(layouts.strip, whole))
 
 
+def _most_small_bytes() -> int:
+    """Returns from how many bytes on a file may have more than a head, or lines or documents that are cut."""
+    return min(text_kinds.HEAD_BYTES, _MOST_LINE_BYTES, _MOST_CHARACTERS)
+
+
 def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: str) -> bool:
     """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
     both, for many small files at once."""
-    is_small = len(file.head) < min(text_kinds.HEAD_BYTES, _MOST_LINE_BYTES) and file.part.start == 0
+    is_small = len(file.head) < _most_small_bytes() and file.part.start == 0
     return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
 
 

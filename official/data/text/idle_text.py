@@ -31,6 +31,7 @@ _SIZES = np.array([_BEHIND_BYTES, _BEFORE_BYTES, _LEAST_BYTES, _MOST_WORD_BYTES,
 _END_OR_OTHER, _PUNCTUATION, _LETTER = b"\0", b"\1", b"\2"
 _LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
 _PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
+NO_ENDS = _LETTERS + _PUNCTUATIONS
 _CLASSES = b"".join(
     _LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER
     for code in range(256)

@@ -55,6 +55,7 @@ class Format:
       has_lines: whether it is read line by line.
       needs_whole_lines: a part of a line is of no use.
       may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
+      is_plain: documents are what lies between blank lines.
     """
 
     opens: Callable[[str], bool]
@@ -63,6 +64,7 @@ class Format:
     has_lines: bool = True
     needs_whole_lines: bool = False
     may_hold_sentences: bool = False
+    is_plain: bool = False
 
 
 def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
@@ -115,6 +117,19 @@ def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
                 yield None
             yield text
             begins = False
+
+
+def plain_documents(text: str) -> Iterator[list[str]]:
+    """Yields the documents of a whole plain text, each a list of paragraphs."""
+    document: list[str] = []
+    for line in map(strip, text.split("\n")):
+        if line:
+            document.append(line)
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
 
 
 def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
@@ -226,7 +241,7 @@ def _every_line(line: str) -> bool:
     return True
 
 
-_PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
+_PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True, is_plain=True)
 _WIKIEXTRACTOR = Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items, strip)
 _JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
 _JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)

@@ -62,15 +62,17 @@ def prepare(job: Job) -> dict:
     """
     _check(job)
     paths = files.find_files(job.input_files, "input_files")
-    identity = _identity(job, paths)
+    versions = files.versions(paths)
+    identity = _identity(job, paths, versions)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
-    tasks = text_files.plan_tasks(paths, _TASK_BYTES)
+    sizes = {path: size for path, (size, _) in zip(paths, versions)}
+    tasks = text_files.plan_tasks(sizes, _TASK_BYTES)
     with finished_jobs.unfinished_folder(
         job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
     ) as folder:
-        manifest = _make(job, folder, tasks, sum(files.sizes(paths)))
+        manifest = _make(job, folder, tasks, sum(sizes.values()))
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -78,7 +80,8 @@ def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
     if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
-    identity = _identity(job, files.find_files(job.input_files, "input_files"))
+    paths = files.find_files(job.input_files, "input_files")
+    identity = _identity(job, paths, files.versions(paths))
     return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
@@ -116,8 +119,8 @@ def _flags(job: Job) -> dict:
     }
 
 
-def _identity(job: Job, paths: list[str]) -> dict:
-    return {**_flags(job), "text": text_files.identify(paths)}
+def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]]) -> dict:
+    return {**_flags(job), "text": text_files.identify(paths, versions)}
 
 
 def _check(job: Job) -> None:

@@ -127,7 +127,8 @@ def sum_of(paths: Iterable[str]) -> Sum:
         totals.update(found["totals"])
         sample += found["sample"]
         for name, own in from_json(found["by_file"]).items():
-            read.of(name).add(own)
+            if read.by_file.setdefault(name, own) is not own:
+                read.by_file[name].add(own)
     return Sum(totals, read.by_file, sample)
 
 

@@ -49,6 +49,7 @@ _STARTS_BLANK = re.compile(
     + b"|".join(map(re.escape, _SPACES))
     + b")"
 )
+_ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
 _COUNT_LINES = operator.methodcaller("count", b"\n")
 
 
@@ -157,27 +158,38 @@ def _keep_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[],
 
 def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
     """Does what `_begin_units` does for whole files whose sentences say whether they are taken."""
-    begun, numbers = _begin_paragraphs(files, split), [sum(map(len, file)) for file in files]
+    numbers = np.array([sum(map(len, file)) for file in files])
+    may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
+    begun = _begin_paragraphs(list(itertools.compress(files, may_hold)), split)
 
     def finish() -> Lines:
         found = begun()
-        first = ragged.offsets(np.array(numbers, int))  # paragraph of each file
+        first = ragged.offsets(numbers * may_hold)  # paragraph of each file, of those the splitter has seen
         sentences = np.diff(ragged.offsets(found.counts)[first])
-        are_paragraphs = hold_paragraphs(sentences, np.diff(first))
+        are_paragraphs = may_hold & hold_paragraphs(sentences, numbers)
         if are_paragraphs.all():
             return found
         lines, parts = found.text.split(b"\n"), []
         before = ragged.offsets(sentences)
-        for number, file in enumerate(files):
-            if are_paragraphs[number]:
-                own = lines[before[number] : before[number + 1]]
-                counts = found.counts[first[number] : first[number + 1]]
-                parts.append(Lines(b"\n".join([*own, b""]), counts))
+        bounds = [0, *(np.flatnonzero(np.diff(are_paragraphs)) + 1).tolist(), len(files)]
+        for begin, end in zip(bounds, bounds[1:]):  # files in a row of which the same is true
+            if are_paragraphs[begin]:
+                own = lines[before[begin] : before[end]]
+                parts.append(Lines(b"\n".join([*own, b""]), found.counts[first[begin] : first[end]]))
             else:
-                parts.append(_as_they_are([paragraph for document in file for paragraph in document]))
+                parts.append(_as_they_are(list(_paragraphs_of(files[begin:end]))))
         return _join(parts)
 
     return finish
+
+
+def _may_hold_paragraphs(file: list[list[str]]) -> bool:
+    """Tells whether `hold_paragraphs` may say yes of all lines of a file: most files of sentences need no
+    splitter to see that they are none. A paragraph has no more sentences than places that may end one."""
+    lines = list(itertools.chain.from_iterable(file))
+    text = "\n".join(lines).encode("utf-8", "replace")
+    ends = len(text.translate(None, idle_text.NO_ENDS)) + 1 - sum(line.endswith(_ENDS) for line in lines)
+    return bool(hold_paragraphs(ends, len(lines)))
 
 
 def hold_paragraphs(num_sentences, num_lines):

@@ -19,6 +19,7 @@ _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
 _SMALL_BYTES = 1 << 16
 _IDENTIFYING_THREADS, _IDENTIFIED_AT_ONCE = 8, 256  # files
+_MOST_OPENED = 20_000  # files that are told from others by what they hold
 _WAITED_SECS = 2e-4  # a file that is in memory takes a tenth of it
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
@@ -60,14 +61,16 @@ class Packed:
 # Parts of files
 
 
-def _sized_splits(paths: Iterable[str], split_bytes: int) -> Iterator[tuple[Split, int]]:
+def _sized_splits(sizes: dict[str, int], split_bytes: int) -> Iterator[tuple[Split, int]]:
     """Yields parts of files of about the same size, `split_bytes` of text at most, and their sizes in bytes.
+
+    Args:
+      sizes: {file: its bytes}.
 
     Raises:
       ConfigError: for a file that cannot be read.
     """
-    paths = list(paths)
-    for path, size in zip(paths, files.sizes(paths)):
+    for path, size in sizes.items():
         bounds, weight = [0, size], 1
         if size > split_bytes // TEXT_OF_PACKED:
             bounds, weight = _bounds(path, size, split_bytes)
@@ -91,12 +94,12 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     return [size * number // count for number in range(count + 1)], weight
 
 
-def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
-    """Deals files out to tasks of at most `task_bytes` of text: parts of a large file, or files that follow
-    each other and are small."""
+def plan_tasks(sizes: dict[str, int], task_bytes: int) -> list[list[Split]]:
+    """Deals files, {file: its bytes}, out to tasks of at most `task_bytes` of text: parts of a large file, or
+    files that follow each other and are small."""
     tasks: list[list[Split]] = []
     left = 0
-    for split, size in _sized_splits(paths, task_bytes):
+    for split, size in _sized_splits(sizes, task_bytes):
         if not tasks or size > left:
             tasks.append([])
             left = task_bytes
@@ -109,14 +112,24 @@ def plan_tasks(paths: Iterable[str], task_bytes: int) -> list[list[Split]]:
 # Identity
 
 
-def identify(paths: Iterable[str]) -> dict[str, str]:
+def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None) -> dict[str, str]:
     """Returns, for each file, what another content of it would change: size and samples, and the time of the
-    last change where these are not all of it. Of a file in a store it is size and time.
+    last change where these are not all of it. Of a file in a store it is size and time. Of very many files it
+    is one digest of names, sizes and times: to open all of them once more would take as long as to read them.
+
+    Args:
+      versions: as `files.versions` returns them, where they are known.
 
     Raises:
-      ConfigError: for a file that cannot be read, or begins as no text does.
+      ConfigError: for a file that cannot be read, or begins as no text does; of very many that is found when
+        they are read.
     """
     paths = list(paths)
+    if len(paths) > _MOST_OPENED:
+        digest = hashlib.blake2b(digest_size=16)
+        for path, version in zip(paths, versions or files.versions(paths)):
+            digest.update(f"{path}\0{_describe(*version)}\0".encode("utf-8", "surrogateescape"))
+        return {f"all {len(paths):,} files": digest.hexdigest()}
     remote = [path for path in paths if files.is_remote(path)]
     known = {path: _describe(*each) for path, each in zip(remote, files.versions(remote))}
     known.update(_identities_here([path for path in paths if path not in known]))
@@ -139,7 +152,13 @@ def _identities_here(paths: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _identities(paths: list[str]) -> list[tuple[str, str]]:
-    return [(path, _identity(path)) for path in paths]
+    found: list[tuple[str, str]] = []
+    try:
+        for path in paths:
+            found.append((path, _identity(path)))
+    except OSError as error:
+        raise files.unreadable(paths[len(found)], error) from None
+    return found
 
 
 def _describe(size: int, changed: int) -> str:
@@ -147,21 +166,21 @@ def _describe(size: int, changed: int) -> str:
 
 
 def _identity(path: str) -> str:
-    with files.naming(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            found = os.fstat(descriptor)
-            size, changed = found.st_size, found.st_mtime_ns
-            is_large = size > 3 * _SAMPLE_BYTES
-            head = os.pread(descriptor, _SAMPLE_BYTES if is_large else size, 0)
-            text_kinds.refuse_archive(path, head)
-            if not compressed.is_compressed(head) and not text_kinds.is_parquet(head):
-                text_kinds.refuse_binary(path, head[:_SAMPLE_BYTES])
-            digest = hashlib.blake2b(head, digest_size=16)
-            for start in (size // 2, size - _SAMPLE_BYTES) if is_large else ():
-                digest.update(os.pread(descriptor, _SAMPLE_BYTES, start))
-        finally:
-            os.close(descriptor)
+    """Returns the identity of a file of this machine. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        found = os.fstat(descriptor)
+        size, changed = found.st_size, found.st_mtime_ns
+        is_large = size > 3 * _SAMPLE_BYTES
+        head = os.pread(descriptor, _SAMPLE_BYTES if is_large else size, 0)
+        text_kinds.refuse_archive(path, head)
+        if not compressed.is_compressed(head) and not text_kinds.is_parquet(head):
+            text_kinds.refuse_binary(path, head[:_SAMPLE_BYTES])
+        digest = hashlib.blake2b(head, digest_size=16)
+        for start in (size // 2, size - _SAMPLE_BYTES) if is_large else ():
+            digest.update(os.pread(descriptor, _SAMPLE_BYTES, start))
+    finally:
+        os.close(descriptor)
     return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
 
 
@@ -217,15 +236,41 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
 
 
 def _open(path: str) -> BinaryIO:
-    """Opens a file; a small one of this machine is read at once, which is the cheapest way for very many."""
+    """Opens a file; a small one of this machine is read at once."""
     if files.is_remote(path):
         return files.open_binary(path)
+    content = _beginning(path)
+    return io.BytesIO(content) if len(content) < _SMALL_BYTES else files.open_binary(path)
+
+
+def _beginning(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        content = os.read(descriptor, _SMALL_BYTES)
+        return os.read(descriptor, _SMALL_BYTES)
     finally:
         os.close(descriptor)
-    return io.BytesIO(content) if len(content) < _SMALL_BYTES else files.open_binary(path)
+
+
+def plain_content(split: Split) -> bytes | None:
+    """Returns all of a small file of this machine, which is the cheapest way for very many of them; None
+    where it is to be opened with `open_text`: it is larger, compressed, in a store, or a part of a file.
+
+    Raises:
+      ConfigError: for a file that cannot be read or is no text.
+    """
+    path = split.path
+    if split.start or split.end is not None or files.is_remote(path):
+        return None
+    try:
+        content = _beginning(path)
+    except OSError as error:
+        raise files.unreadable(path, error) from None
+    is_small = len(content) < _SMALL_BYTES
+    if not is_small or compressed.is_compressed(content) or text_kinds.is_parquet(content):
+        return None
+    text_kinds.refuse_archive(path, content)
+    text_kinds.refuse_binary(path, content)
+    return None if text_kinds.ends_lines_with_returns(content) else content
 
 
 @functools.lru_cache(maxsize=8)

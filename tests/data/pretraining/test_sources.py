@@ -240,7 +240,7 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
     path.write_bytes(bz2.compress(data) if packed else data)
     job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2, record_format=record_format)
     words = vocabulary.load_vocabulary(vocab_file)
-    needs = disk_needs.estimate(job, [str(path)], 1, words)
+    needs = disk_needs.estimate(job, {str(path): path.stat().st_size}, 1, words)
     kept, write_shard = [], creation.shard_round.write_shard
 
     def watched(job, grouping, *rest):

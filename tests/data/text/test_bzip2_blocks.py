@@ -16,6 +16,7 @@ from official.config import ConfigError
 from official.data.text import bzip2_blocks, text_kinds
 from official.data.text.documents import ReadCounts, read_splits
 from official.data.text.text_files import Split, plan_tasks
+from official.io import files
 from tests.data.text.test_documents import plan_splits, read, write
 
 _BLOCK_MAGIC = bytes.fromhex("314159265359")
@@ -85,7 +86,7 @@ def test_each_block_can_be_a_split(packed_files):
     assert len(places) > 5 and places[0] == 4
     found, counts = read_parts(path, [0, *places[1:]])
     assert (found, counts) == whole_of(path)
-    assert all(len(split) == 1 for split in plan_tasks([path], 1000))
+    assert all(len(split) == 1 for split in plan_tasks({path: files.sizes([path])[0]}, 1000))
     assert len(plan_splits([path], 100_000)) == -(-os.path.getsize(path) * 4 // 100_000)
 
 

@@ -31,8 +31,12 @@ from tests.conftest import ROOT, TEST_DATA
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
+def sizes_of(paths):
+    return dict(zip(paths, files.sizes(paths)))
+
+
 def plan_splits(paths, split_bytes):
-    return [split for split, _ in text_files._sized_splits(paths, split_bytes)]
+    return [split for split, _ in text_files._sized_splits(sizes_of(paths), split_bytes)]
 
 
 def write(path, text) -> str:
@@ -532,11 +536,11 @@ def test_tasks_are_parts_of_large_files_or_some_small_ones(tmp_path):
     paths = [
         write(tmp_path / f"{number:02}", "x" * size) for number, size in enumerate([4, 5, 2, 0, 25, 1, 9, 10])
     ]
-    tasks = plan_tasks(paths, 10)
+    tasks = plan_tasks(sizes_of(paths), 10)
     assert [split for task in tasks for split in task] == plan_splits(paths, 10)
     sizes = [[(split.end or os.path.getsize(split.path)) - split.start for split in task] for task in tasks]
     assert sizes == [[4, 5], [2, 0, 8], [8], [9, 1], [9], [10]]
-    assert plan_tasks([], 10) == []
+    assert plan_tasks({}, 10) == []
 
 
 def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
@@ -549,7 +553,7 @@ def test_a_task_of_many_files_holds_their_documents_and_counts(tmp_path):
     paths = [write(tmp_path / f"{number}", text) for number, text in enumerate(texts)]
     counts = ReadCounts()
     together = list(
-        read_splits([split for task in plan_tasks(paths, 1000) for split in task], "auto", counts)
+        read_splits([split for task in plan_tasks(sizes_of(paths), 1000) for split in task], "auto", counts)
     )
     alone = [read(path) for path in paths]
     assert together == [document for documents, _ in alone for document in documents] and len(together) == 4
@@ -689,3 +693,29 @@ def test_memory_is_bounded_for_one_line_of_48_megabytes(tmp_path, kind, streams)
     tracemalloc.stop()
     assert (counts.text_bytes, counts.documents, counts.cut_documents) == (48_000_000, 12, 1)
     assert peak < 36e6
+
+
+@pytest.mark.parametrize("split", ["auto", "always", "never"])
+def test_small_files_are_read_as_any_file_is(tmp_path, monkeypatch, split):
+    """They are read in one go where nothing speaks against it."""
+    texts = [
+        b"A dog. A cat. A mouse.\n\n\nHe came. He left.\n",
+        b"\xef\xbb\xbfA line.\r\nA line.\r\n \r\nAnother one.",
+        b"One.\rTwo. Three.\r\rFour.",
+        b"Not \xff all of this. " + b"But most of it. " * 9,
+        b"\n \n",
+        b"",
+        b'{"text": "In JSON. Two."}\n',
+        b'<doc id="1" title="T">\nT\nOne. Two.\n</doc>\n',
+        gzip.compress(b"Packed. Text.\n"),
+        b"A sentence on a line.\nAnd 3.5 of another, by J. Smith.\n" * 4,
+    ]
+    paths = [write(tmp_path / f"{number}", text) for number, text in enumerate(texts)]
+    found = read_all(paths, split)
+    monkeypatch.setattr(text_files, "plain_content", lambda split: None)
+    assert read_all(paths, split) == found and len(found[0]) > 8
+
+
+def read_all(paths, split):
+    counts = ReadCounts()
+    return list(read_splits(map(Split, paths), split, counts)), counts, counts.by_file

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official.data import compiled
-from official.data.text import idle_text
+from official.data.text import idle_text, sentences
 
 PIECES = st.sampled_from(
     ["a", " ", ".", "!", ", ", "-", "((((((", ",,,,,,,", "\n", "\u00e9", "\u4e2d", "1", "a few words more "]
@@ -27,9 +27,14 @@ def test_parts_are_the_same_with_and_without_the_library(text):
 
 @pytest.mark.usefixtures("with_and_without_library")
 def test_the_middle_of_a_long_stretch_is_taken_out():
-    text = (
-        b"It ends. " + b"Words that go on and on without any end in between " * 3 + b"here."
-    )
+    text = b"It ends. " + b"Words that go on and on without any end in between " * 3 + b"here."
     kept, parts = idle_text.take_out(text)
     assert len(parts) == 1 and len(parts[0]) > 80 and len(kept) < 70
     assert idle_text.take_out(b"Short. Sentences. Only. " * 9)[1] == []
+
+
+@given(lines=st.lists(TEXTS.map(str.strip).filter(lambda line: line and "\n" not in line), max_size=8))
+def test_a_file_that_is_not_shown_to_the_splitter_holds_no_paragraphs(lines):
+    found = sum(map(len, sentences.split_paragraphs(lines)))
+    if sentences.hold_paragraphs(found, len(lines)):
+        assert sentences._may_hold_paragraphs([lines])

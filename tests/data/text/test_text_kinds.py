@@ -15,6 +15,7 @@ import pytest
 from official.config import ConfigError
 from official.data.text import json_array, text_files
 from official.data.text.documents import ReadCounts
+from official.io import files
 from tests.data.text.test_documents import plan_splits, read, write
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
@@ -207,3 +208,20 @@ def test_an_element_that_is_too_long_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(json_array, "_CHUNK_BYTES", 50)
     with pytest.raises(ConfigError, match="element 2: it has more than 100 characters"):
         read(write(tmp_path / "a.json", json.dumps(["a", "x" * 1000])))
+
+
+def test_very_many_files_are_told_from_others_by_names_sizes_and_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_MOST_OPENED", 2)
+    paths = [write(tmp_path / str(number), "text") for number in range(3)]
+    before = text_files.identify(paths)
+    assert list(before) == ["all 3 files"] and text_files.identify(paths) == before
+    assert text_files.identify(paths, files.versions(paths)) == before
+    seen = [before]
+    for change in (
+        lambda: os.utime(paths[1], ns=(1, 1)),
+        lambda: write(tmp_path / "1", "texts"),
+        lambda: paths.append(write(tmp_path / "3", "text")),
+    ):
+        change()
+        seen.append(text_files.identify(paths))
+        assert seen[-1] not in seen[:-1]
