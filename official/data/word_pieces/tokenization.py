@@ -20,7 +20,7 @@ import itertools
 import operator
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tokenizers
@@ -28,10 +28,10 @@ import tokenizers
 from official.data import compiled
 from official.data.rows import ragged
 from official.data.word_pieces import words
+from official.data.word_pieces.published_rules import UNKNOWN, PublishedRules
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 from official.data.word_pieces.word_table import WordTable, keys_of
 
-_UNKNOWN = "[UNK]"
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
 _MOST_PIECES = 6  # of a word in the table
@@ -74,7 +74,7 @@ class Tokenizer:
         self._word_pieces = tokenizers.Tokenizer(
             tokenizers.models.WordPiece(
                 vocabulary.ids,
-                unk_token=_UNKNOWN,
+                unk_token=UNKNOWN,
                 max_input_chars_per_word=words.LONGEST,
                 continuing_subword_prefix=CONTINUATION,
             )
@@ -91,7 +91,7 @@ class Tokenizer:
             np.zeros((2**WordTable.BITS, _MOST_PIECES), self._wide),
             np.zeros(2**WordTable.BITS, np.intp),
         )
-        self._rules = _PublishedRules(
+        self._rules = PublishedRules(
             {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
             vocabulary.do_lower_case,
         )
@@ -277,57 +277,3 @@ def _put_in(
     firsts = others + ends - np.arange(len(others)) - other_counts  # where the first id of each comes
     ids[ragged.ranges(firsts, other_counts)] = other_ids
     return ids
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What is not ASCII
-
-
-class _PublishedRules:
-    """The published rules, character by character."""
-
-    def __init__(self, codes: dict[str, bytes], do_lower_case: bool):
-        """Takes the id of each word of the vocabulary, as bytes."""
-        self._do_lower_case = do_lower_case
-        self._starts = codes
-        self._continuations = {
-            word.removeprefix(CONTINUATION): code
-            for word, code in codes.items()
-            if word.startswith(CONTINUATION)
-        }
-        self._longest_start, self._longest_continuation = (
-            _longest(self._starts),
-            _longest(self._continuations),
-        )
-        self._unknown = codes[_UNKNOWN]
-
-    def ids_of(self, chunk: bytes) -> bytes:
-        """Returns the ids of a chunk in which there may be other white space than blanks."""
-        return b"".join(
-            map(
-                self._find_pieces,
-                words.find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case),
-            )
-        )
-
-    def _find_pieces(self, word: str) -> bytes:
-        if len(word) > words.LONGEST:
-            return self._unknown
-        found, start, pieces, longest = [], 0, self._starts, self._longest_start
-        while start < len(word):
-            for end in range(min(len(word), start + longest.get(word[start], 0)), start, -1):
-                if code := pieces.get(word[start:end]):
-                    break
-            else:
-                return self._unknown
-            found.append(code)
-            start, pieces, longest = end, self._continuations, self._longest_continuation
-        return b"".join(found)
-
-
-def _longest(pieces: Iterable[str]) -> dict[str, int]:
-    """Returns the length of the longest word for each first character."""
-    longest: dict[str, int] = {}
-    for word in filter(None, pieces):
-        longest[word[0]] = max(len(word), longest.get(word[0], 0))
-    return longest
