@@ -22,3 +22,10 @@ def add(parser: argparse.ArgumentParser, made: str) -> None:
         " machine, and ends with the job."
     )
     add_argument("--ray_address", help=address)
+
+
+def configure_logging() -> None:
+    """Lets a job say what it needs, where it runs and what it goes on with."""
+    from official.reporting import progress  # late: who only asks for help does not wait for it
+
+    progress.configure_logging()

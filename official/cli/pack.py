@@ -116,6 +116,7 @@ def draw(numbers: dict, path: str) -> None:
 
 def main() -> None:
     flags = parse_flags()
+    engine_flags.configure_logging()
     numbers = (plan_only if flags.histogram else pack)(flags)
     print(describe(numbers))
     if flags.report:

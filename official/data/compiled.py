@@ -1,5 +1,5 @@
 """A small library in C++ for what a data job does to every word and every record. It is compiled when it is
-first used, in a second, and needs no TensorFlow.
+first used, in two seconds, and needs no TensorFlow.
 
 Whoever calls it can do without, and does the same then: the library only saves time.
 """
@@ -35,9 +35,11 @@ def library() -> ctypes.CDLL | None:
     sources = dict.fromkeys(sorted(glob.glob(os.path.join(glob.escape(_FOLDER), "*.cc"))), _FLAGS)
     recipe = native_library.Recipe("data", sources, (), (), "")
     try:
+        if not sources:
+            raise native_library.NotBuilt(f"{_FOLDER} has no sources")
         found = ctypes.CDLL(native_library.built(recipe, _LONGEST_SECS))
     except (native_library.NotBuilt, OSError) as error:
-        logging.info("Data jobs take longer without their compiled library: %s.", error)
+        logging.info("Words are looked up, and records written, without a compiled library: %s.", error)
         return None
     for name, arguments in _FUNCTIONS.items():
         function = getattr(found, name)

@@ -10,6 +10,7 @@ from official.io import files, json_files, unfinished
 from official.io.errors import ConfigError
 
 MANIFEST = "manifest.json"  # is written last, and says of which job it is
+SAMPLES = "samples.json"  # of what a job has made, for people
 
 
 def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:

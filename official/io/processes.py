@@ -45,8 +45,8 @@ def run(tasks: Round, number: int) -> None:
 
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
     """Returns what starts processes that have loaded a module: of all rounds the one of the first."""
-    # Forked from a process that loads TensorFlow and runs nothing: a fork of one that has run an operation
-    # hangs in the next.
+    # Forked from a process that loads modules and runs nothing: a fork of one that has run an operation of
+    # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
     return context
@@ -56,6 +56,8 @@ def load_ahead(preload: str) -> None:
     """Starts the process that the processes of all rounds are forked from, which loads a module while this
     one goes on. It ends when this process does."""
     _forking(preload)
+    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
     try:
         forkserver.ensure_running()

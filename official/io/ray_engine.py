@@ -290,7 +290,7 @@ def _run(number: int, task: tuple, meter, versions: dict[str, str]) -> _Done:
 def _own_versions() -> dict[str, str]:
     """Returns the versions of what records depend on, and a digest of this program's code."""
     root, code = pathlib.Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
-    for path in sorted(root.glob("**/*.py")):
+    for path in sorted(path for kind in ("py", "cc", "h") for path in root.glob(f"**/*.{kind}")):
         code.update(str(path.relative_to(root)).encode() + path.read_bytes())
     found = {"python": platform.python_version(), "code of this program": code.hexdigest()}
     for name in _MUST_AGREE:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official.io.processor import Processor, processor
 
-_WIDE, _LONG_ROWS = 3, 1024  # see `is_wide`
+_WIDE, _FEWEST_ROWS, _MOST_ROWS = 3, 128, 1024  # see `is_wide`
 
 
 def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
@@ -28,7 +28,7 @@ def is_wide(kernel_IO: tf.Tensor) -> bool:
     transposed already, which takes 3 to 7 % of the product. Of other shapes nothing is gained.
     """
     rows, columns = kernel_IO.shape
-    return rows < _LONG_ROWS and columns >= _WIDE * rows
+    return _FEWEST_ROWS <= rows < _MOST_ROWS and columns >= _WIDE * rows
 
 
 def _has_accelerators() -> bool:

@@ -11,4 +11,4 @@ def test_without_a_compiler_a_line_says_so(monkeypatch, caplog):
     monkeypatch.setattr(native_library, "built", fail)
     with caplog.at_level("INFO"):
         assert compiled.library.__wrapped__() is None
-    assert "without their compiled library: there is no C++ compiler" in caplog.text
+    assert "without a compiled library: there is no C++ compiler" in caplog.text

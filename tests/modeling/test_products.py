@@ -1,44 +1,95 @@
-"""Products of vectors with weights: the forms that are faster on CPUs are the same products."""
+"""Products in the form that is the fastest: where each is taken, and that they are the same."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official.io.processor import Processor
 from official.modeling import products
 
+SAPPHIRE = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16")
 
-@pytest.mark.parametrize("shape", [(6, 24), (6, 18), (24, 6), (6, 6)])
-def test_values_and_gradients_are_those_of_the_plain_product(shape):
-    x, kernel = tf.random.stateless_normal([5, shape[0]], [1, 2]), tf.random.stateless_normal(shape, [3, 4])
-    weights = tf.random.stateless_normal([5, shape[1]], [5, 6])
-    found = []
-    for product in (products.matmul, tf.matmul):
+
+@pytest.mark.parametrize(
+    "name,instructions,slow",
+    [
+        ("Intel(R) Xeon(R) Processor", SAPPHIRE, True),
+        ("Intel(R) Xeon(R) Processor", (*SAPPHIRE, "amx_bf16"), False),
+        ("Intel(R) Xeon(R) Platinum 8380H", SAPPHIRE[:3], False),  # Cooper Lake: full speed, no AMX
+        ("AMD EPYC 9B45", SAPPHIRE[:3], False),
+        ("AMD EPYC", SAPPHIRE, False),
+        ("Intel(R) Xeon(R) Gold 6226R", SAPPHIRE[:2], False),
+    ],
+)
+def test_which_processors_multiply_bfloat16_slowly(name, instructions, slow):
+    assert products.multiplies_bf16_slowly(Processor(name, 2, instructions)) == slow
+
+
+def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
+    monkeypatch.setattr(products, "widens", lambda: widens)
+    generator = np.random.default_rng(0)
+    x, kernel = (tf.cast(generator.normal(size=shape), dtype) for shape in ((17, 33), (33, 9)))
+
+    @tf.function(autograph=False)
+    def compute(x, kernel):
         with tf.GradientTape() as tape:
             tape.watch([x, kernel])
-            y = product(x, kernel)
-            loss = tf.reduce_sum(y * weights)
-        found.append([y, *tape.gradient(loss, [x, kernel])])
-    for ours, plain in zip(*found):
-        tf.debugging.assert_near(ours, plain, atol=1e-6)
+            y = products.matmul(x, kernel)
+            loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+        return [y, *tape.gradient(loss, [x, kernel])]
+
+    graph = compute.get_concrete_function(x, kernel).graph
+    types = {each.outputs[0].dtype for each in graph.get_operations() if each.type == "MatMul"}
+    return compute(x, kernel), types
 
 
-def test_kernels_that_are_wide_and_not_long_are_transposed_first():
-    wide = {(768, 3072), (768, 2304), (256, 1024)}
-    for shape in wide | {(768, 768), (3072, 768), (1024, 4096)}:
-        assert products.is_wide(tf.zeros(shape)) == (shape in wide)
+def test_widened_products_are_the_same_to_rounding(monkeypatch):
+    (found, types), (expected, narrow) = run(True, monkeypatch), run(False, monkeypatch)
+    assert types == {tf.float32} and narrow == {tf.bfloat16}
+    for ours, other in zip(found, expected):
+        assert ours.dtype == other.dtype == tf.bfloat16
+        ours, other = (np.asarray(tf.cast(each, tf.float32)) for each in (ours, other))
+        np.testing.assert_allclose(ours, other, rtol=2**-6, atol=2**-6)
 
 
-def test_bf16_products_are_widened_on_intels_cpus_that_hide_amx():
-    hidden = ("avx2", "avx512_bf16", "avx512_fp16")
-    assert products.multiplies_bf16_slowly(Processor("Intel(R) Xeon(R)", 2, hidden))
-    assert not products.multiplies_bf16_slowly(Processor("Intel(R) Xeon(R)", 2, (*hidden, "amx_bf16")))
-    assert not products.multiplies_bf16_slowly(Processor("AMD EPYC", 2, hidden))
+def test_float32_and_float16_are_left_alone(monkeypatch):
+    for dtype in (tf.float32, tf.float16):
+        assert run(True, monkeypatch, dtype)[1] == {dtype}
 
 
-def test_a_product_of_widened_bf16_numbers_is_rounded_once():
-    x = tf.cast(tf.random.stateless_normal([4, 64], [1, 2]), tf.bfloat16)
-    kernel = tf.cast(tf.random.stateless_normal([64, 8], [3, 4]), tf.bfloat16)
-    exact = tf.matmul(tf.cast(x, tf.float64), tf.cast(kernel, tf.float64))
-    widened = products._widened(x, kernel)
-    assert widened.dtype == tf.bfloat16
-    tf.debugging.assert_near(tf.cast(widened, tf.float64), exact, rtol=2**-8, atol=1e-5)
+def test_what_is_not_finite_stays_so(monkeypatch):
+    monkeypatch.setattr(products, "widens", lambda: True)
+    x = tf.constant([[1.0, np.nan], [np.inf, 1.0]], tf.bfloat16)
+    y = products.matmul(x, tf.ones([2, 1], tf.bfloat16))
+    assert not np.isfinite(np.asarray(tf.cast(y, tf.float32))).any()
+
+
+@pytest.mark.parametrize("rows,columns", [(768, 3072), (768, 2304), (256, 1024)])
+def test_which_kernels_are_transposed_first(rows, columns):
+    assert products.is_wide(tf.zeros([rows, columns]))
+    for other in ([rows, 2 * rows], [columns, rows], [1024, 4096], [2, columns]):
+        assert not products.is_wide(tf.zeros(other))
+
+
+def test_products_whose_kernel_is_transposed_first_are_the_same(monkeypatch):
+    generator = np.random.default_rng(0)
+    x, kernel = (tf.cast(generator.normal(size=shape), tf.float32) for shape in ((17, 128), (128, 384)))
+
+    def compute(is_wide):
+        monkeypatch.setattr(products, "is_wide", lambda kernel: is_wide)
+
+        @tf.function(autograph=False)
+        def step(x, kernel):
+            with tf.GradientTape() as tape:
+                tape.watch([x, kernel])
+                y = products.matmul(x, kernel)
+                loss = tf.reduce_sum(tf.sin(y))
+            return [y, *tape.gradient(loss, [x, kernel])]
+
+        kinds = [each.type for each in step.get_concrete_function(x, kernel).graph.get_operations()]
+        return step(x, kernel), kinds.count("Transpose")
+
+    (found, transposes), (expected, none) = compute(True), compute(False)
+    assert (transposes, none) == (1, 0)
+    for ours, other in zip(found, expected):
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from official import config as config_lib
 from official.config import ConfigError
 from official.data.pipeline import MOST_STREAMS
-from official.data.records import on_the_fly, record_formats
+from official.data.records import on_the_fly
+from official.data.records.encoding import encoders
 from official.data.records.formats import compact, packed
 from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
@@ -44,7 +45,7 @@ def _small_buffers(monkeypatch):
 def short_files(tmp_path):
     """Returns the glob of files of sequences of 5 to 10 tokens in rows of 16."""
     for number in range(FILES):
-        records = record_formats.encode(short_examples(EACH, number), "compact")
+        records = encoders.encode(short_examples(EACH, number), "compact")
         write_records(tmp_path / f"short-{number}", records)
     return str(tmp_path / "short-*")
 
@@ -293,7 +294,7 @@ def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path, damage, 
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
     some = short_examples(EACH)
     damage(some)
-    path = write_records(tmp_path / "short", record_formats.encode(some, "plain"))
+    path = write_records(tmp_path / "short", encoders.encode(some, "plain"))
     loop = make_loop(make_config(input_files=path, pack_on_the_fly=True, average_sequences_per_pack=2.0))
     if fault is None:
         assert loop._train(loop._train_iterator())["samples"] > 0

@@ -146,6 +146,7 @@ def _job(flags: dict[str, Any]) -> "Job":
 
 def main() -> None:
     flags = vars(parse_flags())
+    engine_flags.configure_logging()
     files = (flags.pop("output_file") or "").split(",")
     if files != [""]:
         flags |= {"num_shards": len(files), "output_dir": f"{files[0]}.unfinished"}

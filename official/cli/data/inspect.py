@@ -152,6 +152,7 @@ def report_of(summary: Any, shares: dict) -> dict:
 
 def main() -> None:
     flags = parse_flags()
+    engine_flags.configure_logging()
     if flags.spread:
         show_spread(flags)
         return

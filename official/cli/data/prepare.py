@@ -41,6 +41,7 @@ def parse_flags() -> argparse.Namespace:
 
 def main() -> None:
     flags = parse_flags()
+    engine_flags.configure_logging()
     from official.data.text import (
         preparation,  # after the flags are checked
         read_counts,

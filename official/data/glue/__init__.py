@@ -1,3 +1,4 @@
-"""The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions. No
-TensorFlow but that of the tokenizer.
+"""The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions.
+
+No TensorFlow here.
 """

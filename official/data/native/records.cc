@@ -1,5 +1,5 @@
 // Records of pre-training data as they lie in a file: frames of TFRecords, and plain tf.train.Examples in them.
-// No TensorFlow here: it compiles in a second. The bytes are those of official/data/records/encoding/wire.py
+// No TensorFlow here. The bytes are those of official/data/records/encoding/wire.py
 // and of TensorFlow's writer, which say where both formats come from.
 
 #include <cstdint>
@@ -128,7 +128,7 @@ inline bool AreBelowLimit(const Value* values, int64_t count) {
 class Feature {
  public:
   Feature(const char* name, uint8_t kind, uint64_t payload) : name_(name), kind_(kind), payload_(payload) {
-    values_ = 1 + VarintBytes(payload) + payload;
+    values_ = payload ? 1 + VarintBytes(payload) + payload : 0;
     list_ = 1 + VarintBytes(values_) + values_;
     name_bytes_ = std::strlen(name);
     entry_ = 1 + VarintBytes(name_bytes_) + name_bytes_ + 1 + VarintBytes(list_) + list_;
@@ -145,6 +145,7 @@ class Feature {
     place = PutVarint(place, list_);
     *place++ = kind_;
     place = PutVarint(place, values_);
+    if (!payload_) return place;
     *place++ = kField1;
     return PutVarint(place, payload_);
   }

@@ -42,7 +42,7 @@ def gather(
         "records": {},
         "examples": [],
     }
-    if paths and not summary and "records" in samples:  # those of a job that has just been done
+    if paths and not summary and "records" in samples:  # of the job, as it made them
         return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
     return {**facts, **_read(paths, vocabulary, summary)} if paths else facts
 

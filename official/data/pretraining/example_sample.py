@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import zipfile
 
 import numpy as np
 
@@ -72,5 +73,5 @@ def _read(path: str) -> Examples | None:
     try:
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as arrays:
             return Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -19,8 +19,6 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import ConfigError
-from official.data.pretraining.examples import Examples
-from official.data.records.encoding import encoders
 from official.data.records.formats import (
     compact,
     habana,
@@ -64,13 +62,6 @@ def lower_case_of(path: str) -> bool | None:
     except (ConfigError, AttributeError):  # none, or somebody else's
         return None
     return told if isinstance(told, bool) else None
-
-
-def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records of examples, as `encoders.encode` does; also packed ones, a row for each."""
-    if record_format in encoders.ENCODERS:
-        return encoders.encode(examples, record_format, pad_position_value)
-    return FORMATS[record_format].encode(examples)
 
 
 def detect_format(record: bytes) -> str | None:

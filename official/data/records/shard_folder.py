@@ -22,10 +22,11 @@ def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
 
 
 def remove_earlier(folder: str) -> None:
-    """Removes the files of an earlier finished job; the manifest last, which tells that there are any."""
+    """Removes the files of an earlier finished job, and the samples of them; the manifest last, which tells
+    that there are any."""
     manifest = os.path.join(folder, finished_jobs.MANIFEST)
     if store_of(folder).exists(manifest):
-        for path in [*_shards_in(folder), manifest]:
+        for path in [*_shards_in(folder), *_found(folder, finished_jobs.SAMPLES), manifest]:
             store_of(folder).remove(path)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from official.data.text import held_out
 from official.data.text.sentences import Lines
-from official.io import json_files, unfinished
+from official.io import finished_jobs, json_files, unfinished
 
-FILE_NAME = "samples.json"
+FILE_NAME = finished_jobs.SAMPLES
 _DOCUMENTS = 256  # of a job
 _CHARACTERS = 1000  # of a document
 _PURPOSE = b"sample"

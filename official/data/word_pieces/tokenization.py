@@ -61,7 +61,7 @@ _CLASSES = bytes(
 
 class Tokenizer:
     """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word
-    pieces."""
+    pieces. For one thread at a time: it remembers words."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)

@@ -20,7 +20,8 @@ from official.data.packing.first_fit import longest_pack_first
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
-from official.data.records import record_formats
+from official.data.records.encoding import encoders
+from official.data.records.formats import packed
 from official.io import files
 from tests.conftest import write_records
 from tests.data.records.test_packed import row_of
@@ -29,12 +30,18 @@ from tests.data.records.test_records import LENGTH, MOST, make_examples
 FILES, SEQUENCES = 3, 150
 
 
+def encoded(examples, kind: str) -> list[bytes]:
+    if kind == "packed":
+        return packed.encode_rows(examples, np.arange(len(examples))[:, None])
+    return encoders.encode(examples, kind)
+
+
 def make_input(folder, kind: str) -> str:
     """Writes files of examples, of which two are the same one, and returns the folder."""
     os.makedirs(folder, exist_ok=True)
     for number in range(FILES):
         examples = make_examples(SEQUENCES, seed=number % 2, shortest=6, most=MOST)
-        write_records(f"{folder}/{number}.tfrecord", record_formats.encode(examples, kind))
+        write_records(f"{folder}/{number}.tfrecord", encoded(examples, kind))
     return str(folder)
 
 
@@ -208,7 +215,7 @@ def test_split_rows_are_written_and_counted(tmp_path):
     positions = np.tile(np.arange(1, 5), (30, 1))
     count = np.full(30, 4)
     examples = Examples(ids, count + 2, count - 1, positions, positions, count, count > 4)
-    write_records(tmp_path / "a.tfrecord", record_formats.encode(examples, "plain"))
+    write_records(tmp_path / "a.tfrecord", encoders.encode(examples, "plain"))
     made = creation.pack_records(creation.Job(str(tmp_path / "a.tfrecord"), str(tmp_path / "out"), "lpfhp"))
     assert (made["plan"]["packs"], made["packs"], made["split_packs"], made["sequences"]) == (10, 30, 20, 30)
     assert made["speedup"] == 1 and made["plan"]["speedup"] == 3
@@ -262,10 +269,10 @@ def test_a_shard_reads_only_its_part(tmp_path, num_shards, vocabulary):
 
 def test_wrong_input_is_named(tmp_path, plain):
     bad = make_examples(3, length=16, shortest=6)
-    write_records(f"{plain}/9.tfrecord", record_formats.encode(bad, "plain"))
+    write_records(f"{plain}/9.tfrecord", encoders.encode(bad, "plain"))
     with pytest.raises(ConfigError, match=r"9\.tfrecord, record 1: it is plain, 16 tokens"):
         creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
-    record = record_formats.encode(make_examples(1), "plain")[0]
+    record = encoders.encode(make_examples(1), "plain")[0]
     damaged = tf.train.Example.FromString(record)
     damaged.features.feature["input_mask"].int64_list.value[0] = 0
     write_records(f"{plain}/9.tfrecord", [record, damaged.SerializeToString()])

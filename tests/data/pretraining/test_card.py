@@ -134,3 +134,24 @@ def test_two_processes_count_the_same_as_one(job):
     one, two = (inspection.summarize(paths, None, engines.Local(workers)) for workers in (1, 2))
     assert one.shares() == two.shares() and one.repeats() == two.repeats() and one.files == 2
     assert one.lengths.tolist() == two.lengths.tolist() and one.bytes == two.bytes > 0
+
+
+def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
+    gathered = creation.example_sample.gathered
+
+    def damage_first(folder, *arguments):
+        for path in (tmp_path / "out" / ".unfinished").glob("examples-00000.npz"):
+            path.write_bytes(path.read_bytes()[:100])
+        return gathered(folder, *arguments)
+
+    monkeypatch.setattr(creation.example_sample, "gathered", damage_first)
+    creation.create_pretraining_data(job)
+    found = document_sample.read(job.output_dir)
+    assert found["records"]["files"] == 1 and len(found["examples"]) == 1
+
+
+def test_samples_go_with_the_records_that_they_are_of(job, tmp_path):
+    creation.create_pretraining_data(job)
+    assert document_sample.read(job.output_dir)["records"]["record_format"] == "plain"
+    creation.shard_folder.remove_earlier(job.output_dir)
+    assert document_sample.read(job.output_dir) == {"documents": []}

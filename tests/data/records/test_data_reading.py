@@ -18,6 +18,7 @@ from official.data.records import interleaving, record_batches, record_counts, r
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.encoding import compact as encoding
+from official.data.records.encoding import encoders
 from official.data.records.formats import compact
 from official.data.records.record_files import check_first_record, detect_format, find_bad_record, find_files
 from tests.conftest import make_records, write_records
@@ -52,7 +53,7 @@ def files(request, record_files, tmp_path, monkeypatch):
     return [
         write_records(
             tmp_path / f"part-{number}",
-            record_formats.encode(make_examples(12, number, length=16, most=3), "compact"),
+            encoders.encode(make_examples(12, number, length=16, most=3), "compact"),
         )
         for number in range(3)
     ]
@@ -113,7 +114,7 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     return [
         write_records(
             tmp_path / f"{number:02}",
-            record_formats.encode(make_examples(size, number, length=16, most=3), "compact"),
+            encoders.encode(make_examples(size, number, length=16, most=3), "compact"),
         )
         for number, size in enumerate(sizes)
     ]
@@ -205,7 +206,7 @@ def test_records_are_counted_once_and_files_that_changed_again(uneven_files, sch
         uneven_files[1],
         make_records(2, 99, schema)
         if kind == "plain"
-        else record_formats.encode(make_examples(2, 9, length=16, most=3), kind),
+        else encoders.encode(make_examples(2, 9, length=16, most=3), kind),
     )
     assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == [
         7,
@@ -347,7 +348,7 @@ def test_a_record_of_another_length_is_named(plain_files, schema):
 
 
 def test_a_block_of_another_length_is_named(tmp_path):
-    path = write_records(tmp_path / "part", record_formats.encode(make_examples(3), "compact"))
+    path = write_records(tmp_path / "part", encoders.encode(make_examples(3), "compact"))
     check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
     for shape, message in (
         ((32, 4), "max_seq_length 24, expected 32"),
@@ -373,12 +374,10 @@ def test_the_bad_record_is_found(plain_files, schema, tmp_path):
 def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
     single = [
         block
-        for record in record_formats.encode(make_examples(9, length=16, most=3), "compact")
+        for record in encoders.encode(make_examples(9, length=16, most=3), "compact")
         for block in record_formats.split(record, "compact")
     ]
-    single[5] = record_formats.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[
-        0
-    ]
+    single[5] = encoders.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
     bad = write_records(tmp_path / "bad", record_formats.join(single, "compact"))
     assert "bad, record 1: example 6: feature input_ids has" in find_bad_record(
         [bad], schema_lib.pretraining_schema(16, 3, 50)

@@ -9,6 +9,7 @@ from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import record_batches, record_counts, record_files, record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.encoding import encoders
 from official.data.records.formats import packed, packed_rows, packed_whole
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
@@ -234,7 +235,7 @@ def test_wrong_rows_are_refused_by_file_and_number(name, tmp_path):
 def test_batches_of_packed_files_are_those_of_plain_ones(tmp_path):
     examples, features = short_examples(), features_of()
     order = MEMBERS[MEMBERS >= 0]
-    plain = record_formats.encode(examples, "plain")
+    plain = encoders.encode(examples, "plain")
     files = {
         "packed": write_records(tmp_path / "packed", packed.encode_rows(examples, MEMBERS)),
         "plain": write_records(tmp_path / "plain", [plain[number] for number in order]),

@@ -7,7 +7,8 @@ import tensorflow as tf
 from official.config import ConfigError
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
-from official.data.records import plain_batches, record_batches, record_formats
+from official.data.records import plain_batches, record_batches
+from official.data.records.encoding import encoders
 from official.data.records.formats import packed
 from official.data.records.record_files import find_files
 from official.data.records.schema import Feature
@@ -22,7 +23,7 @@ def files(request, tmp_path) -> list[str]:
         if request.param == "packed":
             records = packed.encode_rows(examples, np.arange(len(examples)).reshape(-1, 2))
         else:
-            records = record_formats.encode(examples, "plain")
+            records = encoders.encode(examples, "plain")
         write_records(tmp_path / f"part-{number}", records)
     return find_files(str(tmp_path / "part-*"))
 
@@ -56,10 +57,10 @@ def test_it_goes_on_where_it_was(files, schema):
 
 def test_records_of_other_formats_and_lengths_are_refused(tmp_path, schema):
     examples = short_examples(4, longest=8)
-    path = write_records(tmp_path / "compact", record_formats.encode(examples, "compact"))
+    path = write_records(tmp_path / "compact", encoders.encode(examples, "compact"))
     with pytest.raises(ConfigError, match="--input_files: .*compact, record 1: feature input_ids is missing"):
         plain_batches.find_schema([path], schema, "input_files")
-    path = write_records(tmp_path / "plain", record_formats.encode(examples, "plain"))
+    path = write_records(tmp_path / "plain", encoders.encode(examples, "plain"))
     longer = {**schema, "input_ids": Feature(32, tf.int32)}
     with pytest.raises(ConfigError, match="record 1: feature input_ids has 16 values, expected 32"):
         plain_batches.find_schema([path], longer, "input_files")

@@ -73,7 +73,7 @@ def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndar
 def test_plain_records_are_the_bytes_of_protobuf(words):
     examples, features = make_examples(40, words=words, pad=0), features_of()
     values = examples.features()
-    assert record_formats.encode(examples, "plain") == [
+    assert encoders.encode(examples, "plain") == [
         serialize_example({name: values[name][row] for name in features}, features) for row in range(40)
     ]
 
@@ -84,7 +84,7 @@ def test_plain_records_are_the_bytes_of_protobuf(words):
 @pytest.mark.parametrize("count", [1, 128, 129, 300])
 def test_examples_are_read_back(kind, pad, count):
     examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
-    encoded, features = record_formats.encode(examples, kind), features_of(words=50)
+    encoded, features = encoders.encode(examples, kind), features_of(words=50)
     assert len(encoded) == -(-count // record_formats.rows_per_record(kind))
     assert {record_formats.detect_format(record) for record in encoded} == {kind}
     assert {record_formats.sizes_of(record, kind) for record in encoded} == {(LENGTH, MOST)}
@@ -104,7 +104,7 @@ def test_the_words_of_a_compact_example():
         np.array([1]),
         np.array([True]),
     )
-    block = tf.train.Example.FromString(record_formats.encode(examples, "compact")[0]).features.feature
+    block = tf.train.Example.FromString(encoders.encode(examples, "compact")[0]).features.feature
     assert list(block["compact_shape"].int64_list.value) == [6, 2]
     words = [5, 3, 1, 1, 7, 1, 0, 259, 0, 2, 9, 3, 300, 3]
     assert list(block["compact_examples"].bytes_list.value) == [
@@ -115,23 +115,23 @@ def test_the_words_of_a_compact_example():
 @pytest.mark.parametrize("length, most", [(512, 76), (128, 20)])
 def test_compact_records_have_at_most_half_the_bytes_of_plain_ones(length, most):
     examples = make_examples(256, length=length, most=most, words=30522, shortest=most + 10)
-    sizes = {kind: sum(map(len, record_formats.encode(examples, kind))) for kind in ("plain", "compact")}
+    sizes = {kind: sum(map(len, encoders.encode(examples, kind))) for kind in ("plain", "compact")}
     assert sizes["compact"] <= 0.5 * sizes["plain"]
 
 
 def test_blocks_are_split_and_joined():
-    whole = record_formats.encode(make_examples(300), "compact")
+    whole = encoders.encode(make_examples(300), "compact")
     single = [example for record in whole for example in record_formats.split(record, "compact")]
     assert len(single) == 300 and len(set(single)) == 300
     assert (
         record_formats.join(single, "compact") == whole
         and record_formats.join(whole[:1], "compact") == whole[:1]
     )
-    other = record_formats.encode(make_examples(2, most=3), "compact")
+    other = encoders.encode(make_examples(2, most=3), "compact")
     mixed = record_formats.join([*single[:3], *other, single[3]], "compact")
     assert [len(record_formats.split(record, "compact")) for record in mixed] == [3, 2, 1]
     assert record_formats.split(b"any", "plain") == record_formats.join([b"any"], "plain") == [b"any"]
-    for foreign in (b"\xff\xff", b"", record_formats.encode(make_examples(1), "plain")[0]):
+    for foreign in (b"\xff\xff", b"", encoders.encode(make_examples(1), "plain")[0]):
         with pytest.raises(ValueError, match="it is not a compact record"):
             record_formats.split(foreign, "compact")
 
@@ -167,14 +167,14 @@ BAD_BLOCKS = [
         "example 1: it has 12 tokens, 6 of them in the first segment, and 5 predicted ones",
     ),
     (b"\xff\xff\xff", "it is not a compact record"),
-    (record_formats.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
+    (encoders.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
 ]
 
 
 @pytest.mark.parametrize("record, problem", BAD_BLOCKS)
 def test_a_bad_block_is_described_and_not_read(record, problem):
     assert record_formats.describe_mismatch(record, features_of(), "compact") == problem
-    good = record_formats.encode(make_examples(2), "compact")[0]
+    good = encoders.encode(make_examples(2), "compact")[0]
     with pytest.raises(
         (tf.errors.InvalidArgumentError, UnicodeDecodeError)
     ):  # the second where the message quotes the record
@@ -183,7 +183,7 @@ def test_a_bad_block_is_described_and_not_read(record, problem):
 
 def test_what_reading_cannot_tell_is_described():
     assert record_formats.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
-    wrong = record_formats.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
+    wrong = encoders.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
     assert record_formats.describe_mismatch(wrong, features_of(words=50), "compact").startswith(
         "example 1: feature input_ids has values from"
     )
@@ -193,10 +193,10 @@ def test_what_reading_cannot_tell_is_described():
 
 def test_records_of_other_formats_are_told_apart():
     blocks, plain = (
-        record_formats.encode(make_examples(1), "compact"),
-        record_formats.encode(make_examples(1), "plain"),
+        encoders.encode(make_examples(1), "compact"),
+        encoders.encode(make_examples(1), "plain"),
     )
-    remask = record_formats.encode(static_mask_examples(1), "remask")
+    remask = encoders.encode(static_mask_examples(1), "remask")
     assert (
         record_formats.describe_mismatch(blocks[0], features_of(), "plain")
         == "it is a compact record among plain ones"
@@ -214,7 +214,7 @@ def test_records_of_other_formats_are_told_apart():
 def test_ids_that_do_not_fit_are_refused():
     big = make_examples(3, words=1 << 17)
     with pytest.raises(ValueError, match="do not fit into 16 bits"):
-        record_formats.encode(big, "compact")
+        encoders.encode(big, "compact")
     with pytest.raises(
         ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"
     ):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.encoding import encoders
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 
 COUNT = 30
@@ -13,7 +14,7 @@ COUNT = 30
 
 def both(words: int = 50) -> tuple[dict, dict]:
     """Returns the rows as they stand, and put back."""
-    encoded = tf.constant(record_formats.encode(static_mask_examples(COUNT), "remask", 384))
+    encoded = tf.constant(encoders.encode(static_mask_examples(COUNT), "remask", 384))
     schemas = (
         schema_lib.static_schema(LENGTH, MOST, words),
         schema_lib.pretraining_schema(LENGTH, MOST, words),
@@ -43,7 +44,7 @@ def test_rows_as_they_stand_hold_the_tokens_of_the_text():
 
 def test_a_position_beyond_the_row_is_refused():
     examples = static_mask_examples(1)
-    record = tf.train.Example.FromString(record_formats.encode(examples, "remask")[0])
+    record = tf.train.Example.FromString(encoders.encode(examples, "remask")[0])
     record.features.feature["input_position"].int64_list.value[MOST] = LENGTH
     with pytest.raises(tf.errors.InvalidArgumentError, match="out of range"):
         record_formats.parse_records(

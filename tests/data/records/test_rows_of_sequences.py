@@ -13,9 +13,10 @@ from official.data.packing.algorithms import make_plan
 from official.data.packing.plan import Histogram
 from official.data.pipeline import MOST_STREAMS, TrainingOrder
 from official.data.pretraining.examples import Examples
-from official.data.records import on_the_fly, record_batches, record_files, record_formats
+from official.data.records import on_the_fly, record_batches, record_files
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
+from official.data.records.encoding import encoders
 from official.data.records.formats import packed
 from official.data.records.on_the_fly import Packer
 from tests.conftest import write_records
@@ -51,7 +52,7 @@ def plain_files(tmp_path):
 
 def _written(folder, kind: str) -> list[str]:
     return [
-        write_records(folder / f"part-{number}", record_formats.encode(examples(number), kind))
+        write_records(folder / f"part-{number}", encoders.encode(examples(number), kind))
         for number in range(FILES)
     ]
 
@@ -200,7 +201,7 @@ def test_a_masked_position_behind_its_sequence_is_refused(tmp_path):
     """It would be its neighbour's."""
     wrong = examples(0)
     wrong.positions[3, 0] = wrong.lengths[3]
-    path = write_records(tmp_path / "x", record_formats.encode(wrong, "plain"))
+    path = write_records(tmp_path / "x", encoders.encode(wrong, "plain"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="behind the tokens of its sequence"):
         batches([path], 1)
 
@@ -209,7 +210,7 @@ def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
     """Four sequences of six tokens have room, 4 x 4 predicted tokens do not: there are 4 + 4 - 1 slots."""
     some = short_examples(20, length=LENGTH, most=MOST, shortest=6, longest=6)
     some.predictions[:] = MOST
-    path = write_records(tmp_path / "x", record_formats.encode(some, "compact"))
+    path = write_records(tmp_path / "x", encoders.encode(some, "compact"))
     found = next(record_batches.evaluation_dataset([path], SCHEMA, 32, 20, PACKER).as_numpy_iterator())
     assert found["masked_lm_weights"].sum(axis=1).max() == 4 and len(members(found)) == 20
 

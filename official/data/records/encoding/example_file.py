@@ -1,9 +1,10 @@
-"""Files of records that are written example by example: TFRecords of one format."""
+"""Files of records that are written some examples at a time: TFRecords of one format."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 from collections.abc import Callable, Iterator, Sequence
 
 from official.data import compiled
@@ -39,7 +40,7 @@ def writing(
             )
 
 
-def _write_all(file, data: memoryview) -> None:
+def _write_all(file: io.FileIO, data: memoryview) -> None:
     while data:
         data = data[file.write(data) :]
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from official.data.pretraining.examples import Examples
+from official.data.records.encoding import plain, wire
 
 _FRAME_BYTES = 16
 
@@ -22,17 +23,16 @@ def framed(library: ctypes.CDLL, records: Sequence[bytes]) -> memoryview:
 
 
 def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
-    """Returns the framed records of examples in the plain format. Raises ValueError for a value out of
-    range."""
+    """Returns the framed records of examples in the plain format. Raises ValueError for a value out of range,
+    as `plain.encode` does."""
     (count, length), most = examples.input_ids.shape, examples.positions.shape[1]
-    ids = examples.input_ids
-    ids = np.ascontiguousarray(ids, np.uint16 if ids.dtype == np.uint16 else np.int32)
+    ids = _narrow(examples.input_ids)
     arrays = [
         ids,
         np.ascontiguousarray(examples.lengths, np.int64),
         np.ascontiguousarray(examples.first_lengths, np.int64),
-        np.ascontiguousarray(examples.positions, np.int32),
-        np.ascontiguousarray(examples.labels, np.int32),
+        np.ascontiguousarray(_narrow(examples.positions), np.int32),
+        np.ascontiguousarray(_narrow(examples.labels), np.int32),
         np.ascontiguousarray(examples.predictions, np.int64),
         np.ascontiguousarray(examples.is_random, np.uint8),
     ]
@@ -40,5 +40,13 @@ def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
     places = [array.ctypes.data for array in arrays]
     written = library.put_plain_records(out.ctypes.data, count, length, most, ids.itemsize, *places)
     if written < 0:
-        raise ValueError("examples have values that are out of range")
+        plain.encode(examples)  # says which value it is
+        raise ValueError("examples have counts that are out of range")
     return out[:written].data
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns whole numbers as uint16 or int32; those that do not fit as one that no record holds."""
+    if values.dtype == np.uint16:
+        return np.ascontiguousarray(values)
+    return np.ascontiguousarray(np.clip(values, -1, wire.LIMIT), np.int32)

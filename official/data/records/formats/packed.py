@@ -43,11 +43,6 @@ read, sizes_of = packed_record.read, packed_record.sizes_of
 describe_mismatch = packed_record.describe_mismatch
 
 
-def encode(examples: Examples) -> list[bytes]:
-    """Returns a row for each example."""
-    return encode_rows(examples, np.arange(len(examples))[:, None])
-
-
 def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
     """Returns R records.
 

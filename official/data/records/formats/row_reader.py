@@ -1,6 +1,6 @@
 """Readers of other people's rows, each for a layout: as the examples in them, or as whole rows.
 
-They have what the modules of formats have but for `encode`: nobody writes these.
+They have what the modules of formats have; nobody writes these.
 """
 
 from __future__ import annotations
@@ -78,9 +78,6 @@ class AsExamples:
     @property
     def ROWS_PER_RECORD(self) -> int:
         return self.layout.rows_per_record
-
-    def encode(self, examples: Examples) -> list[bytes]:
-        raise NotImplementedError("other people's records are only read")
 
     def count_rows(self, serialized_B: tf.Tensor) -> tf.Tensor:
         return self.layout.count(serialized_B)
