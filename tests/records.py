@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
+from official.data.records.encoding import encoders
+from official.data.records.formats import packed
 from official.data.records.schema import Feature
 
 
@@ -41,3 +43,10 @@ def short_examples(
         predictions,
         rng.random(count) < 0.5,
     )
+
+
+def encode(examples, kind: str) -> list[bytes]:
+    """Returns records of examples; of packed ones a row for each."""
+    if kind == "packed":
+        return packed.encode_rows(examples, np.arange(len(examples))[:, None])
+    return encoders.encode(examples, kind)

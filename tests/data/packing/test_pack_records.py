@@ -21,19 +21,13 @@ from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.encoding import encoders
-from official.data.records.formats import packed
 from official.io import files
 from tests.conftest import write_records
 from tests.data.records.test_packed import row_of
 from tests.data.records.test_records import LENGTH, MOST, make_examples
+from tests.records import encode
 
 FILES, SEQUENCES = 3, 150
-
-
-def encoded(examples, kind: str) -> list[bytes]:
-    if kind == "packed":
-        return packed.encode_rows(examples, np.arange(len(examples))[:, None])
-    return encoders.encode(examples, kind)
 
 
 def make_input(folder, kind: str) -> str:
@@ -41,7 +35,7 @@ def make_input(folder, kind: str) -> str:
     os.makedirs(folder, exist_ok=True)
     for number in range(FILES):
         examples = make_examples(SEQUENCES, seed=number % 2, shortest=6, most=MOST)
-        write_records(f"{folder}/{number}.tfrecord", encoded(examples, kind))
+        write_records(f"{folder}/{number}.tfrecord", encode(examples, kind))
     return str(folder)
 
 

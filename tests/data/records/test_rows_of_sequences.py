@@ -20,7 +20,7 @@ from official.data.records.encoding import encoders
 from official.data.records.formats import packed
 from official.data.records.on_the_fly import Packer
 from tests.conftest import write_records
-from tests.records import short_examples
+from tests.records import encode, short_examples
 
 LENGTH, MOST, DEPTH = 24, 4, 4
 SCHEMA = schema_lib.pretraining_schema(LENGTH, MOST, 50)
@@ -52,8 +52,7 @@ def plain_files(tmp_path):
 
 def _written(folder, kind: str) -> list[str]:
     return [
-        write_records(folder / f"part-{number}", encoders.encode(examples(number), kind))
-        for number in range(FILES)
+        write_records(folder / f"part-{number}", encode(examples(number), kind)) for number in range(FILES)
     ]
 
 
