@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.records import schema as schema_lib
+from official.io import signals
 from tests.records import serialize_example
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -42,6 +43,15 @@ def _float32_policy():
     """Undoes the precision that a test has set."""
     yield
     tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_watches_signals():
+    """Ends the watch for signals that a test has begun as a command does, for the whole process: what one
+    signal has said would stay said."""
+    yield
+    if signals._state.undo:
+        signals._state.undo()
 
 
 @pytest.fixture
