@@ -15,6 +15,7 @@ from official.data.pretraining import blocks, corpus, layout, masking, pairs, te
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.records.encoding import encoders
 from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
+from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 
@@ -95,17 +96,10 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     read, parts, text_bytes, packed_bytes = 0.0, [], 0.0, 0
     for split, size, expansion in _samples(sizes, places, wanted // places, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
-        counts, given = documents.ReadCounts(), 0
-        found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
-        for number, lines in enumerate(found, 1):
-            parts.append(text_round.tokenized(lines, tokenizer))
-            given += len(lines.text)
-            if given >= wanted // places and not counts.of(split.path).bytes:  # it is not read to its end
-                # Of the text as it is in the file, with markup and other fields; more is read than given.
-                read += counts.text_bytes * number / (number + sentences.BATCHES_AHEAD)
-                break
-        else:
-            read += counts.text_bytes
+        found, own_bytes = _tokenized(job, split, wanted // places, tokenizer)
+        parts, read = parts + found, read + own_bytes
+    if not any(part.num_documents for part in parts):  # none begins in a sample: all are longer
+        parts, read = _tokenized(job, text_files.Split(next(iter(sizes))), wanted, tokenizer)
     text = total * text_bytes / max(packed_bytes, 1)
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong
@@ -116,6 +110,22 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
     is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
     return DiskNeeds(text, work, _record_bytes(job, sample, words.sha256) * scale, is_regrouped)
+
+
+def _tokenized(
+    job: Job, split: text_files.Split, wanted: int, tokenizer: Tokenizer
+) -> tuple[list[corpus.TokenizedDocuments], float]:
+    """Returns the documents that begin in a split, up to about `wanted` bytes, and the bytes that hold them
+    in the file, with markup and other fields."""
+    counts, given, parts = documents.ReadCounts(), 0, []
+    found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
+    for number, lines in enumerate(found, 1):
+        parts.append(text_round.tokenized(lines, tokenizer))
+        given += len(lines.text)
+        if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
+            share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
+            return parts, share * counts.text_bytes
+    return parts, counts.text_bytes
 
 
 def _share_of_side(job: Job) -> float:

@@ -254,6 +254,16 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
     assert needs.work == pytest.approx(sum(kept), rel=0.25)
 
 
+def test_the_disk_is_estimated_where_no_document_begins_in_a_sample(vocab_file, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("\n".join([" ".join(["w1"] * 9)] * 20_000) + "\n\nw1\n")
+    job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2)
+    words = vocabulary.load_vocabulary(vocab_file)
+    needs = disk_needs.estimate(job, {str(path): path.stat().st_size}, 1, words)
+    made = sum(creation.create_pretraining_data(job)["file_bytes"].values())
+    assert needs.records == pytest.approx(made, rel=0.25)
+
+
 def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):
     text = write_documents(tmp_path / "text", range(900))
     usage = (10**6, 900_000, 100_000)
