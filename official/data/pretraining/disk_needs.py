@@ -93,7 +93,8 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
     places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
     tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
-    read, parts, text_bytes, packed_bytes = 0.0, [], 0.0, 0
+    parts: list[corpus.TokenizedDocuments] = []
+    read, text_bytes, packed_bytes = 0.0, 0.0, 0
     for split, size, expansion in _samples(sizes, places, wanted // places, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
         found, own_bytes = _tokenized(job, split, wanted // places, tokenizer)
