@@ -18,29 +18,13 @@ constexpr int kLengthBytes = 8, kChecksumBytes = 4;
 constexpr uint8_t kField1 = 0x0a, kField2 = 0x12;  // tags of fields that begin with their length
 constexpr uint8_t kFloats = 0x12, kIntegers = 0x1a;  // the lists of a Feature
 
-// The checksum CRC-32C (Castagnoli) of n bytes.
+// Goes on with a checksum CRC-32C (Castagnoli) over a byte, and over the eight of a word, the lowest first.
 #if defined(__SSE4_2__) && defined(__x86_64__)
-inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
-  uint64_t crc = 0xffffffffu;
-  for (; n >= 8; data += 8, n -= 8) {
-    uint64_t word;
-    std::memcpy(&word, data, 8);
-    crc = _mm_crc32_u64(crc, word);
-  }
-  for (; n; ++data, --n) crc = _mm_crc32_u8(static_cast<uint32_t>(crc), *data);
-  return ~static_cast<uint32_t>(crc);
-}
+inline uint32_t AddByte(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
+inline uint32_t AddWord(uint32_t crc, uint64_t word) { return static_cast<uint32_t>(_mm_crc32_u64(crc, word)); }
 #elif defined(__ARM_FEATURE_CRC32)
-inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
-  uint32_t crc = 0xffffffffu;
-  for (; n >= 8; data += 8, n -= 8) {
-    uint64_t word;
-    std::memcpy(&word, data, 8);
-    crc = __crc32cd(crc, word);
-  }
-  for (; n; ++data, --n) crc = __crc32cb(crc, *data);
-  return ~crc;
-}
+inline uint32_t AddByte(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
+inline uint32_t AddWord(uint32_t crc, uint64_t word) { return __crc32cd(crc, word); }
 #else
 struct Table {
   uint32_t of[256];
@@ -52,13 +36,26 @@ struct Table {
     }
   }
 };
-inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
+inline uint32_t AddByte(uint32_t crc, uint8_t byte) {
   static const Table table;
-  uint32_t crc = 0xffffffffu;
-  for (; n; ++data, --n) crc = (crc >> 8) ^ table.of[(crc ^ *data) & 0xff];
-  return ~crc;
+  return (crc >> 8) ^ table.of[(crc ^ byte) & 0xff];
+}
+inline uint32_t AddWord(uint32_t crc, uint64_t word) {
+  for (int byte = 0; byte < 8; ++byte) crc = AddByte(crc, word >> (8 * byte));
+  return crc;
 }
 #endif
+
+inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
+  uint32_t crc = 0xffffffffu;
+  for (; n >= 8; data += 8, n -= 8) {
+    uint64_t word;
+    std::memcpy(&word, data, 8);
+    crc = AddWord(crc, word);
+  }
+  for (; n; ++data, --n) crc = AddByte(crc, *data);
+  return ~crc;
+}
 
 // TFRecords hold checksums rotated and with a constant added, so that a file of checksums can be checked, too.
 inline void PutChecksum(uint8_t* place, const uint8_t* data, uint64_t n) {

@@ -91,7 +91,7 @@ def _small_unit(
     text = None if content is None else _plain_text_of(content)
     if content is None or text is None or len(content) >= _most_small_bytes():
         return None
-    if not layouts.find_format(_head_lines(content), split.path, content, text_field).is_plain:
+    if layouts.find_format(_head_lines(content), split.path, content, text_field) is not layouts.PLAIN:
         return None
     counts.files, counts.bytes = counts.files + 1, counts.bytes + len(content)
     counts.text_bytes += len(content)

@@ -55,7 +55,6 @@ class Format:
       has_lines: whether it is read line by line.
       needs_whole_lines: a part of a line is of no use.
       may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
-      is_plain: documents are what lies between blank lines.
     """
 
     opens: Callable[[str], bool]
@@ -64,7 +63,6 @@ class Format:
     has_lines: bool = True
     needs_whole_lines: bool = False
     may_hold_sentences: bool = False
-    is_plain: bool = False
 
 
 def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
@@ -98,7 +96,7 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
         return dataclasses.replace(_JSON, items=items)
     if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
         return _DUMP_INDEX
-    return _WIKITEXT if _heading_level(first) else _PLAIN
+    return _WIKITEXT if _heading_level(first) else PLAIN
 
 
 def strip(text: str) -> str:
@@ -241,7 +239,7 @@ def _every_line(line: str) -> bool:
     return True
 
 
-_PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True, is_plain=True)
+PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
 _WIKIEXTRACTOR = Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items, strip)
 _JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
 _JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)

@@ -131,7 +131,8 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
             digest.update(f"{path}\0{_describe(*version)}\0".encode("utf-8", "surrogateescape"))
         return {f"all {len(paths):,} files": digest.hexdigest()}
     remote = [path for path in paths if files.is_remote(path)]
-    known = {path: _describe(*each) for path, each in zip(remote, files.versions(remote))}
+    found = dict(zip(paths, versions)) if versions else dict(zip(remote, files.versions(remote)))
+    known = {path: _describe(*found[path]) for path in remote}
     known.update(_identities_here([path for path in paths if path not in known]))
     return {path: known[path] for path in paths}
 

@@ -35,6 +35,7 @@ from official.data.word_pieces.word_table import WordTable, keys_of
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
 _MOST_PIECES = 6  # of a word in the table
+_HEADER = np.array([*WordTable.FACTORS, _MOST_PIECES], np.uint64)  # of the compiled look-up
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
 _NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
@@ -137,11 +138,10 @@ class Tokenizer:
     def _find_compiled(self, library: ctypes.CDLL, text: bytes) -> np.ndarray:
         """Does what the rest of `_tokenize_batch` does, for each word by itself."""
         ids, others = np.empty(_MOST_PIECES * len(text), self._wide), np.empty(3 * len(text) + 1, np.int64)
-        header = np.array([*WordTable.FACTORS, _MOST_PIECES], np.uint64)
         tables = (self._whole.keys, self._whole_ids, self._pieces.keys, self._piece_ids, self._piece_counts)
         places = [array.ctypes.data for array in (*tables, ids, others)]
         sizes = (len(text), self._wide.itemsize, WordTable.BITS, self._none)
-        found = ids[: library.find_ids(text, *sizes, header.ctypes.data, _CLASSES, *places)]
+        found = ids[: library.find_ids(text, *sizes, _HEADER.ctypes.data, _CLASSES, *places)]
         others, starts, ends = (others[part * len(text) :][: others[-1]] for part in range(3))
         if not len(others):
             return found
