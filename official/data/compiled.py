@@ -24,8 +24,11 @@ _FUNCTIONS = {
     "plain_bytes": [_NUMBER] * 2,
     "put_frames": [_DATA, _NUMBER, _DATA, _DATA],
     "put_plain_records": [_DATA, *[_NUMBER] * 4, *[_DATA] * 7],
-    "idle_parts": [_DATA, _NUMBER, *[_DATA] * 4],
+    "take_out": [_DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 5],
+    "put_back": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 3],
+    "take_apart": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, _NUMBER, *[_DATA] * 3],
     "find_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 9],
+    "put_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 5],
 }
 
 

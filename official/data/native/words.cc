@@ -1,5 +1,7 @@
-// Words of a text -> ids, by the tables of official/data/word_pieces/tokenization.py, which says what a word is.
+// Words of a text -> ids, by the table of official/data/word_pieces/word_table.py; tokenization.py says what a
+// word is.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -9,59 +11,66 @@
 
 namespace {
 
+// As in word_table.py.
 constexpr uint64_t kNoKey = ~uint64_t{0};
-constexpr int64_t kKeyBytes = 16;
+constexpr int64_t kKeyBytes = 16, kPlaces = 4, kMostIds = 7;
 
 // The classes of a byte, as in tokenization.py.
 enum Class : uint8_t { kWhite = 0, kPart = 1, kAlone = 2 };
+
+constexpr int64_t kBlock = 64;  // bytes of the text, a bit of a mask for each
 
 struct Key {
   uint64_t first, second;
 };
 
-inline uint64_t Bytes(const uint8_t* text, int64_t count) {
-  uint64_t word = 0;
-  std::memcpy(&word, text, count);  // the lowest byte first, as word_table.py has it
+// Masks of the first bytes of eight.
+constexpr uint64_t FirstBytes(int64_t count) {
+  return count <= 0 ? 0 : count >= 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * count)) - 1;
+}
+
+struct Masks {
+  Key of[kKeyBytes + 1];
+  constexpr Masks() : of() {
+    for (int64_t length = 0; length <= kKeyBytes; ++length) of[length] = {FirstBytes(length), FirstBytes(length - 8)};
+  }
+};
+
+constexpr Masks kMasks;
+
+inline uint64_t Eight(const uint8_t* text) {
+  uint64_t word;
+  std::memcpy(&word, text, 8);  // the lowest byte first, as word_table.py has it
   return word;
 }
 
-// The bytes of a word as two numbers.
-inline Key KeyOf(const uint8_t* text, int64_t length) {
-  if (length > kKeyBytes) return {kNoKey, kNoKey};
-  if (length > 8) return {Bytes(text, 8), Bytes(text + 8, length - 8)};
-  return {Bytes(text, length), 0};
-}
-
-struct Tables {
-  int64_t places, most_pieces;
+struct Table {
   int shift;
   uint64_t factors[2];
-  const uint64_t *whole_keys, *piece_keys;  // [2, places]
-  const int64_t* piece_counts;              // [places]
+  const Key* keys;  // [places]
 };
 
 struct Word {
   int64_t start, end;
   Key key;
-  uint64_t place;
+  int64_t place;  // the first one of its bucket
 };
 
 // Looks words up, some at a time: the memory brings what each needs while the next ones are read.
 template <typename Id>
 class Finder {
  public:
-  Finder(const uint8_t* text, const Tables& tables, const Id* whole_ids, const Id* piece_ids, Id none, Id* ids,
+  Finder(const uint8_t* text, int64_t length, const Table& table, const Id* table_ids, Id none, Id* ids,
          int64_t* others, int64_t* starts, int64_t* ends)
-      : text_(text), tables_(tables), whole_ids_(whole_ids), piece_ids_(piece_ids), none_(none), ids_(ids),
-        others_(others), starts_(starts), ends_(ends) {}
+      : text_(text), length_(length), table_(table), table_ids_(table_ids), none_(none), ids_(ids), others_(others),
+        starts_(starts), ends_(ends) {}
 
-  void Add(int64_t start, int64_t end) {
-    Word& word = waiting_[number_++];
-    word = {start, end, KeyOf(text_ + start, end - start), 0};
-    word.place = (word.key.first * tables_.factors[0] ^ word.key.second * tables_.factors[1]) >> tables_.shift;
-    __builtin_prefetch(tables_.whole_keys + word.place);
-    __builtin_prefetch(tables_.whole_keys + tables_.places + word.place);
-    __builtin_prefetch(whole_ids_ + word.place);
+  [[gnu::always_inline]] void Add(int64_t start, int64_t end) {  // else a quarter is lost
+    const Key key = KeyOf(start, end);
+    const int64_t bucket = (key.first * table_.factors[0] ^ key.second * table_.factors[1]) >> table_.shift;
+    waiting_[number_++] = {start, end, key, bucket * kPlaces};
+    __builtin_prefetch(table_.keys + bucket * kPlaces);
+    __builtin_prefetch(table_ids_ + bucket * kPlaces * (1 + kMostIds));
     if (number_ == kWaiting) Finish();
   }
 
@@ -77,16 +86,30 @@ class Finder {
  private:
   static constexpr int64_t kWaiting = 32;
 
-  // Adds the ids of a word, or `none` where it is in no table.
-  void Put(const Word& word) {
-    const uint64_t place = word.place;
-    if (Holds(tables_.whole_keys, word)) {
-      ids_[count_++] = whole_ids_[place];
-      return;
+  // Returns the bytes of a word as two numbers.
+  Key KeyOf(int64_t start, int64_t end) const {
+    if (end - start > kKeyBytes) return {kNoKey, kNoKey};
+    const Key& mask = kMasks.of[end - start];
+    const uint8_t* word = text_ + start;
+    uint8_t last[kKeyBytes] = {};
+    if (start + kKeyBytes > length_) {
+      std::memcpy(last, word, length_ - start);
+      word = last;
     }
-    if (Holds(tables_.piece_keys, word)) {
-      const Id* pieces = piece_ids_ + place * tables_.most_pieces;
-      for (int64_t i = 0; i < tables_.piece_counts[place]; ++i) ids_[count_++] = pieces[i];
+    return {Eight(word) & mask.first, Eight(word + 8) & mask.second};
+  }
+
+  // Adds the ids of a word, or `none` where it is not in the table.
+  void Put(const Word& word) {
+    unsigned hits = 0;  // a bit for each place; no branch that cannot be foreseen
+    for (int64_t i = 0; i < kPlaces; ++i) {
+      const Key& key = table_.keys[word.place + i];
+      hits |= static_cast<unsigned>((key.first == word.key.first) & (key.second == word.key.second)) << i;
+    }
+    if (hits) {
+      const Id* found = table_ids_ + (word.place + __builtin_ctz(hits)) * (1 + kMostIds);
+      std::memcpy(ids_ + count_, found + 1, kMostIds * sizeof(Id));  // more than there are: what follows replaces it
+      count_ += found[0];
       return;
     }
     others_[other_count_] = count_;
@@ -95,13 +118,10 @@ class Finder {
     ids_[count_++] = none_;
   }
 
-  bool Holds(const uint64_t* keys, const Word& word) const {
-    return keys[word.place] == word.key.first && keys[tables_.places + word.place] == word.key.second;
-  }
-
   const uint8_t* text_;
-  const Tables& tables_;
-  const Id *whole_ids_, *piece_ids_;
+  const int64_t length_;
+  const Table& table_;
+  const Id* table_ids_;
   const Id none_;
   Id* ids_;
   int64_t *others_, *starts_, *ends_;
@@ -109,48 +129,85 @@ class Finder {
   Word waiting_[kWaiting];
 };
 
+// Adds the words of a part of the text that is all ASCII, between two white spaces.
+template <typename Id>
+void AddWords(const uint8_t* text, int64_t begin, int64_t end, const uint8_t* classes, Finder<Id>* out) {
+  int64_t start = -1;  // of the word that goes on, if one does
+  for (int64_t place = begin; place < end; place += kBlock) {
+    const int64_t size = std::min(end - place, kBlock);
+    uint64_t part = 0, alone = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const uint8_t kind = classes[text[place + i]];
+      part |= static_cast<uint64_t>(kind == kPart) << i;
+      alone |= static_cast<uint64_t>(kind == kAlone) << i;
+    }
+    // Where a word begins, or the one before it has ended.
+    uint64_t changes = (part ^ (part << 1 | (start >= 0))) | alone;
+    if (size < kBlock) changes &= (uint64_t{1} << size) - 1;
+    for (; changes; changes &= changes - 1) {
+      const int64_t bit = __builtin_ctzll(changes);
+      if (start >= 0) out->Add(start, place + bit);
+      start = part >> bit & 1 ? place + bit : -1;
+      if (alone >> bit & 1) out->Add(place + bit, place + bit + 1);
+    }
+  }
+  if (start >= 0) out->Add(start, end);
+}
+
+// Returns the place of the next byte that is not ASCII, or `length`.
+int64_t NextForeign(const uint8_t* text, int64_t place, int64_t length) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  while (place + 8 <= length && !(Eight(text + place) & kHighBits)) place += 8;
+  while (place < length && text[place] < 0x80) ++place;
+  return place;
+}
+
 template <typename Id>
 void Find(const uint8_t* text, int64_t length, const uint8_t* classes, Finder<Id>* out) {
-  int64_t start = 0;
-  while (start < length) {
-    if (text[start] == ' ') {
-      ++start;
-      continue;
+  const auto is_white = [&](int64_t place) { return text[place] == ' ' || text[place] == '\n'; };
+  for (int64_t done = 0; done < length;) {
+    // A chunk between two white spaces that is not all ASCII is one word.
+    const int64_t foreign = NextForeign(text, done, length);
+    int64_t begin = foreign, end = foreign;
+    if (foreign < length) {
+      while (begin > done && !is_white(begin - 1)) --begin;
+      while (end < length && !is_white(end)) ++end;
     }
-    if (text[start] == '\n') {
-      out->Add(start, start + 1);
-      ++start;
-      continue;
-    }
-    // A chunk ends at white space. One that is not all ASCII is one word.
-    int64_t end = start;
-    uint8_t bits = 0;
-    for (; end < length && text[end] != ' ' && text[end] != '\n'; ++end) bits |= text[end];
-    if (bits & 0x80) {
-      out->Add(start, end);
-      start = end;
-      continue;
-    }
-    while (start < end) {
-      int64_t behind = start + 1;
-      if (classes[text[start]] == kPart) {
-        while (behind < end && classes[text[behind]] == kPart) ++behind;
-      }
-      out->Add(start, behind);
-      start = behind;
-    }
+    AddWords(text, done, begin, classes, out);
+    if (end > begin) out->Add(begin, end);
+    done = end;
   }
   out->Finish();
 }
 
 template <typename Id>
-int64_t FindIds(const uint8_t* text, int64_t length, const uint8_t* classes, const Tables& tables,
-                const void* whole_ids, const void* piece_ids, int64_t none, void* ids, int64_t* others) {
-  Finder<Id> found(text, tables, static_cast<const Id*>(whole_ids), static_cast<const Id*>(piece_ids),
-                   static_cast<Id>(none), static_cast<Id*>(ids), others, others + length, others + 2 * length);
+void FindIds(const uint8_t* text, int64_t length, const uint8_t* classes, const Table& table, const void* table_ids,
+             int64_t none, void* ids, int64_t* others, int64_t* starts, int64_t* ends, int64_t* counts) {
+  Finder<Id> found(text, length, table, static_cast<const Id*>(table_ids), static_cast<Id>(none),
+                   static_cast<Id*>(ids), others, starts, ends);
   Find(text, length, classes, &found);
-  others[3 * length] = found.other_count();
-  return found.count();
+  counts[0] = found.count();
+  counts[1] = found.other_count();
+}
+
+template <typename Id>
+int64_t PutIds(const Id* found, int64_t count, Id end, int64_t num_others, const int64_t* others, const Id* other_ids,
+               const int64_t* other_counts, Id* tokens, int64_t* lengths) {
+  int64_t made = 0, line = 0, begin = 0, next = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (next < num_others && others[next] == i) {
+      const int64_t own = other_counts[next++];
+      std::memcpy(tokens + made, other_ids, own * sizeof(Id));
+      other_ids += own;
+      made += own;
+    } else if (found[i] == end) {
+      lengths[line++] = made - begin;
+      begin = made;
+    } else {
+      tokens[made++] = found[i];
+    }
+  }
+  return made;
 }
 
 }  // namespace
@@ -159,24 +216,40 @@ extern "C" {
 
 // Finds the ids of all words of a text.
 //   id_bytes: 2 (uint16) or 4 (int32).
-//   bits: the tables have 2^bits places.
-//   none: the id for a word that is in no table.
-//   header: the two factors of the tables, and how many ids a place of the second one holds at most.
+//   bits: the table has 2^bits buckets.
+//   none: the id for a word that is not in the table.
 //   classes: [256], of each byte.
-//   whole_keys, whole_ids: the table of words that are one piece; piece_keys, piece_ids, piece_counts: of others.
-//   out: with room for as many ids as a place holds for each byte of the text.
-//   others: with room for 3 * length + 1 numbers. Of the words that are in no table: where their ids are, from
-//     others[0] on, where the words begin, from others[length] on, and where they end, from others[2 * length]
-//     on; others[3 * length] is how many they are.
-// Returns the number of ids.
+//   factors: the two of the table.
+//   keys, table_ids: of all places of the table; the ids behind their number.
+//   ids: with room for as many as a place holds for each byte of the text.
+//   others, starts, ends: of the words that are not in the table: where their ids are, where the words begin and
+//     where they end; with room for a number for each byte of the text.
+//   counts: how many ids and how many such words there are.
 int64_t find_ids(const uint8_t* text, int64_t length, int64_t id_bytes, int64_t bits, int64_t none,
-                 const uint64_t* header, const uint8_t* classes, const uint64_t* whole_keys, const void* whole_ids,
-                 const uint64_t* piece_keys, const void* piece_ids, const int64_t* piece_counts, void* out,
-                 int64_t* others) {
-  const Tables tables = {int64_t{1} << bits, static_cast<int64_t>(header[2]), static_cast<int>(64 - bits),
-                         {header[0], header[1]}, whole_keys, piece_keys, piece_counts};
+                 const uint8_t* classes, const uint64_t* factors, const void* keys, const void* table_ids, void* ids,
+                 int64_t* others, int64_t* starts, int64_t* ends, int64_t* counts) {
+  const Table table = {static_cast<int>(64 - bits), {factors[0], factors[1]}, static_cast<const Key*>(keys)};
   const auto find = id_bytes == 2 ? FindIds<uint16_t> : FindIds<int32_t>;
-  return find(text, length, classes, tables, whole_ids, piece_ids, none, out, others);
+  find(text, length, classes, table, table_ids, none, ids, others, starts, ends, counts);
+  return 0;
+}
+
+// Puts the ids of words that were not in the table in their places, and takes out the ends of lines.
+//   found: what find_ids made.
+//   end: the id of an end of a line.
+//   others: [num_others], places in `found`, ascending.
+//   other_ids, other_counts: of these words, one after the other.
+//   tokens, lengths: ids of all lines, and how many each has.
+// Returns the number of tokens.
+int64_t put_ids(const void* found, int64_t count, int64_t id_bytes, int64_t end, int64_t num_others,
+                const int64_t* others, const void* other_ids, const int64_t* other_counts, void* tokens,
+                int64_t* lengths) {
+  if (id_bytes == 2) {
+    return PutIds(static_cast<const uint16_t*>(found), count, static_cast<uint16_t>(end), num_others, others,
+                  static_cast<const uint16_t*>(other_ids), other_counts, static_cast<uint16_t*>(tokens), lengths);
+  }
+  return PutIds(static_cast<const int32_t*>(found), count, static_cast<int32_t>(end), num_others, others,
+                static_cast<const int32_t*>(other_ids), other_counts, static_cast<int32_t*>(tokens), lengths);
 }
 
 }  // extern "C"

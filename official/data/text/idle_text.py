@@ -19,6 +19,7 @@ from official.data import compiled
 from official.data.rows import ragged
 
 MARK = "\ue000"
+_MARK = MARK.encode()
 _BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12  # kept before an end
 _LEAST_BYTES = 16  # that are taken out
@@ -38,34 +39,48 @@ _CLASSES = b"".join(
 )
 
 
-def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Returns a text without MARK with a mark for each of its idle parts, and these parts."""
-    firsts, lasts = _idle_parts(text)
-    kept = _parts(text, np.append(0, lasts), np.append(firsts, len(text)))
-    return MARK.encode().join(kept), list(_parts(text, firsts, lasts))
+def take_out(text: bytes) -> tuple[bytes, np.ndarray]:
+    """Returns a text without MARK with a mark for each of its idle parts, and where these begin and end,
+    int64 [2, N]: from the first letter of a word to a blank."""
+    library = compiled.library()
+    if library is None:
+        bounds = _idle_parts(text)
+        return _MARK.join(_parts(text, np.append(0, bounds[1]), np.append(bounds[0], len(text)))), bounds
+    kept, found = np.empty(len(text), np.uint8), np.empty((2, len(text) // _LEAST_BYTES + 1), np.int64)
+    arrays = (_SIZES, kept, *found)
+    count = library.take_out(
+        text, len(text), _MARK, len(_MARK), _CLASSES, *(array.ctypes.data for array in arrays)
+    )
+    bounds = found[:, :count].copy()
+    return kept[: len(text) - _num_bytes(bounds) + count * len(_MARK)].tobytes(), bounds
 
 
-def put_back(text: bytes, parts: list[bytes]) -> bytes:
-    """Returns a text with the parts in the places of its marks."""
-    pieces = [b""] * (2 * len(parts) + 1)
-    pieces[::2] = text.split(MARK.encode())
-    pieces[1::2] = parts
-    return b"".join(pieces)
+def put_back(kept: bytes, text: bytes, bounds: np.ndarray) -> bytes:
+    """Returns a text with the parts of another one, which begin and end at `bounds`, in the places of its
+    marks, of which there are as many."""
+    library, count = compiled.library(), bounds.shape[1]
+    if library is None:
+        pieces = [b""] * (2 * count + 1)
+        pieces[::2] = kept.split(_MARK)
+        pieces[1::2] = _parts(text, *bounds)
+        return b"".join(pieces)
+    out = np.empty(len(kept) - count * len(_MARK) + _num_bytes(bounds), np.uint8)
+    arrays = [array.ctypes.data for array in (*bounds, out)]
+    size = library.put_back(kept, len(kept), _MARK, len(_MARK), text, count, *arrays)
+    if size != len(out):
+        raise ValueError(f"a text has other marks than one for each of {count} parts")
+    return out.tobytes()
+
+
+def _num_bytes(bounds: np.ndarray) -> int:
+    return int((bounds[1] - bounds[0]).sum())
 
 
 def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
     return map(data.__getitem__, map(slice, firsts.tolist(), ends.tolist()))
 
 
-def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the parts begin and end: from the first letter of a word to a blank."""
-    library = compiled.library()
-    if library is not None:
-        found = np.empty((2, len(text) // _LEAST_BYTES + 1), np.int64)
-        count = library.idle_parts(
-            text, len(text), _CLASSES, _SIZES.ctypes.data, *(row.ctypes.data for row in found)
-        )
-        return found[0, :count], found[1, :count]
+def _idle_parts(text: bytes) -> np.ndarray:
     classes = text.translate(_CLASSES)
     classes = classes.replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
     is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)
@@ -79,4 +94,4 @@ def _idle_parts(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     firsts = behind + is_blank_behind.argmax(axis=1) + 1
     lasts = before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
     is_idle = (lasts - firsts >= _LEAST_BYTES) & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
-    return firsts[is_idle], lasts[is_idle]
+    return np.stack([firsts[is_idle], lasts[is_idle]])

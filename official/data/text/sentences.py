@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,7 @@ import blingfire
 import numpy as np
 
 from official.data.rows import ragged
-from official.data.text import idle_text
+from official.data.text import idle_text, joined_paragraphs
 
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
@@ -27,10 +26,6 @@ BATCHES_AHEAD = 1
 # Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
 _SENTENCES_OF_PARAGRAPHS = 1.5
 _NONE = np.zeros(0, int)
-# Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it
-# is white space, which the splitter's rules treat before a word as they do the beginning of the text.
-_END = "\u2029"
-_BETWEEN = _END + "\n"
 # A paragraph whose last letter or digit is followed by one space at most and then by punctuation alone, or by
 # one full stop of Chinese or Japanese: whether the text ends there makes no difference to the splitter. It
 # does after 'He left. )', which is split before the ")" at the end only. U+01C3 is a letter that the splitter
@@ -40,17 +35,7 @@ _SAFE_ENDING = re.compile(
 )
 _ENDING_CHARACTERS = 8
 _USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
-# The beginning of a line that may be nothing but white space, which is no sentence.
-_SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
-_STARTS_BLANK = re.compile(
-    b"\n(?=["
-    + re.escape(b"".join(space[:1] for space in _SPACES))
-    + b"])(?:"
-    + b"|".join(map(re.escape, _SPACES))
-    + b")"
-)
 _ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
-_COUNT_LINES = operator.methodcaller("count", b"\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,20 +210,22 @@ def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
         paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
         for paragraph in paragraphs
     ]
-    text = "".join(paragraph + _BETWEEN for paragraph in itertools.compress(paragraphs, safe))
-    finish_marking = _begin_marking(text, split)
+    finish_marking = _begin_marking(joined_paragraphs.joined(itertools.compress(paragraphs, safe)), split)
+    numbers = np.flatnonzero(np.logical_not(safe))
+    others = [split_sentences(paragraphs[number]) for number in numbers.tolist()]
 
     def finish() -> Lines:
-        marked = finish_marking()
-        texts = (marked + b"\n").split(_BETWEEN.encode())[:-1]
-        # A paragraph holds the separator, or a line of it may be blank.
-        if len(texts) != sum(safe) or _STARTS_BLANK.search(b"\n" + marked):
+        found = joined_paragraphs.taken_apart(finish_marking(), len(paragraphs) - len(others))
+        if found is None or not all(others):
             return _lines(map(split_sentences, paragraphs))
-        for number in itertools.compress(range(len(safe)), map(operator.not_, safe)):
-            texts.insert(number, "\n".join(split_sentences(paragraphs[number])).encode())
-        if not all(texts):
-            return _lines(map(split_sentences, paragraphs))
-        return Lines(b"\n".join([*texts, b""]), 1 + np.fromiter(map(_COUNT_LINES, texts), int, len(texts)))
+        before = numbers - np.arange(len(numbers))  # of the paragraphs that were joined
+        ends = np.append(0, found.ends)[before].tolist()
+        text, done = [], 0
+        for end, own in zip(ends, others):
+            text += [found.text[done:end], *(sentence.encode() + b"\n" for sentence in own)]
+            done = end
+        counts = np.insert(found.counts, before, list(map(len, others)))
+        return Lines(b"".join([*text, found.text[done:]]), counts)
 
     return finish
 
@@ -254,6 +241,7 @@ def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
     if idle_text.MARK in text:
         whole = split(text)
         return lambda: whole().encode()
-    kept, parts = idle_text.take_out(text.encode())
+    encoded = text.encode()
+    kept, bounds = idle_text.take_out(encoded)
     found = split(kept.decode())
-    return lambda: idle_text.put_back(found().encode(), parts)
+    return lambda: idle_text.put_back(found().encode(), encoded, bounds)

@@ -8,14 +8,15 @@ cannot be covered, or has more than 200 characters, is [UNK].
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 
 A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so has
-every word and every punctuation mark. Most of these are one piece: they are looked up in a table, all of a
-batch at once. The others are looked up in a second table, which grows, and what has no place in it in a
-dictionary. One compiled function does what comes before the dictionary, where it can be had. Those that are
-new go to the compiled word pieces of Hugging Face's tokenizers together; chunks that are not ASCII, which are
-cut into words first, go to plain Python. Nothing here loads TensorFlow.
+every word and every punctuation mark. All of a batch are looked up at once, in a table that begins with the
+words of the vocabulary and grows, by a compiled function where it can be had. What has no place in the table
+is looked up in a dictionary. Words that are new go to the compiled word pieces of Hugging Face's tokenizers
+together; chunks that are not ASCII, which are cut into words first, go to plain Python. Nothing here loads
+TensorFlow.
 """
 
 import ctypes
+import functools
 import itertools
 import operator
 import re
@@ -34,8 +35,6 @@ from official.data.word_pieces.word_table import WordTable, keys_of
 
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
-_MOST_PIECES = 6  # of a word in the table
-_HEADER = np.array([*WordTable.FACTORS, _MOST_PIECES], np.uint64)  # of the compiled look-up
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
 _NEAR = 24  # bytes around one that is not ASCII in which the white space is mostly found that ends its chunk
@@ -80,28 +79,20 @@ class Tokenizer:
                 continuing_subword_prefix=CONTINUATION,
             )
         )
-        self._whole, self._whole_ids = WordTable(), np.zeros(2**WordTable.BITS, self._wide)
-        self._add_whole_words(
-            {
-                "\n": self._end,
-                **{word: number for word, number in vocabulary.ids.items() if ascii_word.fullmatch(word)},
-            }
-        )
-        self._pieces = WordTable()
-        self._piece_ids, self._piece_counts = (
-            np.zeros((2**WordTable.BITS, _MOST_PIECES), self._wide),
-            np.zeros(2**WordTable.BITS, np.intp),
-        )
+        self._table = WordTable(self._wide)
+        own = {"\n": self._end} | {
+            word: number for word, number in vocabulary.ids.items() if ascii_word.fullmatch(word)
+        }
+        ends = np.cumsum(list(map(len, own)))
+        keys = keys_of("".join(own).encode(), ends - list(map(len, own)), ends)
+        self._table.add(keys, [np.array(number, self._wide).tobytes() for number in own.values()])
         self._rules = PublishedRules(
             {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
             vocabulary.do_lower_case,
         )
         self._remembered: dict[bytes, bytes] = {}
-
-    def _add_whole_words(self, ids: dict[str, int]) -> None:
-        ends = np.cumsum(list(map(len, ids)))
-        places, added = self._whole.add(keys_of("".join(ids).encode(), ends - list(map(len, ids)), ends))
-        self._whole_ids[places] = np.array(list(ids.values()))[added]
+        # What the compiled look-up writes: to get the memory for it anew takes a third as long as to fill it.
+        self._found, self._places = np.empty(0, self._wide), np.empty((3, 0), np.int64)
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises text of any kind. A lone surrogate is a character like others.
@@ -116,65 +107,64 @@ class Tokenizer:
         """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
         if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
-        ids = np.concatenate(
-            [self._tokenize_batch(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)]
-        )
-        is_end = ids == self._end
-        return ids[~is_end].astype(self._dtype, copy=False), np.diff(np.flatnonzero(is_end), prepend=-1) - 1
-
-    def _tokenize_batch(self, text: bytes) -> np.ndarray:
-        """Returns the ids of lines, the end of each among them."""
         library = compiled.library()
-        if library is not None:
-            return self._find_compiled(library, text)
+        look_up = self._look_up if library is None else functools.partial(self._look_up_compiled, library)
+        parts = [look_up(batch.translate(self._ascii, _ASCII_CONTROL)) for batch in _batches(text)]
+        tokens, lengths = map(np.concatenate, zip(*parts))
+        return tokens.astype(self._dtype, copy=False), lengths
+
+    def _look_up_compiled(self, library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Does what `_look_up` does."""
+        if len(text) > self._places.shape[1]:
+            self._found = np.empty(WordTable.MOST_IDS * len(text), self._wide)
+            self._places = np.empty((3, len(text)), np.int64)
+        counts = np.empty(2, np.int64)
+        sizes = (len(text), self._wide.itemsize, WordTable.BITS, self._none)
+        arrays = (WordTable.FACTORS, self._table.keys, self._table.ids, self._found, *self._places, counts)
+        library.find_ids(text, *sizes, _CLASSES, *(array.ctypes.data for array in arrays))
+        num_found, num_others = counts.tolist()
+        others, starts, ends = self._places[:, :num_others]
+        other_ids, other_counts = self._ids_of_chunks(text, starts, ends)
+        tokens = np.empty(num_found + len(other_ids), self._wide)
+        lengths = np.empty(text.count(b"\n"), np.int64)
+        arrays = (others, other_ids, other_counts, tokens, lengths)
+        sizes = (num_found, self._wide.itemsize, self._end, num_others)
+        count = library.put_ids(self._found.ctypes.data, *sizes, *(array.ctypes.data for array in arrays))
+        return tokens[:count], lengths
+
+    def _look_up(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of lines, and how many each has."""
         text = _single_blanks(text)
         starts, ends = _find_words(text)
         keys = keys_of(text, starts, ends)
-        places, is_there = self._whole.find(keys)
-        ids = np.where(is_there, self._whole_ids.take(places), self._none)
-        others = np.flatnonzero(~is_there)
-        return _put_in(ids, others, *self._look_up(text, starts[others], ends[others], keys[:, others]))
-
-    def _find_compiled(self, library: ctypes.CDLL, text: bytes) -> np.ndarray:
-        """Does what the rest of `_tokenize_batch` does, for each word by itself."""
-        ids, others = np.empty(_MOST_PIECES * len(text), self._wide), np.empty(3 * len(text) + 1, np.int64)
-        tables = (self._whole.keys, self._whole_ids, self._pieces.keys, self._piece_ids, self._piece_counts)
-        places = [array.ctypes.data for array in (*tables, ids, others)]
-        sizes = (len(text), self._wide.itemsize, WordTable.BITS, self._none)
-        found = ids[: library.find_ids(text, *sizes, _HEADER.ctypes.data, _CLASSES, *places)]
-        others, starts, ends = (others[part * len(text) :][: others[-1]] for part in range(3))
-        if not len(others):
-            return found
-        chunks = list(map(text.__getitem__, map(slice, starts.tolist(), ends.tolist())))
-        new = self._remember(chunks)
-        counts = np.fromiter(map(len, new), np.intp, len(new)) // self._wide.itemsize
-        self._add_pieces(keys_of(text, starts, ends), counts, new)
-        return _put_in(found, others, np.frombuffer(b"".join(new), self._wide), counts)
-
-    def _look_up(
-        self, text: bytes, starts: np.ndarray, ends: np.ndarray, keys: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of words and chunks text[starts[n]:ends[n]], one after the other, and how many each
-        has."""
-        places, is_there = self._pieces.find(keys)
+        places, is_there = self._table.find(keys)
+        ids, counts = self._table.ids[places, 1], self._table.ids[places, 0].astype(np.intp)
         rest = np.flatnonzero(~is_there)
-        chunks = list(map(text.__getitem__, map(slice, starts[rest].tolist(), ends[rest].tolist())))
-        found = self._remember(chunks)
-        counts = self._piece_counts.take(places)
-        counts[rest] = np.fromiter(map(len, found), np.intp, len(found)) // self._wide.itemsize
-        from_table = np.repeat(is_there, counts)
-        ids = np.empty(len(from_table), self._wide)
-        ids[from_table] = self._piece_ids[places[is_there]][np.arange(_MOST_PIECES) < counts[is_there, None]]
-        ids[~from_table] = np.frombuffer(b"".join(found), self._wide)
-        self._add_pieces(keys[:, rest], counts[rest], found)
-        return ids, counts
+        other_ids, counts[rest] = self._ids_of_chunks(text, starts[rest], ends[rest])
+        others = np.flatnonzero(~is_there | (counts != 1))
+        from_table = np.repeat(is_there[others], counts[others])
+        ids_of_others = np.empty(len(from_table), self._wide)
+        there = places[others[is_there[others]]]
+        is_used = np.arange(WordTable.MOST_IDS) < self._table.ids[there, :1]
+        ids_of_others[from_table] = self._table.ids[there, 1:][is_used]
+        ids_of_others[~from_table] = other_ids
+        ids = _put_in(ids, others, ids_of_others, counts[others])
+        is_end = ids == self._end
+        return ids[~is_end], np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
-    def _add_pieces(self, keys: np.ndarray, counts: np.ndarray, ids: list[bytes]) -> None:
-        few = np.flatnonzero(counts <= _MOST_PIECES)
-        places, added = self._pieces.add(keys[:, few])
-        self._piece_counts[places] = counts[few[added]]
-        for place, index in zip(places.tolist(), few[added].tolist()):
-            self._piece_ids[place, : counts[index]] = np.frombuffer(ids[index], self._wide)
+    def _ids_of_chunks(
+        self, text: bytes, starts: np.ndarray, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of words and chunks text[starts[n]:ends[n]] that are not in the table, one after
+        the other, and how many each has; puts them into the table."""
+        chunks = list(map(text.__getitem__, map(slice, starts.tolist(), ends.tolist())))
+        new = np.flatnonzero([chunk not in self._remembered for chunk in chunks])
+        found = self._remember(chunks)
+        counts = np.fromiter(map(len, found), np.intp, len(found)) // self._wide.itemsize
+        if len(new):  # for those that came before there was no room
+            keys = keys_of(text, starts[new], ends[new])
+            self._table.add(keys, list(map(found.__getitem__, new.tolist())))
+        return np.frombuffer(b"".join(found), self._wide), counts
 
     def _remember(self, chunks: list[bytes]) -> list[bytes]:
         """Returns the ids of chunks, and keeps those that are likely to come again."""

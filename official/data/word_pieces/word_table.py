@@ -1,4 +1,4 @@
-"""A table in which many words of a text are looked up at once."""
+"""A table in which the ids of many words of a text are looked up at once."""
 
 import numpy as np
 
@@ -8,40 +8,69 @@ _NO_KEY = np.uint64(2**64 - 1)  # of no word: UTF-8 has no such byte
 
 
 def keys_of(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the bytes of each word text[starts[n]:ends[n]] as two numbers, uint64 [2, N]; _NO_KEY for one
+    """Returns the bytes of each word text[starts[n]:ends[n]] as two numbers, uint64 [N, 2]; _NO_KEY for one
     of more than 16 bytes."""
     eights: np.ndarray = np.ndarray((len(text) + 8,), "<u8", text + bytes(16), strides=(1,))
     lengths = ends - starts
-    keys = np.zeros((2, len(starts)), np.uint64)
-    keys[0] = eights[starts] & _FIRST_BYTES.take(lengths, mode="clip")
+    keys = np.zeros((len(starts), 2), np.uint64)
+    keys[:, 0] = eights[starts] & _FIRST_BYTES.take(lengths, mode="clip")
     long = np.flatnonzero(lengths > 8)  # few: the others have zeros there
-    keys[1, long] = eights[starts[long] + 8] & _FIRST_BYTES.take(lengths[long] - 8, mode="clip")
-    keys[:, long[lengths[long] > _KEY_BYTES]] = _NO_KEY
+    keys[long, 1] = eights[starts[long] + 8] & _FIRST_BYTES.take(lengths[long] - 8, mode="clip")
+    keys[long[lengths[long] > _KEY_BYTES]] = _NO_KEY
     return keys
 
 
 class WordTable:
-    """Places of words, found by the words' keys. A word whose place is taken by another has none."""
+    """Ids of words, found by the words' keys. Words share buckets; one whose bucket is full has no place, nor
+    has one of more ids than MOST_IDS."""
 
-    BITS = 17  # of the number of places
+    BITS = 15  # of the number of buckets
+    PLACES = 4  # of a bucket: their keys fill a line of the cache, and so do their ids where they are uint16
+    MOST_IDS = 7
     FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd; their bits look random
 
-    def __init__(self):
-        self.keys = np.zeros((2, 2**self.BITS), np.uint64)  # no word has the key 0
+    def __init__(self, dtype: np.dtype):
+        self.keys = np.zeros((2**self.BITS * self.PLACES, 2), np.uint64)  # no word has the key 0
+        self.ids = np.zeros((len(self.keys), 1 + self.MOST_IDS), dtype)  # behind their number
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a place for each key, and whether it is that of the word."""
-        places = self._places(keys)
-        return places, (self.keys[0].take(places) == keys[0]) & (self.keys[1].take(places) == keys[1])
+        """Returns the place of each word, or any place, and whether the word is there."""
+        places = self._buckets(keys)
+        is_there = self._is_at(places, keys)
+        rest = np.flatnonzero(~is_there)
+        for number in range(1, self.PLACES):
+            found = self._is_at(places[rest] + number, keys[rest])
+            places[rest[found]] += number
+            is_there[rest[found]] = True
+            rest = rest[~found]
+        return places, is_there
 
-    def add(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gives words the places that are free. Returns these places and which of the keys got them."""
-        places = self._places(keys)
-        free = np.flatnonzero((self.keys[0].take(places) == 0) & (keys[0] != _NO_KEY))
-        places, first = np.unique(places[free], return_index=True)
-        self.keys[:, places] = keys[:, free[first]]
-        return places, free[first]
+    def add(self, keys: np.ndarray, ids: list[bytes]) -> None:
+        """Gives places to words that have none, as long as there are free ones.
 
-    def _places(self, keys: np.ndarray) -> np.ndarray:
-        mixed = keys[0] * self.FACTORS[0] ^ keys[1] * self.FACTORS[1]
-        return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp)
+        Args:
+          keys: uint64 [N, 2].
+          ids: of each word, as bytes of the table's type.
+        """
+        counts = np.fromiter(map(len, ids), np.intp, len(ids)) // self.ids.itemsize
+        firsts, own_ids = np.cumsum(counts) - counts, np.frombuffer(b"".join(ids), self.ids.dtype)
+        rest = np.flatnonzero((counts <= self.MOST_IDS) & (keys[:, 0] != _NO_KEY))
+        buckets = self._buckets(keys)
+        for number in range(self.PLACES):
+            places = buckets[rest] + number
+            free = np.flatnonzero(self.keys[places, 0] == 0)
+            taken, first = np.unique(places[free], return_index=True)
+            words = rest[free[first]]
+            self.keys[taken], self.ids[taken, 0] = keys[words], counts[words]
+            for column in range(counts[words].max(initial=0)):
+                longer = np.flatnonzero(counts[words] > column)
+                self.ids[taken[longer], 1 + column] = own_ids[firsts[words[longer]] + column]
+            rest = rest[~self._is_at(places, keys[rest])]  # the same word may be there more than once
+
+    def _buckets(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the first place of the bucket of each word."""
+        mixed = keys[:, 0] * self.FACTORS[0] ^ keys[:, 1] * self.FACTORS[1]
+        return (mixed >> np.uint64(64 - self.BITS)).astype(np.intp) * self.PLACES
+
+    def _is_at(self, places: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return (self.keys[places] == keys).all(axis=1)

@@ -1,5 +1,6 @@
 """The parts of a text that the sentence splitter need not see: the same ones whoever finds them."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,19 +19,21 @@ def test_parts_are_the_same_with_and_without_the_library(text):
     if compiled.library() is None:
         pytest.skip("there is no C++ compiler")
     data = text.replace(idle_text.MARK, "").encode("utf-8", "replace")
-    found = idle_text.take_out(data)
+    kept, bounds = idle_text.take_out(data)
+    assert idle_text.put_back(kept, data, bounds) == data
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "library", lambda: None)
-        assert idle_text.take_out(data) == found
-    assert idle_text.put_back(*found) == data
+        same, same_bounds = idle_text.take_out(data)
+        assert same == kept and same_bounds.tolist() == bounds.tolist()
+        assert idle_text.put_back(kept, data, bounds) == data
 
 
 @pytest.mark.usefixtures("with_and_without_library")
 def test_the_middle_of_a_long_stretch_is_taken_out():
     text = b"It ends. " + b"Words that go on and on without any end in between " * 3 + b"here."
-    kept, parts = idle_text.take_out(text)
-    assert len(parts) == 1 and len(parts[0]) > 80 and len(kept) < 70
-    assert idle_text.take_out(b"Short. Sentences. Only. " * 9)[1] == []
+    kept, bounds = idle_text.take_out(text)
+    assert bounds.shape == (2, 1) and np.diff(bounds.ravel()) > 80 and len(kept) < 70
+    assert not idle_text.take_out(b"Short. Sentences. Only. " * 9)[1].size
 
 
 @given(lines=st.lists(TEXTS.map(str.strip).filter(lambda line: line and "\n" not in line), max_size=8))
