@@ -1,7 +1,7 @@
 """Paragraphs -> sentences, by the splitter of the package blingfire, whose model comes with it.
 
 Many paragraphs go through one call of the splitter, as far as that gives the same sentences, and without the
-text that makes no difference to it (`official.data.text.idle_text`, which says what both earn).
+text that makes no difference to it (`official.data.text.idle_text`).
 """
 
 import collections

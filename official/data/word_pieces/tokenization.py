@@ -79,17 +79,18 @@ class Tokenizer:
                 continuing_subword_prefix=CONTINUATION,
             )
         )
-        self._table = WordTable(self._wide)
-        own = {"\n": self._end} | {
-            word: number for word, number in vocabulary.ids.items() if ascii_word.fullmatch(word)
+        numbers = np.arange(self._none, dtype=self._wide).tobytes()
+        size = self._wide.itemsize
+        *codes, code_of_end = (numbers[at : at + size] for at in range(0, len(numbers), size))
+        code_of_word = dict(zip(vocabulary.words, codes))
+        own = {"\n": code_of_end} | {
+            word: code for word, code in code_of_word.items() if ascii_word.fullmatch(word)
         }
-        ends = np.cumsum(list(map(len, own)))
-        keys = keys_of("".join(own).encode(), ends - list(map(len, own)), ends)
-        self._table.add(keys, [np.array(number, self._wide).tobytes() for number in own.values()])
-        self._rules = PublishedRules(
-            {word: np.array(number, self._wide).tobytes() for word, number in vocabulary.ids.items()},
-            vocabulary.do_lower_case,
-        )
+        lengths = np.fromiter(map(len, own), np.intp, len(own))
+        keys = keys_of("".join(own).encode(), np.cumsum(lengths) - lengths, np.cumsum(lengths))
+        self._table = WordTable(self._wide)
+        self._table.add(keys, list(own.values()))
+        self._rules = PublishedRules(code_of_word, vocabulary.do_lower_case)
         self._remembered: dict[bytes, bytes] = {}
         # What the compiled look-up writes: to get the memory for it anew takes a third as long as to fill it.
         self._found, self._places = np.empty(0, self._wide), np.empty((3, 0), np.int64)
