@@ -60,11 +60,10 @@ def _match(pattern: str, in_folders: str) -> list[str]:
 
 def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
     if store.is_folder(pattern):
-        return [
-            path
-            for path in store_paths.files_below(store.walk, pattern)
-            if fnmatch.fnmatchcase(os.path.basename(path), in_folders)
-        ]
+        found = store_paths.files_below(store.walk, pattern)
+        if in_folders == "*":
+            return list(found)
+        return [path for path in found if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
     if store.is_file(pattern):
         return [pattern]
     sharded = re.fullmatch(r"(.*)@([1-9][0-9]{0,4})((?:\.\w+)*)", pattern)

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -111,7 +111,7 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
 
 
 class Sum(NamedTuple):
-    """What tasks counted, in all and by file, and the documents of their samples."""
+    """What tasks counted, in all and of the files that may be listed, and the documents of their samples."""
 
     totals: collections.Counter[str]
     by_file: dict[str, FileCounts]
@@ -132,8 +132,15 @@ def sum_of(paths: Iterable[str]) -> Sum:
     return Sum(totals, read.by_file, sample)
 
 
-def to_json(by_file: dict[str, FileCounts]) -> dict[str, list[int]]:
-    return {path: counts.to_json() for path, counts in by_file.items()}
+def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str, list[int]]:
+    """Returns the counts of those files that `listed` may choose; there may be very many others.
+
+    Args:
+      in_part: files of which other tasks may read the rest.
+    """
+    usual = (path for path, own in by_file.items() if not own.undecodable_bytes and path not in in_part)
+    left_out = set(sorted(usual)[_MOST_LISTED:])
+    return {path: counts.to_json() for path, counts in by_file.items() if path not in left_out}
 
 
 def from_json(values: dict[str, list[int]]) -> dict[str, FileCounts]:

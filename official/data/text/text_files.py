@@ -33,6 +33,10 @@ class Split:
     start: int = 0
     end: int | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        return not self.start and self.end is None
+
 
 @dataclasses.dataclass(frozen=True)
 class TextFile:
@@ -260,7 +264,7 @@ def plain_content(split: Split) -> bytes | None:
       ConfigError: for a file that cannot be read or is no text.
     """
     path = split.path
-    if split.start or split.end is not None or files.is_remote(path):
+    if not split.is_whole or files.is_remote(path):
         return None
     try:
         content = _beginning(path)

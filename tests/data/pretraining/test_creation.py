@@ -559,6 +559,9 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
         f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)
     }
     listed = read_counts.listed(by_file)
+    in_part = {"00000", "05000"}
+    found = read_counts.from_json(read_counts.to_json(by_file, in_part))
+    assert read_counts.listed(found) == listed and in_part < set(found) and len(found) < 13_000
     assert len(listed) == 1000 and list(listed)[-2:] == ["19998", "19999"] and "00900" not in listed
     assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
 
