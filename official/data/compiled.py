@@ -1,5 +1,5 @@
-"""A small library in C++ for what a data job does to every word and every record. It is compiled when it is
-first used, in two seconds, and needs no TensorFlow.
+"""A small library in C++ for what a data job does to every word, sentence and record. It is compiled
+when it is first used, in two seconds, and needs no TensorFlow.
 
 Whoever calls it can do without, and does the same then: the library only saves time.
 """
@@ -27,7 +27,7 @@ _FUNCTIONS = {
     "take_out": [_DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 5],
     "put_back": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 3],
     "take_apart": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, _NUMBER, *[_DATA] * 3],
-    "find_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 9],
+    "find_ids": [_DATA, *[_NUMBER] * 6, *[_DATA] * 9],
     "put_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 5],
 }
 
@@ -42,7 +42,9 @@ def library() -> ctypes.CDLL | None:
             raise native_library.NotBuilt(f"{_FOLDER} has no sources")
         found = ctypes.CDLL(native_library.built(recipe, _LONGEST_SECS))
     except (native_library.NotBuilt, OSError) as error:
-        logging.info("Words are looked up, and records written, without a compiled library: %s.", error)
+        logging.info(
+            "Text is split, words looked up and records written without a compiled library: %s.", error
+        )
         return None
     for name, arguments in _FUNCTIONS.items():
         function = getattr(found, name)

@@ -16,12 +16,12 @@ inline uint8_t* Copy(const uint8_t* begin, const uint8_t* end, uint8_t* out) {
 class Parts {
  public:
   Parts(const uint8_t* text, int64_t length, const int64_t* sizes, int64_t* firsts, int64_t* lasts)
-      : text_(text), length_(length), behind_(sizes[0]), before_(sizes[1]), least_(sizes[2]), word_(sizes[3]),
+      : text_(text), length_(length), behind_bytes_(sizes[0]), before_bytes_(sizes[1]), least_(sizes[2]), word_(sizes[3]),
         firsts_(firsts), lasts_(lasts) {}
 
   void Found(int64_t end) {
-    if (end - end_ > behind_ + before_ + least_) {
-      const int64_t behind = end_ + behind_, before = end - before_;
+    if (end - last_end_ > behind_bytes_ + before_bytes_ + least_) {
+      const int64_t behind = last_end_ + behind_bytes_, before = end - before_bytes_;
       const void* first = behind + word_ <= length_ ? std::memchr(text_ + behind, ' ', word_) : nullptr;
       const void* last = before >= word_ ? memrchr(text_ + before - word_, ' ', word_) : nullptr;
       if (first && last) {
@@ -33,16 +33,16 @@ class Parts {
         }
       }
     }
-    end_ = end;
+    last_end_ = end;
   }
 
   int64_t count() const { return count_; }
 
  private:
   const uint8_t* text_;
-  const int64_t length_, behind_, before_, least_, word_;
+  const int64_t length_, behind_bytes_, before_bytes_, least_, word_;
   int64_t *firsts_, *lasts_;
-  int64_t end_ = -1, count_ = 0;
+  int64_t last_end_ = -1, count_ = 0;
 };
 
 }  // namespace
@@ -108,12 +108,13 @@ int64_t put_back(const uint8_t* text, int64_t length, const uint8_t* mark, int64
 //   most: paragraphs that there may be.
 //   out: with room for the text: the lines without marks.
 //   ends, counts: [most], where each paragraph ends in `out`, and how many lines it has.
-// Returns the number of paragraphs; -1 where there are more, one is empty, or a line begins with white space.
+// Returns the number of paragraphs; -1 where there are more, or a line begins with white space. The mark is one:
+// none is empty.
 int64_t take_apart(const uint8_t* text, int64_t length, const uint8_t* mark, int64_t mark_bytes, const uint8_t* spaces,
                    int64_t num_spaces, int64_t most, uint8_t* out, int64_t* ends, int64_t* counts) {
   bool may_begin_space[256] = {};
   for (int64_t i = 0; i < num_spaces; ++i) may_begin_space[spaces[4 * i]] = true;
-  const uint8_t *end = text + length, *begin = out, *paragraph = out;
+  const uint8_t *end = text + length, *begin = out;
   int64_t found = 0, lines = 0;
   while (text < end) {
     const auto* stop = static_cast<const uint8_t*>(std::memchr(text, '\n', end - text));
@@ -130,11 +131,10 @@ int64_t take_apart(const uint8_t* text, int64_t length, const uint8_t* mark, int
     *out++ = '\n';
     ++lines;
     if (closes) {
-      if (found == most || out - paragraph == 1) return -1;
+      if (found == most) return -1;
       ends[found] = out - begin;
       counts[found++] = lines;
       lines = 0;
-      paragraph = out;
     }
     text = stop + 1;
   }

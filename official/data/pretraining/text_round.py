@@ -63,7 +63,7 @@ def tokenize_text(
         kept.update(sample.counts(unknown), blocks=1, block_bytes=blocks.size(sample))
         if remaining.is_needed(job):
             keys.add(sample)
-    in_part = {split.path for split in splits if not split.is_whole}
+    in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
     done |= {"sample": shown.documents(), "keys": keys.to_json()}
     unfinished.write_done(counts_path(grouping.folder, number), done)

@@ -15,7 +15,7 @@ from official.data import compiled
 
 _END = "\u2029"
 _BETWEEN = _END + "\n"
-# A line that begins with white space, its line feed among it, may be nothing else, and that is no sentence.
+# A line that begins with white space, or is empty, may hold nothing else. That would be no sentence.
 _SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
 _SPACES_PADDED = b"".join(space.ljust(4, b"\0") for space in _SPACES)
 _STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(map(re.escape, _SPACES)) + b")")
@@ -60,7 +60,7 @@ def taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
 
 def _taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
     texts = split.split(_BETWEEN.encode())[:-1]
-    if len(texts) != paragraphs or not all(texts) or _STARTS_BLANK.search(b"\n" + split):
+    if len(texts) != paragraphs or _STARTS_BLANK.search(b"\n" + split):
         return None
     lines = [text + b"\n" for text in texts]
     counts = np.fromiter(map(_COUNT_LINES, lines), np.int64, paragraphs)

@@ -165,6 +165,6 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             workers.report(counts.bytes - done, 1)
             done = counts.bytes
-    in_part = {split.path for split in splits if not split.is_whole}
+    in_part = text_files.read_in_part(splits)
     found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file, in_part)}
     unfinished.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})

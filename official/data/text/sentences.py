@@ -205,7 +205,8 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
 
 
 def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
-    """Does what `_begin_documents` does, as if each paragraph were a document."""
+    """Hands paragraphs to the splitter. Returns what waits for it and returns their sentences, each paragraph
+    a document."""
     safe = [
         paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
         for paragraph in paragraphs

@@ -38,6 +38,11 @@ class Split:
         return not self.start and self.end is None
 
 
+def read_in_part(splits: Iterable[Split]) -> set[str]:
+    """Returns the files of which only a part is read."""
+    return {split.path for split in splits if not split.is_whole}
+
+
 @dataclasses.dataclass(frozen=True)
 class TextFile:
     """An open split of a text file."""

@@ -21,7 +21,9 @@ import itertools
 import operator
 import re
 import string
+import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -31,9 +33,10 @@ from official.data.rows import ragged
 from official.data.word_pieces import words
 from official.data.word_pieces.published_rules import UNKNOWN, PublishedRules
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
-from official.data.word_pieces.word_table import WordTable, keys_of
+from official.data.word_pieces.word_table import WordTable, keys_of, keys_of_words
 
 _BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
+_KEPT_BYTES = 2 * _BATCH_BYTES  # of text: of longer ones, which have a very long line, no memory is kept
 _MOST_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
 _LONGEST_REMEMBERED = 50  # bytes; longer ones hardly come twice
 
@@ -59,9 +62,20 @@ _CLASSES = bytes(
 )
 
 
+class _Buffers(NamedTuple):
+    """What the compiled look-up of a text writes to, with room for one of some bytes."""
+
+    ids: np.ndarray
+    places: np.ndarray  # int64 [3, bytes]: of words that are not in the table
+
+    @classmethod
+    def of(cls, num_bytes: int, dtype: np.dtype) -> "_Buffers":
+        return cls(np.empty(WordTable.MOST_IDS * num_bytes, dtype), np.empty((3, num_bytes), np.int64))
+
+
 class Tokenizer:
     """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word
-    pieces. For one thread at a time: it remembers words."""
+    pieces. It remembers words; threads may share it."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
@@ -79,21 +93,21 @@ class Tokenizer:
                 continuing_subword_prefix=CONTINUATION,
             )
         )
-        numbers = np.arange(self._none, dtype=self._wide).tobytes()
-        size = self._wide.itemsize
-        *codes, code_of_end = (numbers[at : at + size] for at in range(0, len(numbers), size))
-        code_of_word = dict(zip(vocabulary.words, codes))
-        own = {"\n": code_of_end} | {
-            word: code for word, code in code_of_word.items() if ascii_word.fullmatch(word)
+        # The id of each word as bytes: ids of several words are joined at once.
+        numbers, size = np.arange(self._none, dtype=self._wide).tobytes(), self._wide.itemsize
+        *ids, id_of_end = (numbers[at : at + size] for at in range(0, len(numbers), size))
+        id_of_word = dict(zip(vocabulary.words, ids))
+        own = {"\n": id_of_end} | {
+            word: number for word, number in id_of_word.items() if ascii_word.fullmatch(word)
         }
-        lengths = np.fromiter(map(len, own), np.intp, len(own))
-        keys = keys_of("".join(own).encode(), np.cumsum(lengths) - lengths, np.cumsum(lengths))
         self._table = WordTable(self._wide)
-        self._table.add(keys, list(own.values()))
-        self._rules = PublishedRules(code_of_word, vocabulary.do_lower_case)
+        self._table.add(keys_of_words(own), list(own.values()))
+        self._rules = PublishedRules(id_of_word, vocabulary.do_lower_case)
         self._remembered: dict[bytes, bytes] = {}
-        # What the compiled look-up writes: to get the memory for it anew takes a third as long as to fill it.
-        self._found, self._places = np.empty(0, self._wide), np.empty((3, 0), np.int64)
+        self._adding = threading.Lock()  # to the table, and to what is remembered
+        # What compiled look-ups write to, of calls that are done: to get the memory for it anew takes a third
+        # as long as to fill it.
+        self._buffers: list[_Buffers] = []
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises text of any kind. A lone surrogate is a character like others.
@@ -116,21 +130,27 @@ class Tokenizer:
 
     def _look_up_compiled(self, library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Does what `_look_up` does."""
-        if len(text) > self._places.shape[1]:
-            self._found = np.empty(WordTable.MOST_IDS * len(text), self._wide)
-            self._places = np.empty((3, len(text)), np.int64)
+        is_usual = len(text) <= _KEPT_BYTES
+        try:
+            buffers = self._buffers.pop() if is_usual else _Buffers.of(len(text), self._wide)
+        except IndexError:  # of the first call, or another thread has them
+            buffers = _Buffers.of(_KEPT_BYTES, self._wide)
         counts = np.empty(2, np.int64)
-        sizes = (len(text), self._wide.itemsize, WordTable.BITS, self._none)
-        arrays = (WordTable.FACTORS, self._table.keys, self._table.ids, self._found, *self._places, counts)
-        library.find_ids(text, *sizes, _CLASSES, *(array.ctypes.data for array in arrays))
+        sizes = (len(text), self._wide.itemsize, WordTable.BITS, WordTable.PLACES, WordTable.MOST_IDS)
+        arrays = (WordTable.FACTORS, self._table.keys, self._table.ids, buffers.ids, *buffers.places, counts)
+        places = (array.ctypes.data for array in arrays)
+        if library.find_ids(text, *sizes, self._none, _CLASSES, *places):
+            raise RuntimeError("native/words.cc has not the buckets of word_table.py")
         num_found, num_others = counts.tolist()
-        others, starts, ends = self._places[:, :num_others]
+        others, starts, ends = buffers.places[:, :num_others]
         other_ids, other_counts = self._ids_of_chunks(text, starts, ends)
         tokens = np.empty(num_found + len(other_ids), self._wide)
         lengths = np.empty(text.count(b"\n"), np.int64)
         arrays = (others, other_ids, other_counts, tokens, lengths)
-        sizes = (num_found, self._wide.itemsize, self._end, num_others)
-        count = library.put_ids(self._found.ctypes.data, *sizes, *(array.ctypes.data for array in arrays))
+        found = (buffers.ids.ctypes.data, num_found, self._wide.itemsize, self._end, num_others)
+        count = library.put_ids(*found, *(array.ctypes.data for array in arrays))
+        if is_usual:
+            self._buffers.append(buffers)
         return tokens[:count], lengths
 
     def _look_up(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -158,13 +178,16 @@ class Tokenizer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of words and chunks text[starts[n]:ends[n]] that are not in the table, one after
         the other, and how many each has; puts them into the table."""
+        if not len(starts):
+            return np.zeros(0, self._wide), np.zeros(0, np.intp)
         chunks = list(map(text.__getitem__, map(slice, starts.tolist(), ends.tolist())))
-        new = np.flatnonzero([chunk not in self._remembered for chunk in chunks])
-        found = self._remember(chunks)
+        with self._adding:
+            new = np.flatnonzero([chunk not in self._remembered for chunk in chunks])
+            found = self._remember(chunks)
+            if len(new):  # for those that came before there was no room
+                keys = keys_of(text, starts[new], ends[new])
+                self._table.add(keys, list(map(found.__getitem__, new.tolist())))
         counts = np.fromiter(map(len, found), np.intp, len(found)) // self._wide.itemsize
-        if len(new):  # for those that came before there was no room
-            keys = keys_of(text, starts[new], ends[new])
-            self._table.add(keys, list(map(found.__getitem__, new.tolist())))
         return np.frombuffer(b"".join(found), self._wide), counts
 
     def _remember(self, chunks: list[bytes]) -> list[bytes]:

@@ -1,8 +1,11 @@
 """A table in which the ids of many words of a text are looked up at once."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 _KEY_BYTES = 16
+_LINE_BYTES = 64  # of the cache
 _FIRST_BYTES = np.array([256**count - 1 for count in range(9)], np.uint64)  # masks of the first of eight
 _NO_KEY = np.uint64(2**64 - 1)  # of no word: UTF-8 has no such byte
 
@@ -20,9 +23,19 @@ def keys_of(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return keys
 
 
+def keys_of_words(words: Collection[str]) -> np.ndarray:
+    """Returns what `keys_of` does, of words by themselves; they are ASCII."""
+    lengths = np.fromiter(map(len, words), np.intp, len(words))
+    ends = np.cumsum(lengths)
+    return keys_of("".join(words).encode(), ends - lengths, ends)
+
+
 class WordTable:
     """Ids of words, found by the words' keys. Words share buckets; one whose bucket is full has no place, nor
-    has one of more ids than MOST_IDS."""
+    has one of more ids than MOST_IDS.
+
+    One thread may add words while others look some up: a key is written behind its ids.
+    """
 
     BITS = 15  # of the number of buckets
     PLACES = 4  # of a bucket: their keys fill a line of the cache, and so do their ids where they are uint16
@@ -30,8 +43,9 @@ class WordTable:
     FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd; their bits look random
 
     def __init__(self, dtype: np.dtype):
-        self.keys = np.zeros((2**self.BITS * self.PLACES, 2), np.uint64)  # no word has the key 0
-        self.ids = np.zeros((len(self.keys), 1 + self.MOST_IDS), dtype)  # behind their number
+        places = 2**self.BITS * self.PLACES
+        self.keys = _aligned_zeros((places, 2), np.dtype(np.uint64))  # no word has the key 0
+        self.ids = _aligned_zeros((places, 1 + self.MOST_IDS), dtype)  # behind their number
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the place of each word, or any place, and whether the word is there."""
@@ -61,10 +75,11 @@ class WordTable:
             free = np.flatnonzero(self.keys[places, 0] == 0)
             taken, first = np.unique(places[free], return_index=True)
             words = rest[free[first]]
-            self.keys[taken], self.ids[taken, 0] = keys[words], counts[words]
+            self.ids[taken, 0] = counts[words]
             for column in range(counts[words].max(initial=0)):
                 longer = np.flatnonzero(counts[words] > column)
                 self.ids[taken[longer], 1 + column] = own_ids[firsts[words[longer]] + column]
+            self.keys[taken] = keys[words]
             rest = rest[~self._is_at(places, keys[rest])]  # the same word may be there more than once
 
     def _buckets(self, keys: np.ndarray) -> np.ndarray:
@@ -74,3 +89,12 @@ class WordTable:
 
     def _is_at(self, places: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return (self.keys[places] == keys).all(axis=1)
+
+
+def _aligned_zeros(shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    """Returns zeros that begin with a line of the cache, so that no bucket lies in more of them than need
+    be."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    data = np.zeros(size + _LINE_BYTES, np.uint8)
+    first = -data.ctypes.data % _LINE_BYTES
+    return data[first : first + size].view(dtype).reshape(shape)

@@ -5,8 +5,10 @@ real text.
 import collections
 import functools
 import os
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -275,6 +277,29 @@ def test_cased_characters_of_the_first_blocks_and_a_sample_of_all(cased_tokenize
 def test_every_character(tokenizer, cased_tokenizer, first, vocabulary):
     one = tokenizer if vocabulary is VOCABULARY else cased_tokenizer
     assert_equals_the_rules(one, vocabulary, surrounded(range(first, first + 0x22000)))
+
+
+def test_words_of_the_vocabulary_are_found_in_the_table(real_vocabulary, monkeypatch):
+    tokenizer, words = tokenization.Tokenizer(real_vocabulary), []
+    look_up = tokenizer._ids_of_chunks
+
+    def noted(text, starts, ends):
+        words.extend(starts)
+        return look_up(text, starts, ends)
+
+    monkeypatch.setattr(tokenizer, "_ids_of_chunks", noted)
+    tokenizer.tokenize([word for word in real_vocabulary.words if re.fullmatch("[a-z]+", word)])
+    assert len(words) < 200  # those whose bucket is full, or that are long
+
+
+def test_threads_may_share_a_tokenizer(real_vocabulary):
+    texts = [[f"{word} 12345 unaffable{word} embeddings"] * 200 for word in ("the", "he", "to")]
+    expected = [tokenization.Tokenizer(real_vocabulary).tokenize(text)[0].tolist() for text in texts]
+    for _ in range(3):
+        shared = tokenization.Tokenizer(real_vocabulary)
+        with ThreadPoolExecutor(len(texts)) as threads:
+            found = list(threads.map(shared.tokenize, texts * 40))
+        assert all(ids.tolist() == expected[number % len(texts)] for number, (ids, _) in enumerate(found))
 
 
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.slow)])
