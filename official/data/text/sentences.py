@@ -212,12 +212,14 @@ def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
         for paragraph in paragraphs
     ]
     finish_marking = _begin_marking(joined_paragraphs.joined(itertools.compress(paragraphs, safe)), split)
-    numbers = np.flatnonzero(np.logical_not(safe))
-    others = [split_sentences(paragraphs[number]) for number in numbers.tolist()]
 
     def finish() -> Lines:
-        found = joined_paragraphs.taken_apart(finish_marking(), len(paragraphs) - len(others))
-        if found is None or not all(others):
+        found = joined_paragraphs.taken_apart(finish_marking(), sum(safe))
+        if found is None:
+            return _lines(map(split_sentences, paragraphs))
+        numbers = np.flatnonzero(np.logical_not(safe))
+        others = [split_sentences(paragraphs[number]) for number in numbers.tolist()]
+        if not all(others):
             return _lines(map(split_sentences, paragraphs))
         before = numbers - np.arange(len(numbers))  # of the paragraphs that were joined
         ends = np.append(0, found.ends)[before].tolist()
