@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
 from official.checkpoint.errors import DamagedError
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
 # What the reader's bindings raise for damaged files.

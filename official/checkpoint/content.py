@@ -11,8 +11,7 @@ from official.checkpoint.mapping import biases, canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
-from official.config import ConfigError
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 
 @dataclasses.dataclass(frozen=True)

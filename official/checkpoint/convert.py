@@ -12,8 +12,8 @@ from official.checkpoint.content import Content, content_of
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Format
 from official.checkpoint.options import NOTHING_GIVEN, Options
-from official.config import ConfigError
 from official.io import vocabulary_files
+from official.io.errors import ConfigError
 
 Verify = Callable[[dict, dict, Options], dict]
 

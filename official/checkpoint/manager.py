@@ -16,8 +16,7 @@ from official.checkpoint.beside import Beside, SaveTimes, Stopwatch
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
 from official.checkpoint.names import compare_names
-from official.config import ConfigError
-from official.io.errors import describe_names, shortened
+from official.io.errors import ConfigError, describe_names, shortened
 from official.io.files import is_remote
 from official.io.json_files import read_json
 from official.io.writing import replace_file, sync

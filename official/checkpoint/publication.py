@@ -11,9 +11,8 @@ from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Container, Format
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
-from official.config import ConfigError
 from official.io import vocabulary_files, writing
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 # Is called with the bytes written so far and in all.
 ProgressOfAll = Callable[[int, int], None]

@@ -16,8 +16,7 @@ from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
-from official.config import ConfigError
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
 _WORDS = "bert/embeddings/word_embeddings"

@@ -1,6 +1,7 @@
 """What the commands share: flags of one form, and errors in one line with exit code 2."""
 
 import argparse
+import gc
 import itertools
 import math
 import os
@@ -213,6 +214,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         code = fail(error)
     except KeyboardInterrupt as error:
         code = signals.report(error)
+    gc.freeze()  # what is left goes with the process: nobody looks for cycles in it
     sys.exit(code)
 
 

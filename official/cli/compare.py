@@ -8,7 +8,7 @@ several seeds.
 import argparse
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 

@@ -19,9 +19,8 @@ from typing import Any
 from official.checkpoint import registry
 from official.checkpoint.options import Options
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.config.model import LARGEST
-from official.io.errors import report_error
+from official.io.errors import ConfigError, report_error
 from official.io.writing import check_output_file
 
 _EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")

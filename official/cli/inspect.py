@@ -29,7 +29,7 @@ def inspect(path: str, digest: bool) -> dict:
     checkpoint."""
     from official.checkpoint import registry
     from official.checkpoint.errors import DamagedError
-    from official.config import ConfigError
+    from official.io.errors import ConfigError
 
     checkpoint = registry.open_checkpoint(path, "PATH")
     try:

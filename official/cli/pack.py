@@ -12,7 +12,7 @@ import os
 
 from official.cli import command_line, engine_flags, outputs
 from official.cli.data import card
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 ALGORITHMS = ("spfhp", "lpfhp", "nnlshp", "ennlshp")

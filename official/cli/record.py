@@ -29,7 +29,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def read(folder: str, name: str) -> str:
-    from official.config import ConfigError
+    from official.io.errors import ConfigError
 
     path = os.path.join(folder, name)
     try:

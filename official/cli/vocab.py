@@ -12,11 +12,11 @@ import sys
 import tqdm
 
 from official.cli import command_line, outputs, text_flags
-from official.config import ConfigError
 from official.data.text import read_counts
 from official.data.text.documents import ReadCounts, read_documents
 from official.data.word_pieces import vocabulary_building
 from official.io import files
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count

@@ -16,8 +16,8 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 
-from official.config import ConfigError
 from official.io import unfinished
+from official.io.errors import ConfigError
 from official.io.stores import store_of
 
 KEY_BITS = 64

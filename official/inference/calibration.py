@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.glue import tasks, tsv_files
 from official.data.squad import squad_files
 from official.inference.backends import Settings
 from official.inference.rows import Rows
 from official.inference.source import Source
+from official.io.errors import ConfigError
 
 _SEQUENCES = 128  # spread over the file
 _BATCH = 16

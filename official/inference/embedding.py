@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration, rows
 from official.inference.source import Source
 from official.io import json_files
+from official.io.errors import ConfigError
 
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 SMALLEST_NORM = 1e-12

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration, rows
 from official.inference.rows import Rows
 from official.inference.source import Source
+from official.io.errors import ConfigError
 
 MASK = "[MASK]"
 _SPECIAL = ("[CLS]", "[SEP]", "[UNK]", MASK)

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.glue import features, tasks, tsv_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
 from official.inference.source import Source
+from official.io.errors import ConfigError
 
 _USUAL_LENGTH = 128  # tokens of a row, of a model without a run
 

@@ -106,11 +106,26 @@ def check(choice: Choice) -> None:
         raise ConfigError(f"--ray_address={choice.ray_address} needs --engine=ray.")
 
 
-def load_ahead(choice: Choice, total_bytes: float, preload: str) -> None:
+def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -> None:
     """Lets the processes of a job begin to load a module, `Round.preload`, while this one does so itself;
-    nothing where the job will need no other process of this machine."""
+    nothing where the job will need no other process of this machine.
+
+    Args:
+      choice: of the engine.
+      preload: name of the module.
+      total_bytes: of the job; None: they are not known yet, and may be many.
+
+    Raises:
+      ConfigError: as `check` does.
+    """
     check(choice)
-    if choice.engine == "local" and Local(choice.num_workers).processes_for(total_bytes) > 1:
+    if choice.engine != "local":
+        return
+    if total_bytes is None:
+        number = choice.num_workers or cores()
+    else:
+        number = Local(choice.num_workers).processes_for(total_bytes)
+    if number > 1:
         processes.load_ahead(preload)
 
 

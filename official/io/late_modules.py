@@ -7,13 +7,17 @@ for tables that are given to Keras. They stay usable as they are; only who uses 
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
 import importlib.machinery
 import sys
 import threading
 import types
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importlib.abc takes half as long to load as Python to start, and is of no use here
 
 
 class _LateModule(types.ModuleType):
@@ -31,10 +35,10 @@ class _LateModule(types.ModuleType):
         return getattr(sys.modules.get(self.__name__, self), name)
 
 
-class _LateLoader(importlib.abc.Loader):
+class _LateLoader(Loader):
     """Loads a module, but for its code."""
 
-    def __init__(self, loader: importlib.abc.Loader):
+    def __init__(self, loader: Loader):
         self._loader = loader
         self._package_path: list[str] | None = None
         self.lock, self.is_running = threading.RLock(), False
@@ -84,7 +88,7 @@ class _Finder:
         return spec
 
 
-class _ThereAlready(importlib.abc.Loader):
+class _ThereAlready(Loader):
     """Gives a module that is loaded already."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:

@@ -19,6 +19,7 @@ from official.io import speeds, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
+    from official.io.bars import ProgressBar
     from official.io.engines import Round
 
 _REFRESH_SECS = 0.5
@@ -32,8 +33,10 @@ def run(tasks: Round, number: int) -> None:
       tasks: of the round.
       number: processes; with 1, or 0, it is this one.
     """
+    from official.io import bars  # late: the processes that are started here have none
+
     timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "local", max(number, 1)))
-    with timed as found, workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+    with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
         if number <= 1:
             with workers.reporting_to(bar.add), workers.finishing_behind():
                 for function, *arguments in tasks.tasks:
@@ -65,7 +68,7 @@ def load_ahead(preload: str) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_in_processes(tasks: Round, number: int, bar: workers.ProgressBar) -> None:
+def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
     context = _forking(tasks.preload)
     counters = context.Array("d", 2)
     # Only this process holds the end that is written to: the others read its end when this process does,
@@ -94,7 +97,7 @@ def _run_in_processes(tasks: Round, number: int, bar: workers.ProgressBar) -> No
 
 
 def _watch(
-    pool: ProcessPoolExecutor, tasks: Iterator[tuple], window: int, counters, bar: workers.ProgressBar
+    pool: ProcessPoolExecutor, tasks: Iterator[tuple], window: int, counters, bar: ProgressBar
 ) -> None:
     """Submits tasks, `window` of them at once, and moves the bar until all are done."""
     left: set[Future] = set()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from official.io import ray_cluster, speeds, workers
+from official.io import bars, ray_cluster, speeds, workers
 from official.io.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Ray:
         # A cluster of one's own has as many CPUs as there are to be workers.
         most = self.num_workers if self.address else None
         timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "ray", 0))
-        with timed as found, workers.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+        with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
             found.workers = _Running(zip(self._numbers, tasks.tasks), most, self._meter, bar).run()
             found.bytes, found.items = bar.n, bar.items
 
@@ -130,7 +130,7 @@ class _Running:
     """The tasks of a round that are submitted, by what Ray calls them."""
 
     def __init__(
-        self, tasks: Iterator[tuple[int, tuple]], most: int | None, meter: Any, bar: workers.ProgressBar
+        self, tasks: Iterator[tuple[int, tuple]], most: int | None, meter: Any, bar: bars.ProgressBar
     ):
         """Makes it of numbered tasks, of which `most` are to run at a time, where that is not None."""
         import ray

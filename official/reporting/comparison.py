@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.reporting import mllog
 from official.reporting.metrics import read_metrics_counted

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.reporting.comparison import Run, differing_settings
 from official.reporting.comparison_table import format_table
 

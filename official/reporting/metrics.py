@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.writing import LineFile, read_lines
 from official.reporting.observer import End, Evaluation, Observer
 

@@ -1,7 +1,7 @@
 """The lines of an MLPerf log: reading them, and which of them a process that goes on keeps."""
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.writing import read_lines
 
 _MARK = b":::MLLOG "

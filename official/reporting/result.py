@@ -8,8 +8,8 @@ import typing
 
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.writing import replace_file
 from official.reporting.metrics import plain_value
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
+from official.io.errors import ConfigError
 from official.training import relaying
 from official.training.task import Task
 

@@ -2,8 +2,8 @@
 
 import os
 
-from official.config import ConfigError
 from official.io import writing
+from official.io.errors import ConfigError
 from official.io.json_files import parse_json
 
 _FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "labels.json": "glue_task"}

@@ -9,9 +9,9 @@ import os
 import tensorflow as tf
 
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
 from official.distribution.batch_plan import Layout
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.writing import replace_file
 
 FILE_NAME = "layout.json"

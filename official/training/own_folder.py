@@ -11,7 +11,7 @@ from typing import IO
 
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.files import is_remote
 
 

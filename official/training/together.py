@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.io import signals
+from official.io.errors import ConfigError
 from official.training import step as step_lib
 from official.training.interruption import Interruption
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official.checkpoint.beside import Beside
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.optimization import compiled
 from tests.run_folders import state_of
 

@@ -13,7 +13,7 @@ from official.checkpoint.formats import garden
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import NOTHING_GIVEN, Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
 SPLIT = (HEADS, HIDDEN // HEADS)

@@ -10,7 +10,7 @@ from official.checkpoint.formats import google, graphcore
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.options import Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 V, H, I = 48, 8, 16  # noqa: E741
 LAYER = {

@@ -15,7 +15,7 @@ from official.checkpoint.errors import DamagedError
 from official.checkpoint.formats import popart
 from official.checkpoint.mapping import canonical
 from official.checkpoint.options import Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests.checkpoint.test_format_huggingface import assert_same, lazy
 from tests.checkpoint.test_format_huggingface import weights as all_weights
 from tests.conftest import TINY

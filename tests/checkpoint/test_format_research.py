@@ -5,7 +5,7 @@ import pytest
 
 from official.checkpoint.formats import graphcore, research
 from official.checkpoint.options import Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests.checkpoint.test_format_graphcore import (
     ALL_HEADS,
     GOOGLE,

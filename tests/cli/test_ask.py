@@ -8,7 +8,7 @@ import pytest
 
 from official.cli import ask
 from official.cli.benchmark import start
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests.conftest import TINY
 
 GROUPS = {"block_type": "groupbert", "groupbert_ffn_output_groups": 2, "groupbert_conv_group_size": 8}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from official.cli.benchmark import bounds, inputs
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.planning import plan
 from official.reporting.profiles import groups, times
 from official.tasks import TASKS

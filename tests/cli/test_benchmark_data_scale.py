@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from official.cli.benchmark import data_scale, data_scale_model
-from official.config import ConfigError
 from official.data import regrouping
 from official.data.pretraining import creation, pairs, text_round
 from official.data.word_pieces import vocabulary
+from official.io.errors import ConfigError
 
 LARGE = data_scale_model.Machine(10**16, None, 10**13, None)
 WORDS = "the cat sat on a mat".split()

@@ -13,7 +13,7 @@ import pytest
 
 from official.cli.benchmark import environments, fine_tuning, peers, start
 from official.cli.benchmark import fine_tuning_runs as runs_lib
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests.conftest import TINY
 from tests.fine_tuning_files import fixture_vocab_file, squad_json  # noqa: F401
 

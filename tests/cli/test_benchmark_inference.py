@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from official.cli.benchmark.inference import cases, command, models, systems
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.planning import machine, speed
 from tests import programs
 from tests.conftest import TINY

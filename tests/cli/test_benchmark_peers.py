@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from official.cli.benchmark import peers as benchmark_peers
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests import programs
 from tests.conftest import TINY
 

@@ -28,7 +28,7 @@ from official.cli.benchmark.serving.peer_programs import bare, load
 from official.cli.benchmark.serving.peer_programs.load import Asked
 from official.cli.benchmark.serving.servers import Server
 from official.cli.benchmark.serving.traffic import Run
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 PAIRS = [("Who?", "Ada wrote."), ("What?", "Boats sail, Zoë."), ("When?", "Noon came.")]
 # Contracts of a server: answers the first word; version 2 is served once its folder is there.

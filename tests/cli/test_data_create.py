@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from official.cli.data import create
-from official.config import ConfigError
 from official.data.pretraining import creation
+from official.io.errors import ConfigError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dogs", "cats", "run", "sleep", "."]
 THEIRS = ["--sequence-length", "32", "--mask-tokens", "3", "--duplication-factor", "2"]

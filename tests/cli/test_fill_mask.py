@@ -16,7 +16,7 @@ from official import inference
 from official.checkpoint import convert as convert_lib
 from official.checkpoint.manager import CheckpointManager
 from official.cli import fill_mask
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 

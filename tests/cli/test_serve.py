@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from official.cli import serve
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server.limits import Limits
 
 

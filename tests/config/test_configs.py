@@ -8,10 +8,10 @@ import pytest
 
 from official import config as config_lib
 from official.cli import flags
-from official.config import ConfigError
 from official.config.cluster import Cluster, read_cluster
 from official.config.model import parameters
 from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan, next_evaluation
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))

@@ -6,11 +6,11 @@ import pytest
 
 from official import config as config_lib
 from official.cli import configs, flags
-from official.config import ConfigError
 from official.config.foreign import batches
 from official.config.foreign.families import FAMILIES, family_of, flat
 from official.config.foreign.rows import IPU_ONLY, NOT_NEEDED
 from official.config.model import BertConfig
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 SHIPPED = sorted(configs.theirs())

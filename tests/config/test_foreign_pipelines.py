@@ -5,11 +5,11 @@ import json
 import pytest
 
 from official.cli import configs, flags
-from official.config import ConfigError
 from official.config.foreign import pipeline
 from official.distribution.pipelining.allocation import allocation
 from official.distribution.pipelining.plan import make_plan
 from official.distribution.pipelining.timeline import make_timeline
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 SHIPPED = [name for name in sorted(configs.theirs()) if not name.endswith("popart/demo")]  # it places nothing

@@ -6,7 +6,7 @@ import pytest
 
 from official import config as config_lib
 from official.checkpoint import hf_config
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 SIZES = {
     "vocab_size": 30522,

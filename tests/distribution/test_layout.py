@@ -2,9 +2,9 @@
 
 import pytest
 
-from official.config import ConfigError
 from official.distribution.batch_plan import Layout
 from official.distribution.layout import Share, is_kept, lay_out, shares
+from official.io.errors import ConfigError
 
 WORKERS = dict(
     distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0, train_batch_size=48

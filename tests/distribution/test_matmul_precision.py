@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
+from official.io.errors import ConfigError
 from official.modeling import embeddings, heads, layers
 from official.modeling.operations import fused
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from official.cli.benchmark import scores
-from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
 from official.inference import source
+from official.io.errors import ConfigError
 from tests.data.glue.test_glue_data import write_split
 from tests.tasks.test_fine_tuning import run
 

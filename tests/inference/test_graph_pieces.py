@@ -10,11 +10,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.squad import context_words, squad_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from official.inference.graph.pieces import Splitter
+from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]

@@ -12,9 +12,9 @@ import pytest
 from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
-from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
 from official.data.squad import features
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.numpy_bert import NumpyBert, gelu_erf

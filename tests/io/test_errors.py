@@ -12,8 +12,8 @@ import termios
 import pytest
 
 from official.cli import typed
-from official.config import ConfigError
 from official.io import errors
+from official.io.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ BAR = """
 import sys
 import tqdm
 from official.cli import command_line
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.bars import Bar
 
 def read():

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.reporting import comparison, metrics, result
 from tests.conftest import ROOT
 

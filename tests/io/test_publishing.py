@@ -10,8 +10,8 @@ from official.checkpoint import publication, registry
 from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
 from official.checkpoint.options import Options
-from official.config import ConfigError
 from official.io import signals, stores, writing
+from official.io.errors import ConfigError
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
 from tests.checkpoint.test_format_huggingface import shard
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from official.config import ConfigError
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
 from official.io import label_files, vocabulary_files
+from official.io.errors import ConfigError
 
 UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
 CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")

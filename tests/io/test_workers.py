@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from official.config import ConfigError
 from official.io import engines
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 JOB = """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.optimization import kinds, optimizers, schedules
 from tests.optimization.test_optimization import make_optimizer
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.io import native_operations
+from official.io.errors import ConfigError
 from official.optimization import compiled, optimizers, schedules
 from official.optimization.native import library
 from official.optimization.native.optimizers import AdamW, Lamb

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.optimization import decays, schedules
 from official.optimization.loss_scale import LossScale
 

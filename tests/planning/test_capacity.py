@@ -5,8 +5,8 @@ import json
 import pytest
 
 from official.cli import flags
-from official.config import ConfigError
 from official.config.device_memory import DEVICE_BYTES, device_bytes
+from official.io.errors import ConfigError
 from official.planning import capacity
 from official.planning import plan as plan_lib
 from official.tasks import TASKS

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from official.cli import flags
-from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
+from official.io.errors import ConfigError
 from official.optimization import kinds
 from official.optimization.state import make_state
 from official.planning import memory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.planning.batches import planned_batches
 from official.planning.host_files import planned_files
 

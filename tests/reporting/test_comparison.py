@@ -12,7 +12,7 @@ import matplotlib.image
 import pytest
 
 from official import config as config_lib
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.reporting import comparison as comparison_lib
 from official.reporting import comparison_picture, comparison_table
 from official.reporting import convergence as convergence_lib

@@ -10,8 +10,8 @@ import sys
 import mlperf_logging
 import pytest
 
-from official.config import ConfigError
 from official.data.records.encoding import encoders
+from official.io.errors import ConfigError
 from official.reporting import mllog
 from official.reporting.metrics import read_metrics
 from official.reporting.observer import Start

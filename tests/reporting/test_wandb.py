@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
 from official.reporting.observer import Evaluation, Start
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from official import inference
 from official.cli import train
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from tests.conftest import TINY
 from tests.tasks.test_fine_tuning import run
 

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
+from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import finish, repeats, runner

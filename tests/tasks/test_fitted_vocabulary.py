@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.records.encoding import encoders
+from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
 from tests.data.records.test_records import LENGTH, MOST, make_examples
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import evaluation, runner
 from official.training.loop import Loop

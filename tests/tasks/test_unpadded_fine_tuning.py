@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.distribution.strategy import with_length_buckets
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from tests.tasks.test_packed_fine_tuning import (
     MIRRORED,

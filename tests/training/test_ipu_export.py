@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.distribution.ipu import embedded
+from official.io.errors import ConfigError
 from official.modeling.pretrainer import BertPretrainer
 from official.optimization import kinds
 from official.optimization.train_state import build_state

@@ -11,9 +11,9 @@ import pytest
 
 from official import config as config_lib
 from official.cli import train
-from official.config import ConfigError
 from official.data.records.formats import packed
 from official.distribution.ipu import environment
+from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import runner

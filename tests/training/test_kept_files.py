@@ -7,8 +7,8 @@ import pytest
 
 from official import inference
 from official.checkpoint.convert import convert
-from official.config import ConfigError
 from official.data.glue import tasks as glue_tasks
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import kept_files, runner
 from tests.conftest import TINY

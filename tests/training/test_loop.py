@@ -15,7 +15,7 @@ from tensorflow.python.framework import (
 )  # has no public way to switch determinism off again
 
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.optimization.state import restored
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS

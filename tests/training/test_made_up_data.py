@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import compilation, runner
 from official.training.loop import Loop

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import ConfigError
 from official.data.pipeline import MOST_STREAMS
 from official.data.records import on_the_fly
 from official.data.records.encoding import encoders
 from official.data.records.formats import compact, packed
+from official.io.errors import ConfigError
 from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
 from official.training import compilation

@@ -6,12 +6,12 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 from official import config as config_lib
-from official.config import ConfigError
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends import pipeline as pipeline_backend
 from official.distribution.batch_plan import make_batch_plan
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining import schedules
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import pipeline_round, pipelined, runner
 from official.training import step as step_lib

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, Layout
+from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import noted_layout, relaying, runner
 from tests.run_folders import state_of

@@ -18,10 +18,10 @@ from tensorflow.python.framework import (
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
+from official.io.errors import ConfigError
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
 from official.reporting.metrics import read_metrics

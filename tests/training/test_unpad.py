@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import ConfigError
 from official.data.records.encoding import encoders
+from official.io.errors import ConfigError
 from official.modeling import counted
 from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask

@@ -22,9 +22,8 @@ from official.checkpoint import hf_config
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.config import ConfigError
 from official.io import json_files, vocabulary_files
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAST = WEIGHTS

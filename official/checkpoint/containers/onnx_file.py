@@ -20,8 +20,7 @@ from official.checkpoint.containers.protobuf_fields import Field
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.config import ConfigError
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 LAST = ".onnx"
 IS_FOLDER = False

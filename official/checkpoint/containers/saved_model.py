@@ -12,7 +12,7 @@ import numpy as np
 from official.checkpoint.containers import object_bundle
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 LAST, IS_FOLDER = "saved_model.pb", True
 EXTRA, MANIFEST = "assets.extra", "export.json"

@@ -13,7 +13,7 @@ from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.table import Mapped, Transposed
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.options import Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 _HEAD_SIZE = 64  # of every published BERT
 _LAYER, _OURS = "transformer/layer_{layer}", "bert/encoder/layer_{layer}"

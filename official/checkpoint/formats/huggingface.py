@@ -18,7 +18,7 @@ from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.table import Mapped, Transposed
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Option, Options
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 PREFIX = "bert."
 HF_PREFIX = Option(

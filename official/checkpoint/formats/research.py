@@ -30,8 +30,7 @@ from official.checkpoint.mapping.stacks import Stack
 from official.checkpoint.mapping.table import Mapped
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Options
-from official.config import ConfigError
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 _SCOPE = "all/"
 _LAYER = {

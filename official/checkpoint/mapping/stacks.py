@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.canonical import SLOT
 from official.checkpoint.mapping.tensors import Tensors
-from official.config import ConfigError
-from official.io.errors import shortened
+from official.io.errors import ConfigError, shortened
 
 
 @dataclasses.dataclass(frozen=True)

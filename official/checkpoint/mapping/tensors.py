@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

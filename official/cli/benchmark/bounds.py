@@ -24,8 +24,8 @@ from concurrent.futures import ProcessPoolExecutor
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs, machine, optimizer
-from official.config import ConfigError
 from official.io import quiet
+from official.io.errors import ConfigError
 from official.io.json_files import expect, read_json
 
 _MOST_TYPES = 8  # of a group, in the JSON

@@ -11,6 +11,7 @@ computed from the rows, and again of an earlier result:
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,8 +20,8 @@ import time
 from collections.abc import Iterator
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.io import json_files, speeds
+from official.io.errors import ConfigError
 from official.io.json_files import read_json
 
 MODELLED_BYTES = (10**12, 10**13)
@@ -141,7 +142,8 @@ def watch(command: list[str], folder: str) -> dict:
                     memory = max(memory, int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))
                     files = max(files, _open_files_of(number))
                 disk = max(disk, _size_of(folder))
-                time.sleep(_LOOK_SECS)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_SECS)
         finally:
             process.kill()
             process.wait()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from official.cli import command_line, outputs
 from official.cli.benchmark.scores import find_source
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from official.inference.source import Source

@@ -19,7 +19,7 @@ from official.cli.benchmark.memory_steps import (
     plan_and_measure,
     run_in_process,
 )
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 # Tokens, predictions, sequences a step, compute type, optimizer, micro batches.

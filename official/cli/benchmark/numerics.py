@@ -18,7 +18,7 @@ import subprocess
 from typing import Any
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 VARIANTS = {
     "fp32": ("--dtype=fp32", "--fused_ops=true"),

@@ -16,7 +16,7 @@ import time
 import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.reporting.profiles import places, times, trace
 
 _MOST_KINDS = 12

@@ -11,8 +11,8 @@ import json
 import os
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.data.text import docstring_corpus
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 _SUMMARY = "corpus.json"

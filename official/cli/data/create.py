@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from official.cli import command_line, engine_flags, text_flags
 from official.cli.data import card
-from official.config import ConfigError
-from official.io.errors import counted
+from official.io import engines
+from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def _job(flags: dict[str, Any]) -> "Job":
 
 
 def main() -> None:
-    flags = vars(parse_flags())
+    given = parse_flags()
+    engines.load_ahead(given, "official.data.pretraining.creation")
+    flags = vars(given)
     engine_flags.configure_logging()
     files = (flags.pop("output_file") or "").split(",")
     if files != [""]:

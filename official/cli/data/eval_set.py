@@ -11,7 +11,7 @@ import itertools
 import os
 
 from official.cli import command_line
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 

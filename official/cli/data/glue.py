@@ -18,8 +18,8 @@ import zipfile
 import tqdm
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
+from official.io.errors import ConfigError
 from official.io.writing import publish, replacing
 
 _BASE_URL = "https://dl.fbaipublicfiles.com"

@@ -12,9 +12,8 @@ from typing import Any
 from official.cli import command_line, engine_flags, outputs
 from official.cli.data import card, spread
 from official.cli.data.vocabularies import find_vocabulary
-from official.config import ConfigError
 from official.io import engines
-from official.io.errors import counted
+from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 from official.io.writing import check_output_file
 

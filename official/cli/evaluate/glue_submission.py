@@ -9,9 +9,9 @@ import os
 import zipfile
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS, GlueTask
+from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes

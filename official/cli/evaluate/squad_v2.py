@@ -12,8 +12,8 @@ import os
 import sys
 
 from official.cli import command_line, outputs
-from official.config import ConfigError
 from official.data.squad import evaluation, squad_files
+from official.io.errors import ConfigError
 
 
 def make_parser() -> command_line.Parser:

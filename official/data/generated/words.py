@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.frequencies import draw_ids
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
+from official.io.errors import ConfigError
 
 
 def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:

@@ -9,9 +9,9 @@ import os
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.glue.tasks import MAX_SCORE, GlueTask
 from official.io import writing
+from official.io.errors import ConfigError
 
 HEADER = "index\tprediction"
 

@@ -3,22 +3,17 @@ sample of its documents, and from some of its records, or all of them."""
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
-from collections.abc import Iterable
 
-from official.data.pretraining import example_sample
+from official.data.pretraining import example_sample, text_facts
 from official.data.pretraining.summary import Summary
 from official.data.text import document_sample, languages
-from official.data.word_pieces import words
-from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import finished_jobs, json_files, speeds
 
 _BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
-_MOST_SHOWN = 12  # rows of a table
-_SHOWN_TEXTS = 4
+_SHOWN_EXAMPLES = 4
 
 
 def gather(
@@ -33,18 +28,31 @@ def gather(
       summary: of all records, where they have been counted; else some are read.
     """
     samples = document_sample.read(folder)
-    texts = samples["documents"]
+    manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))
     facts: dict = {
         "name": os.path.basename(os.path.normpath(folder)),
-        "manifest": json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST)),
+        "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, speeds.FILE_NAME)),
-        "texts": _texts(texts, vocabulary),
+        "texts": _texts(samples, manifest, vocabulary),
         "records": {},
         "examples": [],
     }
     if paths and not summary and "records" in samples:  # of the job, as it made them
         return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
     return {**facts, **_read(paths, vocabulary, summary)} if paths else facts
+
+
+def _texts(samples: dict, manifest: dict, vocabulary: Vocabulary | None) -> dict:
+    """Returns what the sample of documents is like: as the job has found it, where it is asked for the same
+    vocabulary and would guess languages in the same way."""
+    found, words = samples.get("texts"), manifest.get("vocabulary_sha256")
+    if (
+        isinstance(found, dict)
+        and found.get("identifier") == languages.identifier()
+        and (vocabulary is None or vocabulary.sha256 == words)
+    ):
+        return found
+    return text_facts.facts_of(samples["documents"], vocabulary)
 
 
 def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
@@ -54,7 +62,7 @@ def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | No
     found = summary or some_of(paths, vocabulary)
     shown = []
     if vocabulary:
-        for number in example_sample.spread_out(len(paths), _SHOWN_TEXTS):
+        for number in example_sample.spread_out(len(paths), _SHOWN_EXAMPLES):
             examples = inspection.first_examples(paths[number], 1, vocabulary)
             shown += [(example.title, example.words) for example in examples]
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
@@ -73,47 +81,3 @@ def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
             summary.add(count, values, mask_id)
         summary.files += 1
     return summary
-
-
-def _texts(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns what the sample of documents is like; empty where there is none."""
-    if not texts:
-        return {}
-    identifier = languages.identifier()
-    unknown = unknown_words(texts, vocabulary) if vocabulary else {}
-    return {
-        "documents": len(texts),
-        "characters": sum(map(len, texts)),
-        "scripts": _most(languages.scripts_of(texts)),
-        "identifier": identifier,
-        "languages": _most(languages.languages_of(texts)) if identifier else [],
-        "unknown": _most(collections.Counter(unknown)),
-        "unknown_words": sum(unknown.values()),
-        "shown": texts[:_SHOWN_TEXTS],
-    }
-
-
-def _most(counts: collections.Counter[str]) -> list[list]:
-    """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
-    "others"."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    others = sum(count for _, count in ordered[_MOST_SHOWN:])
-    return [list(item) for item in ordered[:_MOST_SHOWN]] + [["others", others]] * bool(others)
-
-
-def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns {word: how often it comes} of the words that are [UNK]."""
-    found = collections.Counter(
-        word
-        for text in texts
-        for chunk in text.split()
-        for word in words.find_words(chunk, vocabulary.do_lower_case)
-    )
-    names, unknown = list(found), vocabulary.id_of("[UNK]")
-    ids, lengths = Tokenizer(vocabulary).tokenize(names)
-    bounds = [0, *itertools.accumulate(lengths.tolist())]
-    return {
-        name: found[name]
-        for name, first, end in zip(names, bounds, bounds[1:])
-        if (ids[first:end] == unknown).any()
-    }

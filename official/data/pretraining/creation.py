@@ -26,6 +26,7 @@ from official.data.pretraining import (
     regrouping,
     remaining,
     shard_round,
+    text_facts,
     text_round,
 )
 from official.data.pretraining.job import Job
@@ -62,7 +63,7 @@ def create_pretraining_data(job: Job) -> dict:
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     num_bytes = sum(sizes.values())
     if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
-        engines.load_ahead(job, num_bytes, preload=__name__)
+        engines.load_ahead(job, __name__, num_bytes)
     identity = _identity(job, paths, versions, words)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
@@ -148,12 +149,15 @@ def _make(
     shard_tasks = (
         (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
     )
-    run(shard_tasks, layout.num_shards, "Writing", "examples")
+    with text_facts.found_beside(sums.sample, words) as facts:
+        run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = unfinished.read_all_done(shard_round.counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
     shown = example_sample.gathered(folder, layout, job.record_format, words)
+    if not facts.exception():  # else the card meets it, behind the records
+        shown["texts"] = facts.result()
     document_sample.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),

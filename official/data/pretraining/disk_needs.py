@@ -9,7 +9,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from absl import logging
 
-from official.config import ConfigError
 from official.data import regrouping
 from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
 from official.data.pretraining.job import Job, vocabulary_of
@@ -18,8 +17,9 @@ from official.data.text import documents, parquet_files, sentences, text_files, 
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
+from official.io.errors import ConfigError
 
-_SHARE, _LEAST, _MOST = 64, 1 << 15, 1 << 20  # a 64th of the text is sampled; bytes of all samples
+_SHARE, _LEAST, _MOST = 64, 1 << 15, 1 << 19  # a 64th of the text is sampled; bytes of all samples
 _FEWEST_PLACES, _MOST_PLACES, _PLACE_BYTES = 2, 8, 1 << 15  # of the text, from which samples come
 _PACKED_BYTES = 1 << 20  # of a compressed file tell how much text its bytes hold
 _BATCH = 1536  # examples that are encoded at once

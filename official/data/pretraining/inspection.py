@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.pretraining import shown_examples
 from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, files, work_folders, workers
 from official.io.engines import Engine, Round
+from official.io.errors import ConfigError
 
 _BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
 _MOST_TASKS = 64  # a task writes up to 32 MB

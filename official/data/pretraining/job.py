@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 
-from official.config import ConfigError
 from official.data.pretraining.pairs import ExampleRules
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
 from official.io import engines
+from official.io.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.pretraining.job import Job
-from official.io.errors import counted
+from official.io.errors import ConfigError, counted
 
 POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
 _FEWEST_POOL_DOCUMENTS = 32  # on average

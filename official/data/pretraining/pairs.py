@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.pretraining.corpus import TokenizedDocuments
+from official.io.errors import ConfigError
 
 # Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
 # random one.

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.pretraining import blocks, example_sample, layout, masking, pairs
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.job import Job, vocabulary_of
@@ -18,6 +17,7 @@ from official.data.pretraining.regrouping import dropped_counts
 from official.data.records.encoding import example_file
 from official.data.regrouping import Grouping
 from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io.errors import ConfigError
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
 _MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache

@@ -5,9 +5,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from official.config import ConfigError
 from official.data.pretraining.job import Job
 from official.io import files
+from official.io.errors import ConfigError
 
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.*)")
 _MOST_PASSES = 1 << 15

@@ -14,6 +14,7 @@ from official.data.pretraining import blocks, corpus, remaining
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.regrouping import Grouping
 from official.data.text import document_sample, documents, held_out, read_counts, sentences, text_files
+from official.data.word_pieces import tokenization
 from official.data.word_pieces.tokenization import Tokenizer
 from official.io import unfinished, workers
 from official.io.stores import store_of
@@ -114,6 +115,5 @@ def _blocks(parts: Iterator[corpus.TokenizedDocuments]) -> Iterator[corpus.Token
 @functools.lru_cache(maxsize=1)
 def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> Tokenizer:
     """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
-    return Tokenizer(
-        dataclasses.replace(vocabulary_of(vocab_file, sha256), do_lower_case=bool(do_lower_case))
-    )
+    words = vocabulary_of(vocab_file, sha256)
+    return tokenization.tokenizer_of(dataclasses.replace(words, do_lower_case=bool(do_lower_case)))

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import pipeline
 from official.data.records import row_counts
 from official.data.records import schema as schema_lib
@@ -18,6 +17,7 @@ from official.data.records.formats import packed_record, packed_whole, plain
 from official.data.records.row_counts import RowCounts
 from official.data.records.schema import Feature
 from official.data.records.streams import Reading, Streams, own_streams
+from official.io.errors import ConfigError
 
 _FILES_CHECKED_FIRST = 16
 

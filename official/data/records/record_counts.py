@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.records import framing, record_formats, row_counts
 from official.data.records.row_counts import RowCounts, count_records
+from official.io.errors import ConfigError
 
 _PARSED_RECORDS = 64  # at once
 

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-from official.config import ConfigError
 from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
 from official.io import stores, work_folders
-from official.io.errors import counted
+from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 
 __all__ = [

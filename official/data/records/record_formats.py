@@ -18,7 +18,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.records.formats import (
     compact,
     habana,
@@ -30,6 +29,7 @@ from official.data.records.formats import (
     remask_static,
 )
 from official.data.records.schema import Feature, read_example
+from official.io.errors import ConfigError
 from official.io.finished_jobs import MANIFEST
 from official.io.json_files import read_json
 

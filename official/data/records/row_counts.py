@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from absl import logging
 
-from official.config import ConfigError
 from official.io import files, json_files, writing
-from official.io.errors import counted
+from official.io.errors import ConfigError, counted
 from official.io.finished_jobs import MANIFEST
 
 _CHUNK_BYTES = 1 << 24

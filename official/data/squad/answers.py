@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.squad.features import Features
 from official.data.squad.max_context import is_max_context
 from official.data.squad.squad_files import SquadData
 from official.io import writing
+from official.io.errors import ConfigError
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold

@@ -1,7 +1,6 @@
 """The features of a file, made once and kept: a folder with `features.npz` and `manifest.json`."""
 
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -11,7 +10,6 @@ import tempfile
 import numpy as np
 from absl import logging
 
-from official.config import ConfigError
 from official.data.squad.features import (
     Chunk,
     Features,
@@ -22,9 +20,10 @@ from official.data.squad.features import (
     make_features,
 )
 from official.data.squad.squad_files import SquadData
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.tokenization import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, json_files, workers, writing
+from official.io.errors import ConfigError
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
 _VERSION = 1  # of what the same flags make of the same file
@@ -136,11 +135,6 @@ def _size(chunk: Chunk) -> int:
 
 
 def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: WindowRules, path: str) -> None:
-    features = make_chunk(chunk, _tokenizer_of(vocabulary), vocabulary, rules)
+    features = make_chunk(chunk, tokenizer_of(vocabulary), vocabulary, rules)
     np.savez(path, **vars(features))
     workers.report(_size(chunk), len(features))
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
-    return Tokenizer(vocabulary)

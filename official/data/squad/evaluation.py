@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 AcceptedAnswers = Mapping[str, Sequence[str]]  # {question id: answers, none where it cannot be answered}
 

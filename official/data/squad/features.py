@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.squad import context_words
 from official.data.squad.squad_files import Question, SquadData
 from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.errors import ConfigError
 
 FIRST_UNIQUE_ID = 1_000_000_000
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]

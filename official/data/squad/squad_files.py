@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.json_files import expect
 
 SPACES = (

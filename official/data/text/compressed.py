@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 MAGIC_BYTES = 10  # of a file tell how it is compressed
 _PACKED_BYTES = 1 << 16  # are decompressed at once

@@ -21,8 +21,8 @@ import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 
-from official.config import ConfigError
 from official.data.text.sentences import split_sentences
+from official.io.errors import ConfigError
 
 STANDARD_LIBRARY = "stdlib"
 LANGUAGE_REFERENCE = "topics"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from official.config import ConfigError
 from official.data.text.sentences import Lines
+from official.io.errors import ConfigError
 
 SIDES = ("train", "eval")
 

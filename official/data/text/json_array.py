@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from official.config import ConfigError
 from official.data.text import text_kinds
+from official.io.errors import ConfigError
 
 _CHUNK_BYTES = 1 << 20
 _MOST_ELEMENT_CHARACTERS = 1 << 24  # the longest article has about 3 MB

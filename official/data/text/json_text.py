@@ -3,8 +3,8 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 
 _MOST_NAMED = 20  # fields in a message
 

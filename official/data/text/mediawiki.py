@@ -9,8 +9,8 @@ import html
 from collections.abc import Callable, Iterable, Iterator
 from xml.etree import ElementTree
 
-from official.config import ConfigError
 from official.data.text.read_counts import ReadCounts
+from official.io.errors import ConfigError
 
 _PAGE_START, _PAGE_END = "<page>", "</page>"
 _MOST_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page

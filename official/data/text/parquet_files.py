@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 _ROWS = 256  # are taken in at once
 

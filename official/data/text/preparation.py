@@ -9,10 +9,10 @@ import fnmatch
 import os
 import re
 
-from official.config import ConfigError
 from official.data.text import document_sample, documents, held_out, read_counts, text_files
 from official.data.text.held_out import SIDES
 from official.io import engines, files, finished_jobs, unfinished, workers, writing
+from official.io.errors import ConfigError
 from official.io.stores import store_of
 
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
-from official.config import ConfigError
 from official.data.text import bzip2_blocks, compressed, lines, parquet_files, text_kinds
 from official.io import files
+from official.io.errors import ConfigError
 
 _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others

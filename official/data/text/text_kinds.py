@@ -8,7 +8,7 @@ import codecs
 import json
 import re
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
 MOST_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8

@@ -222,6 +222,12 @@ class Tokenizer:
         return found
 
 
+@functools.lru_cache(maxsize=1)
+def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
+    """Makes a tokenizer, once as long as nobody asks for that of another vocabulary."""
+    return Tokenizer(vocabulary)
+
+
 def _batches(text: bytes) -> Iterator[bytes]:
     """Yields whole lines of the text, _BATCH_BYTES of them or up to the end of the line there."""
     start = 0

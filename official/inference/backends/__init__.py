@@ -21,9 +21,8 @@ from typing import Protocol
 
 import numpy as np
 
-from official.config import ConfigError
 from official.inference.rows import Rows
-from official.io.errors import suggest
+from official.io.errors import ConfigError, suggest
 
 Outputs = dict[str, np.ndarray]
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from official.config import ConfigError
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.source import Source
+from official.io.errors import ConfigError
 
 _VERSION = 1  # of what is written; a change makes all files anew
 _TOLERANCE = 1e-4  # of outputs around 1

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from official.config import ConfigError
 from official.io import json_files, user_cache, writing
+from official.io.errors import ConfigError
 
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 22  # bytes

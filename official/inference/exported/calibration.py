@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from official.config import ConfigError
 from official.inference import exported
 from official.inference.backends import Settings
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.rows import Rows
 from official.inference.source import Source
+from official.io.errors import ConfigError
 
 _VERSION = 4  # of what is written; a change makes all files anew
 _SHARE = 3  # of this share of the blocks, the first, the feed-forward products are not quantised

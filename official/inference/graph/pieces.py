@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 from official.data.word_pieces.words import LONGEST
 from official.inference.graph import characters
 from official.inference.graph.characters import Characters, look_up
+from official.io.errors import ConfigError
 
 _UNKNOWN = "[UNK]"
 _BYTES = 4  # of a character, at most

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official.config import ConfigError
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.reporting import page, palette
 from official.reporting.bars import Bar, Part, bars
 from official.reporting.profiles.tables import MEMORY, TIMES

@@ -10,9 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from official.config import ConfigError
 from official.io import writing
-from official.io.errors import suggest
+from official.io.errors import ConfigError, suggest
 from official.io.stores import is_remote
 
 if TYPE_CHECKING:  # it loads TensorFlow

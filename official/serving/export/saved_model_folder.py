@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.inference.graph.model import GraphModel
 from official.inference.signatures import main_method
 from official.inference.source import Source
 from official.io import vocabulary_files, writing
+from official.io.errors import ConfigError
 from official.serving.export import checking, companions
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tornado import httpserver, iostream, netutil, web
 
-from official.config import ConfigError
 from official.io import signals
+from official.io.errors import ConfigError
 from official.serving.server import logs, served, versions
 from official.serving.server.batcher import Batcher, place_of
 from official.serving.server.handlers import routes

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server.calls import Call
 from official.serving.server.limits import Limits
 from official.serving.server.refusals import Refused

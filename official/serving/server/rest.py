@@ -5,9 +5,9 @@ Source: https://www.tensorflow.org/tfx/serving/api_rest
 
 from typing import Any, NamedTuple
 
-from official.config import ConfigError
 from official.inference.signatures import Field, Signature
 from official.io import json_files
+from official.io.errors import ConfigError
 from official.serving.server import calls
 from official.serving.server.calls import Call
 from official.serving.server.encoding import encode, encode_object

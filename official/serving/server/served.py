@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from official.config import ConfigError
 from official.inference import Model, backends, rows, signatures, source
 from official.inference.signatures import Signature
+from official.io.errors import ConfigError
 from official.serving.server.calls import Sizes
 
 _WARMING_WORDS = (4, 30, 120, 400)  # words of the texts that a new version answers first

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server.logs import Log
 from official.serving.server.served import Served, free_memory
 

@@ -7,8 +7,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.names import compare_names
-from official.config import ConfigError
-from official.io.errors import describe_names
+from official.io.errors import ConfigError, describe_names
 
 _ENCODER = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from official.config import ConfigError
 from official.data.generated import glue, pretraining, squad
 from official.data.generated.words import Text, make_vocabulary
 from official.data.glue import tasks, tsv_files
@@ -11,6 +10,7 @@ from official.data.pretraining.pairs import ExampleRules
 from official.data.records import record_files
 from official.data.records import schema as schema_lib
 from official.data.squad import squad_files
+from official.io.errors import ConfigError
 
 
 def text(seed: int = 1) -> Text:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.glue import features as features_lib
 from official.data.glue import tasks, tsv_files
 from official.data.word_pieces import tokenization
 from official.data.word_pieces import vocabulary as vocabulary_lib
+from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
 
 REAL = TEST_DATA / "glue"

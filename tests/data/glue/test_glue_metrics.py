@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.glue import metrics, submission
 from official.data.glue.tasks import TASKS
+from official.io.errors import ConfigError
 
 # ------------------------------------------------------------------------------------------------------------
 # Metrics

@@ -17,9 +17,9 @@ import pytest
 
 from official.cli.data import glue as download_glue_data
 from official.cli.evaluate import glue_submission as make_glue_submission
-from official.config import ConfigError
 from official.data.glue import submission, tsv_files
 from official.data.glue.tasks import TASKS
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 

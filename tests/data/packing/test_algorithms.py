@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.packing import algorithms
 from official.data.packing.plan import Histogram, PackingPlan
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 # Of the 16 million sequences of Wikipedia and the 88,641 of SQuAD 1.1 in Graphcore's examples.

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from official.cli import pack as command
-from official.config import ConfigError
 from official.data import regrouping
 from official.data.packing import creation, parts, rounds, spills
 from official.data.packing.dealing import Dealer, permuted
@@ -22,6 +21,7 @@ from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.encoding import encoders
 from official.io import files
+from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.data.records.test_packed import row_of
 from tests.data.records.test_records import LENGTH, MOST, make_examples

@@ -7,7 +7,7 @@ import pytest
 
 from official.cli.data import card as card_command
 from official.cli.data import inspect as inspect_data
-from official.data.pretraining import card, creation, document_lengths, inspection, pairs
+from official.data.pretraining import card, creation, document_lengths, inspection, pairs, text_facts
 from official.data.pretraining.corpus import TokenizedDocuments
 from official.data.text import document_sample, held_out, languages, preparation
 from official.data.word_pieces import vocabulary
@@ -64,7 +64,7 @@ def test_lengths_of_documents_add_up():
 
 def test_unknown_words_are_counted():
     words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
-    assert card.unknown_words(["Dogs. cat dog cats", "CAT ."], words) == {"cat": 2, "cats": 1}
+    assert text_facts.unknown_words(["Dogs. cat dog cats", "CAT ."], words) == {"cat": 2, "cats": 1}
 
 
 def test_scripts_are_those_of_the_letters():
@@ -101,6 +101,31 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     page = (tmp_path / "card.html").read_text()
     assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
     assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
+
+
+def test_a_card_takes_what_the_job_has_found_of_its_documents(job, monkeypatch):
+    creation.create_pretraining_data(job)
+    words = vocabulary.load_for_text(job.vocab_file, None)
+    found = document_sample.read(job.output_dir)
+    assert found["texts"] == text_facts.facts_of(found["documents"], words)
+    asked = []
+    monkeypatch.setattr(text_facts, "facts_of", lambda texts, words: asked.append(words) or {})
+    assert card.gather(job.output_dir, [], words)["texts"] == found["texts"] and not asked
+    assert card.gather(job.output_dir, [], None)["texts"] == found["texts"] and not asked
+    others = vocabulary.Vocabulary(words.words, "of another file")
+    assert card.gather(job.output_dir, [], others)["texts"] == {} and asked == [others]
+    monkeypatch.setattr(languages, "identifier", lambda: "another 1.0")
+    assert card.gather(job.output_dir, [], words)["texts"] == {} and len(asked) == 2
+
+
+def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch):
+    def fails(_):
+        raise ImportError("a broken package")
+
+    monkeypatch.setattr(languages, "identifier", lambda: "broken 1.0")
+    monkeypatch.setattr(languages, "languages_of", fails)
+    assert creation.create_pretraining_data(job)["instances"] > 0
+    assert "texts" not in document_sample.read(job.output_dir)
 
 
 def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):

@@ -16,7 +16,6 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data import regrouping
 from official.data.pretraining import blocks, creation, layout, pairs, shard_round, text_round
 from official.data.pretraining import regrouping as of_documents
@@ -24,6 +23,7 @@ from official.data.records import record_formats, schema
 from official.data.records.encoding import example_file
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

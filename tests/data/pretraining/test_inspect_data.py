@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from official.cli.data import inspect as inspect_data
-from official.config import ConfigError
 from official.data.pretraining import creation, inspection, pairs
 from official.data.records import record_files, record_formats, schema
 from official.data.records.encoding import encoders
 from official.data.word_pieces import vocabulary
+from official.io.errors import ConfigError
 from tests.conftest import ROOT, make_records, write_records
 from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_text, write
 from tests.data.records.test_records import make_examples

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from official.cli.data import eval_set as make_eval_set
-from official.config import ConfigError
 from official.data.records import record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.encoding import encoders
+from official.io.errors import ConfigError
 from tests.conftest import ROOT, write_records
 from tests.data.records.test_records import make_examples
 

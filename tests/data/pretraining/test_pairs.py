@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.pretraining import blocks, corpus, pairs
+from official.io.errors import ConfigError
 from tests import reference_pretraining
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import regrouping
 from official.data.pipeline import TrainingOrder
 from official.data.pretraining import blocks, creation, disk_needs, layout, pairs, remaining, text_round
 from official.data.records import record_batches, record_files, schema, streams
 from official.data.word_pieces import vocabulary
+from official.io.errors import ConfigError
 
 LONG, MOST = 32, 1
 NAMES = 1200  # words, each of a document of its own

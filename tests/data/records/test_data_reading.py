@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
 from official.data.records import interleaving, record_batches, record_counts, record_formats, row_counts
@@ -21,6 +20,7 @@ from official.data.records.encoding import compact as encoding
 from official.data.records.encoding import encoders
 from official.data.records.formats import compact
 from official.data.records.record_files import check_first_record, detect_format, find_bad_record, find_files
+from official.io.errors import ConfigError
 from tests.conftest import make_records, write_records
 from tests.data.records.test_records import make_examples
 from tests.records import serialize_example

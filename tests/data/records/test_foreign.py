@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.packing import creation
 from official.data.pipeline import TrainingOrder
 from official.data.pretraining import inspection
 from official.data.records import framing, record_batches, record_counts, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.formats import habana
+from official.io.errors import ConfigError
 from tests.data.records import foreign_records
 from tests.data.records.foreign_records import FORMATS
 from tests.data.records.test_packed import short_examples

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import record_batches, record_counts, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.encoding import encoders
 from official.data.records.formats import packed, packed_rows, packed_whole
+from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
 

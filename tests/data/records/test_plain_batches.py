@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.data.records import plain_batches, record_batches
@@ -12,6 +11,7 @@ from official.data.records.encoding import encoders
 from official.data.records.formats import packed
 from official.data.records.record_files import find_files
 from official.data.records.schema import Feature
+from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.records import short_examples
 

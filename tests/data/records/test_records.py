@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError
 from official.data.pretraining.examples import Examples
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.encoding import encoders
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.errors import ConfigError
 from tests.records import serialize_example
 
 LENGTH, MOST = 24, 4

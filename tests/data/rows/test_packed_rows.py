@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.pipeline import TrainingOrder
 from official.data.rows import packed_order, token_rows
+from official.io.errors import ConfigError
 
 SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from official.config import ConfigError
 from official.data.squad import answers, evaluation, features, max_context, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
+from official.io.errors import ConfigError
 from tests import reference_squad
 
 LETTERS = string.ascii_lowercase

@@ -9,8 +9,8 @@ import pytest
 
 from official.cli.evaluate import squad_v1 as evaluate_squad_v1
 from official.cli.evaluate import squad_v2 as evaluate_squad_v2
-from official.config import ConfigError
 from official.data.squad import evaluation, squad_files
+from official.io.errors import ConfigError
 from tests.conftest import ROOT, TEST_DATA
 
 THIRD = 100 / 3

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from official.config import ConfigError
 from official.data.squad import cache, context_words, features, max_context, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.tokenization import Tokenizer
+from official.io.errors import ConfigError
 from tests import reference_squad, reference_wordpiece
 from tests.conftest import ROOT, TEST_DATA
 

@@ -12,11 +12,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.text import bzip2_blocks, text_kinds
 from official.data.text.documents import ReadCounts, read_splits
 from official.data.text.text_files import Split, plan_tasks
 from official.io import files
+from official.io.errors import ConfigError
 from tests.data.text.test_documents import plan_splits, read, write
 
 _BLOCK_MAGIC = bytes.fromhex("314159265359")

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from official.cli import vocab
 from official.cli.data import create, prepare
-from official.config import ConfigError
 from official.data.text import json_text, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
+from official.io.errors import ConfigError
 from tests.data.text.test_bzip2_blocks import read_parts
 from tests.data.text.test_documents import plan_splits, write
 

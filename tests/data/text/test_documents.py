@@ -20,12 +20,12 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.text import documents as documents_lib
 from official.data.text import lines, sentences, text_files, text_kinds
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.data.text.text_files import Split, plan_tasks
 from official.io import files
+from official.io.errors import ConfigError
 from tests.conftest import ROOT, TEST_DATA
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}

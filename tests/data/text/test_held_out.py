@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official.config import ConfigError
 from official.data.pretraining import creation, pairs
 from official.data.text import documents, held_out, preparation, read_counts, sentences
+from official.io.errors import ConfigError
 
 SHARE = 0.3
 TEXTS = [

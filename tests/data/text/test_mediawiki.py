@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from official.config import ConfigError
 from official.data.text import mediawiki
+from official.io.errors import ConfigError
 from tests.data.text.mediawiki_dump import make_dump, page
 from tests.data.text.test_bzip2_blocks import read_parts
 from tests.data.text.test_documents import read, write

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from official.config import ConfigError
 from official.data.text import documents, preparation
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 

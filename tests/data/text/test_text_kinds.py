@@ -12,10 +12,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from official.config import ConfigError
 from official.data.text import json_array, text_files
 from official.data.text.documents import ReadCounts
 from official.io import files
+from official.io.errors import ConfigError
 from tests.data.text.test_documents import plan_splits, read, write
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from official.config import ConfigError
 from official.data.word_pieces import tokenization, vocabulary_building
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import words as words_lib
+from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from official.config import ConfigError
 from official.config.stage_notation import read_devices, read_stages, written
 from official.distribution.pipelining import rules
 from official.distribution.pipelining.allocation import allocation
 from official.distribution.pipelining.balance import Cost, balanced
 from official.distribution.pipelining.plan import make_plan
+from official.io.errors import ConfigError
 
 HEADS = {
     "pretrain": ["pooler", "masked_lm", "next_sentence"],

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server.batcher import Batcher, Failure
 from official.serving.server.calls import Call
 from official.serving.server.limits import Limits

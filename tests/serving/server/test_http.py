@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server.application import Place, Server
 from official.serving.server.limits import Limits
 from official.serving.server.logs import Log

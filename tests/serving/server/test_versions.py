@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from official.config import ConfigError
+from official.io.errors import ConfigError
 from official.serving.server import versions
 from official.serving.server.logs import Log
 from official.serving.server.versions import Location, Versions

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from official.config import ConfigError
 from official.data.pretraining.examples import Examples
 from official.data.records.encoding import compact, plain, remask
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.errors import ConfigError
 
 ENCODERS: dict[str, ModuleType] = {"plain": plain, "compact": compact, "remask": remask}
 

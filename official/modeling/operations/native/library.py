@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official.config import ConfigError
 from official.io import native_operations
+from official.io.errors import ConfigError
 from official.io.native_library import NotBuilt
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))

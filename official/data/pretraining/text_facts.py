@@ -1,0 +1,71 @@
+"""What a sample of a job's documents is like, for its data card: scripts, languages, unknown words."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from official.data.text import languages
+from official.data.word_pieces import tokenization, words
+from official.data.word_pieces.vocabulary import Vocabulary
+
+_MOST_LISTED = 12  # of what is counted by name
+_SHOWN_TEXTS = 4
+
+
+def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
+    """Returns what the sample is like; empty where there is none.
+
+    Args:
+      texts: the beginnings of documents.
+      vocabulary: whose [UNK] is looked for; None: it is not known.
+    """
+    if not texts:
+        return {}
+    identifier = languages.identifier()
+    unknown = unknown_words(texts, vocabulary) if vocabulary else {}
+    return {
+        "documents": len(texts),
+        "characters": sum(map(len, texts)),
+        "scripts": _most(languages.scripts_of(texts)),
+        "identifier": identifier,
+        "languages": _most(languages.languages_of(texts)) if identifier else [],
+        "unknown": _most(collections.Counter(unknown)),
+        "unknown_words": sum(unknown.values()),
+        "shown": texts[:_SHOWN_TEXTS],
+    }
+
+
+@contextlib.contextmanager
+def found_beside(texts: list[str], vocabulary: Vocabulary) -> Iterator[Future[dict]]:
+    """Finds what `facts_of` returns in a thread, while its block waits for other processes."""
+    with ThreadPoolExecutor(1, "facts") as thread:
+        yield thread.submit(facts_of, texts, vocabulary)
+
+
+def _most(counts: collections.Counter[str]) -> list[list]:
+    """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
+    "others"."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    others = sum(count for _, count in ordered[_MOST_LISTED:])
+    return [list(item) for item in ordered[:_MOST_LISTED]] + [["others", others]] * bool(others)
+
+
+def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
+    """Returns {word: how often it comes} of the words that are [UNK]."""
+    chunks = collections.Counter(chunk for text in texts for chunk in text.split())
+    found: collections.Counter[str] = collections.Counter()
+    for chunk, count in chunks.items():
+        for word in words.find_words(chunk, vocabulary.do_lower_case):
+            found[word] += count
+    names, unknown = list(found), vocabulary.id_of("[UNK]")
+    ids, lengths = tokenization.tokenizer_of(vocabulary).tokenize(names)
+    bounds = [0, *itertools.accumulate(lengths.tolist())]
+    return {
+        name: found[name]
+        for name, first, end in zip(names, bounds, bounds[1:])
+        if (ids[first:end] == unknown).any()
+    }
