@@ -83,18 +83,20 @@ def pretraining_terms(
     }
 
 
-def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch) -> Terms:
+def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: bool = False) -> Terms:
     """Returns the terms of answers as spans: `span_loss`, `start_accuracy`, `end_accuracy`.
-
-    Padding is no answer: what a sequence costs does not depend on the length of its batch.
 
     Args:
       outputs: start and end logits float32 [B, L].
       batch: with `start_positions` and `end_positions`, and what `spans.of_sequences` reads.
+      whole_rows: whether padding is among the places where an answer could be; with one sequence a row, which
+        then costs the more the longer its batch is. Else padding is no answer. Source: compute_loss of
+        Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.
     """
+    logits = outputs if whole_rows else [spans.of_sequences(part, batch) for part in outputs]
     parts = [
-        (spans.of_sequences(part, batch), spans.in_row(batch[name], batch), batch["example_weights"])
-        for part, name in zip(outputs, ("start_positions", "end_positions"))
+        (part, spans.in_row(batch[name], batch), batch["example_weights"])
+        for part, name in zip(logits, ("start_positions", "end_positions"))
     ]
     weight = tf.reduce_sum(batch["example_weights"])
     return {

@@ -171,7 +171,7 @@ class SquadTask:
         return {"span_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
-        return objectives.span_terms(outputs, batch)
+        return objectives.span_terms(outputs, batch, self._config.span_places == "row")
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         start_BL, end_BL = model(batch)

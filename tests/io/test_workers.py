@@ -2,6 +2,7 @@
 killed.
 """
 
+import argparse
 import os
 import signal
 import subprocess
@@ -71,3 +72,23 @@ def test_a_killed_process_is_one_line(tmp_path):
 
     with pytest.raises(ConfigError, match="a worker process was killed.* Lower --num_workers=2"):
         run(2, [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)])
+
+
+@pytest.mark.parametrize(
+    "choice,total_bytes,is_loaded",
+    [
+        ({}, None, True),  # nobody knows yet how much there is to do
+        ({}, 1000, False),
+        ({}, 1 << 30, True),
+        ({"num_workers": 2}, 1000, True),
+        ({"num_workers": 1}, None, False),
+        ({"engine": "ray"}, None, False),
+    ],
+)
+def test_processes_load_ahead_where_there_will_be_some(monkeypatch, choice, total_bytes, is_loaded):
+    loaded = []
+    monkeypatch.setattr(engines, "cores", lambda: 4)
+    monkeypatch.setattr(engines.processes, "load_ahead", loaded.append)
+    given = argparse.Namespace(**({"num_workers": None, "engine": "local", "ray_address": None} | choice))
+    engines.load_ahead(given, "a.module", total_bytes)
+    assert loaded == ["a.module"] * is_loaded

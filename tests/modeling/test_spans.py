@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official.modeling import spans
+from official.modeling import objectives, spans
 
 LENGTHS = [(3, 4, 0), (8, 0, 0), (2, 2, 3)]  # of the sequences of three rows
 ROW = 8
@@ -52,3 +52,24 @@ def test_sequences_are_cut_out():
     found = spans.cut_out(logits, features).numpy()
     for (row, place), expected in own.items():
         np.testing.assert_array_equal(found[row, place], np.pad(expected, (0, ROW - len(expected))))
+
+
+def test_the_loss_counts_padding_where_it_counts_whole_rows():
+    rng = np.random.default_rng(1)
+    start, end = rng.normal(size=(2, 3, ROW)).astype(np.float32)
+    lengths = np.array([3, 8, 5])
+    batch = {
+        "input_mask": tf.constant(np.arange(ROW) < lengths[:, None], tf.int32),
+        "start_positions": tf.constant([1, 2, 0]),
+        "end_positions": tf.constant([2, 7, 4]),
+        "example_weights": tf.constant([1.0, 1.0, 0.0]),
+    }
+    for whole_rows in (False, True):
+        costs = [
+            np.log(np.exp(logits[row, : None if whole_rows else lengths[row]]).sum()) - logits[row, place]
+            for logits, places in ((start, [1, 2]), (end, [2, 7]))
+            for row, place in enumerate(places)
+        ]
+        terms = objectives.span_terms((tf.constant(start), tf.constant(end)), batch, whole_rows)
+        total, weight = map(float, terms["span_loss"])
+        np.testing.assert_allclose((total, weight), (sum(costs) / 2, 2.0), rtol=1e-5)

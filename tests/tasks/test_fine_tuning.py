@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.glue import tasks as glue_tasks
+from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
@@ -94,6 +95,30 @@ def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
     if together.scores["best_step"] == together.step:  # without evaluations there is no best one but the last
         assert evaluated.scores["f1"] == together.scores["f1"]
         assert (tmp_path / "apart" / "predictions.json").read_bytes() == predictions
+
+
+@pytest.mark.parametrize("buckets", ["never", "always"])
+def test_padding_in_the_loss_of_squad_is_trained_on(squad, buckets):
+    found = {}
+    for places in ("tokens", "row"):
+        task = TASKS["squad"](squad(span_places=places, length_buckets=buckets))
+        task.find_data()
+        batch = next(iter(task.train_dataset(2, 2, TrainingOrder(0))))
+        model = task.build_model()
+        model(batch)
+        for number, variable in enumerate(model.trainable_variables):
+            variable.assign(tf.random.stateless_normal(variable.shape, [0, number], stddev=0.1))
+        outputs = [np.where(batch["input_mask"], part, -np.inf) for part in model(batch)]
+        outputs = outputs if places == "tokens" else list(map(np.asarray, model(batch)))
+        expected = sum(
+            np.log(np.exp(part).sum(axis=1)) - part[np.arange(2), batch[name]]
+            for part, name in zip(outputs, ("start_positions", "end_positions"))
+        )
+        total, weight = task.terms(model(batch), batch)["span_loss"]
+        np.testing.assert_allclose(total / weight, expected.mean() / 2, rtol=1e-4)
+        found[places] = float(total / weight)
+    is_padded = bool((batch["input_mask"].numpy() == 0).any())
+    assert (found["row"] > found["tokens"] + 1e-3) == is_padded and is_padded
 
 
 def test_squad_resumes_to_the_same_score(squad, tmp_path, monkeypatch):
@@ -330,6 +355,13 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
             "repeats a training",
         ),
         (dict(task="squad", use_synthetic_data=True), "use_synthetic_data excludes do_eval"),
+        *(
+            (
+                {"task": "squad", "train_file": "f", "predict_file": "f", "span_places": "row", name: True},
+                f"span_places=row counts the padding behind a sequence, {name} leaves none",
+            )
+            for name in ("unpad", "pack")
+        ),
         (
             dict(task="glue", data_dir="d", glue_task="rte", stop_threshold=3),
             "stop_threshold=3 is above the maximum of 1. Shares are fractions: 0.03",

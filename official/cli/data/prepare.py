@@ -10,6 +10,7 @@ import argparse
 
 from official.cli import command_line, engine_flags, text_flags
 from official.cli.data import card
+from official.io import engines
 
 
 def make_parser() -> command_line.Parser:
@@ -41,6 +42,7 @@ def parse_flags() -> argparse.Namespace:
 
 def main() -> None:
     flags = parse_flags()
+    engines.load_ahead(flags, "official.data.text.preparation")
     engine_flags.configure_logging()
     from official.data.text import (
         preparation,  # after the flags are checked

@@ -13,6 +13,7 @@ def check_packing(config: Config) -> None:
     are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
     _check_static_mask(config)
     _check_unpad(config)
+    _check_span_places(config)
     if config.pack and config.length_buckets == "always":
         raise ConfigError(
             "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
@@ -30,6 +31,16 @@ def check_packing(config: Config) -> None:
         if config[name] and not (packs or may_be_packed):
             flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
             raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
+
+
+def _check_span_places(config: Config) -> None:
+    """Refuses to have answers compete with padding that is not there, or that lies between sequences."""
+    for name in ("unpad", "pack"):
+        if config.span_places == "row" and config[name]:
+            raise ConfigError(
+                f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
+                f" --{name}, or give --span_places=tokens."
+            )
 
 
 def _check_unpad(config: Config) -> None:

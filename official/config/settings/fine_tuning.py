@@ -34,6 +34,14 @@ class FineTuning:
         "than this.",
         tasks=SQUAD,
     )
+    span_places: str = setting(
+        "tokens",
+        "squad: the places among which the loss has an answer begin and end. tokens: those of the window. "
+        "row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.",
+        choices=("tokens", "row"),
+        tasks=SQUAD,
+        evaluation=False,
+    )
     data_dir: str | None = setting(
         None, "glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.", tasks=GLUE
     )
