@@ -1,5 +1,6 @@
 """What far more text would take is computed by the job's own functions, from rows that were measured."""
 
+import argparse
 import json
 import os
 import sys
@@ -125,6 +126,24 @@ def test_an_earlier_result_is_modelled_anew(tmp_path, monkeypatch, capsys):
     assert set(made["assumptions"]) == set(data_scale_model.ASSUMPTIONS)
     assert "10 TB: 2 processes 333.3 h" in capsys.readouterr().out
     assert (tmp_path / "b.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_of_a_short_job_the_median_run_counts(tmp_path, monkeypatch):
+    (tmp_path / "vocab.txt").write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *"abcdefgh"]) + "\n")
+    taken = iter([(3.0, 10), (1.0, 30), (2.0, 20), (99.0, 1)])
+
+    def run_once(_, path, records):
+        secs, memory = next(taken)
+        assert os.path.getsize(path) >= 100_000 and not os.path.exists(records)
+        return {"secs": secs, "rounds_secs": secs - 0.5, "core_secs": 1.0, "peak_memory_bytes": memory}
+
+    monkeypatch.setattr(data_scale, "_run", run_once)
+    monkeypatch.setattr(data_scale, "_LEAST_SECS", 6.0)
+    flags = argparse.Namespace(vocab_file=str(tmp_path / "vocab.txt"), num_workers=1)
+    row = data_scale.measure(flags, str(tmp_path), [b"a b c. d e f.\n\n" * 100], 100_000)
+    assert (row["runs"], row["secs"], row["peak_memory_bytes"]) == (3, 2.0, 30)
+    assert row["whole_ms_per_mb"] == pytest.approx(2.0 / row["text_bytes"] * 1e9)
+    assert row["ms_per_mb"] == pytest.approx(1.5 / row["text_bytes"] * 1e9)
 
 
 @pytest.mark.parametrize(
