@@ -244,7 +244,8 @@ def draw(figures: dict) -> bytes:
         )
         for row in figures["measured"]
     ]
-    return measurement.draw_bars(bars, "Text to records, whole jobs", "ms per MB of text; memory of the largest process")
+    unit = "ms per MB of text; memory of the largest process"
+    return measurement.draw_bars(bars, "Text to records, whole jobs", unit)
 
 
 def measure_all(flags: argparse.Namespace) -> list[dict]:
