@@ -1,6 +1,7 @@
 """What the commands share: flags of one form, and errors in one line with exit code 2."""
 
 import argparse
+import atexit
 import gc
 import itertools
 import math
@@ -206,6 +207,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
     signal in 130 or 143."""
     quiet.quieten_libraries()
+    atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
     code: int | None = 128 + signal.SIGPIPE  # where nobody reads what it prints
     try:
         with quiet.telling(), signals.raising():  # an exception, so that files are cleaned up
@@ -214,7 +216,6 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         code = fail(error)
     except KeyboardInterrupt as error:
         code = signals.report(error)
-    gc.freeze()  # what is left goes with the process: nobody looks for cycles in it
     sys.exit(code)
 
 
