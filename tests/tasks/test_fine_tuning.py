@@ -377,6 +377,11 @@ def test_settings_that_do_not_fit(make, settings, message):
         make(**settings)
 
 
+def test_predictions_leave_padding_out_whatever_was_trained(make):
+    settings = dict(task="squad", train_file="f", predict_file="f", span_places="row", unpad=True)
+    assert make(**settings, do_train=False, do_predict=True).unpad
+
+
 def test_missing_head_is_not_predicted_with(squad, tmp_path, make):
     run(squad(model_dir="first", num_train_epochs=1))
     settings = dict(

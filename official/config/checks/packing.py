@@ -34,9 +34,9 @@ def check_packing(config: Config) -> None:
 
 
 def _check_span_places(config: Config) -> None:
-    """Refuses to have answers compete with padding that is not there, or that lies between sequences."""
+    """Refuses to train with padding that is not there, or that lies between sequences."""
     for name in ("unpad", "pack"):
-        if config.span_places == "row" and config[name]:
+        if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
                 f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
                 f" --{name}, or give --span_places=tokens."
