@@ -83,9 +83,7 @@ def pretraining_terms(
     }
 
 
-def span_terms(
-    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, row_length: int | None = None
-) -> Terms:
+def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, row_length: int | None = None) -> Terms:
     """Returns the terms of answers as spans: `span_loss`, `start_accuracy`, `end_accuracy`.
 
     Args:

@@ -37,8 +37,8 @@ class FineTuning:
     span_places: str = setting(
         "tokens",
         "squad: the places among which the loss has an answer begin and end. tokens: those of the window. "
-        "row: all of a row of --max_seq_length, padding, too, as in Google's run_squad.py; in shorter batches "
-        "what padding there is counts for all.",
+        "row: all of a row of --max_seq_length, padding, too, as in Google's run_squad.py. In shorter "
+        "batches what padding there is counts for all.",
         choices=("tokens", "row"),
         tasks=SQUAD,
         evaluation=False,
