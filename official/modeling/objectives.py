@@ -83,26 +83,26 @@ def pretraining_terms(
     }
 
 
-def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, row_length: int | None = None) -> Terms:
+def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: bool = False) -> Terms:
     """Returns the terms of answers as spans: `span_loss`, `start_accuracy`, `end_accuracy`.
 
     Args:
       outputs: start and end logits float32 [B, L].
       batch: with `start_positions` and `end_positions`, and what `spans.of_sequences` reads.
-      row_length: an answer could also be the padding of a row of so many places, one sequence a row. None:
-        padding is no answer. Source: compute_loss of Google's run_squad.py, with padding.
+      whole_rows: whether padding is among the places where an answer could be; with one sequence a row, which
+        then costs the more the longer its batch is. Else padding is no answer. Source: compute_loss of
+        Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.
     """
-    weights, labels = batch["example_weights"], []
-    for name in ("start_positions", "end_positions"):
-        labels.append((spans.in_row(batch[name], batch), weights))
-    alone = [spans.of_sequences(part, batch) for part in outputs]
-    counted = alone if row_length is None else [spans.of_rows(part, batch, row_length) for part in outputs]
-    costs = [losses.cross_entropy(part, *each) for part, each in zip(counted, labels)]
-    weight = tf.reduce_sum(weights)
+    logits = outputs if whole_rows else [spans.of_sequences(part, batch) for part in outputs]
+    parts = [
+        (part, spans.in_row(batch[name], batch), batch["example_weights"])
+        for part, name in zip(logits, ("start_positions", "end_positions"))
+    ]
+    weight = tf.reduce_sum(batch["example_weights"])
     return {
-        "span_loss": (sum(costs) / 2.0, weight),
-        "start_accuracy": (losses.correct(alone[0], *labels[0]), weight),
-        "end_accuracy": (losses.correct(alone[1], *labels[1]), weight),
+        "span_loss": (sum(losses.cross_entropy(*part) for part in parts) / 2.0, weight),
+        "start_accuracy": (losses.correct(*parts[0]), weight),
+        "end_accuracy": (losses.correct(*parts[1]), weight),
     }
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.shapes import sizes
-
 
 def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the logits of each sequence, with the lowest number for all that is no token of it.
@@ -24,26 +22,6 @@ def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Ten
     if "cls_positions" in features:
         return tf.where(_is_own(features), logits_BL[:, None], logits_BL.dtype.min)
     return tf.where(features["input_mask"] > 0, logits_BL, logits_BL.dtype.min)
-
-
-def of_rows(logits_BL: tf.Tensor, features: dict[str, tf.Tensor], length: int) -> tf.Tensor:
-    """Returns the logits of rows as if all had some length: where padding is left out, what is there of it
-    counts for all.
-
-    Args:
-      logits_BL: float32.
-      features: of the batch; `input_mask` int32 [B, L], 0 for padding.
-      length: of the rows, L or more.
-
-    Returns:
-      float32 [B, L]: the softmax over them gives tokens what it gives them in rows of this length, whose
-      padding has these logits on average.
-    """
-    is_token_BL = features["input_mask"] > 0
-    tokens_B1 = tf.reduce_sum(tf.cast(is_token_BL, tf.float32), axis=1, keepdims=True)
-    padding_B1 = tf.cast(sizes(logits_BL)[1], tf.float32) - tokens_B1
-    stands_for_B1 = tf.maximum(length - tokens_B1, 1.0) / tf.maximum(padding_B1, 1.0)
-    return tf.where(is_token_BL, logits_BL, logits_BL + tf.math.log(stands_for_B1))
 
 
 def in_row(positions: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -171,9 +171,7 @@ class SquadTask:
         return {"span_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
-        config = self._config
-        row_length = config.max_seq_length if config.span_places == "row" else None
-        return objectives.span_terms(outputs, batch, row_length)
+        return objectives.span_terms(outputs, batch, self._config.span_places == "row")
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         start_BL, end_BL = model(batch)

@@ -37,8 +37,7 @@ class FineTuning:
     span_places: str = setting(
         "tokens",
         "squad: the places among which the loss has an answer begin and end. tokens: those of the window. "
-        "row: all of a row of --max_seq_length, padding, too, as in Google's run_squad.py. In shorter "
-        "batches what padding there is counts for all.",
+        "row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.",
         choices=("tokens", "row"),
         tasks=SQUAD,
         evaluation=False,

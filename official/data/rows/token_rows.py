@@ -56,7 +56,6 @@ class BatchShape:
       max_seq_length: tokens of a row where `bucketed` is false, and at most otherwise.
       bucketed: whether a batch holds rows of about one length and is as long as its longest.
       places: of a packed row, sequences that it holds at most; None: a row is a sequence.
-      padding: that the longest row of a bucketed batch has at least, where it is below max_seq_length.
     """
 
     batch_size: int
@@ -64,7 +63,6 @@ class BatchShape:
     max_seq_length: int
     bucketed: bool
     places: int | None = None
-    padding: int = 0
 
     def num_batches(self, rows: int) -> int:
         """Returns the batches of an epoch; the last one may be filled up."""
@@ -74,8 +72,7 @@ class BatchShape:
 def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
     """Returns the batches of fine-tuning."""
     bucketed, places = config.length_buckets == "always", pack_depth(config) if config.pack else None
-    padding = int(config.span_places == "row")  # some must be there, to be counted
-    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, places, padding)
+    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, places)
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
@@ -214,7 +211,6 @@ def _features(
         length = tf.constant(shape.max_seq_length)
         if shape.bucketed:
             longest = tf.reduce_max(tf.gather(tensors.lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
-            longest += shape.padding
             length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, shape.max_seq_length)
         parts = tf.reshape(rows_B, [-1, shape.part_size, *rows_B.shape[1:]])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
