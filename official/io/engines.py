@@ -86,9 +86,11 @@ class Local:
         wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
         processes.run(tasks, min(wanted, tasks.number))
 
-    def processes_for(self, total_bytes: float, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
-        """Returns how many processes so much work is for, where it comes in as many tasks."""
-        return self.num_workers or min(cores(), 1 + int(total_bytes // bytes_per_worker))
+    def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
+        """Returns how many processes so much work is for, at the most where None is known, if it comes in as
+        many tasks."""
+        most = cores() if total_bytes is None else 1 + int(total_bytes // bytes_per_worker)
+        return self.num_workers or min(cores(), most)
 
 
 def cores() -> int:
@@ -119,13 +121,7 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
       ConfigError: as `check` does.
     """
     check(choice)
-    if choice.engine != "local":
-        return
-    if total_bytes is None:
-        number = choice.num_workers or cores()
-    else:
-        number = Local(choice.num_workers).processes_for(total_bytes)
-    if number > 1:
+    if choice.engine == "local" and Local(choice.num_workers).processes_for(total_bytes) > 1:
         processes.load_ahead(preload)
 
 
