@@ -108,6 +108,12 @@ def check(choice: Choice) -> None:
         raise ConfigError(f"--ray_address={choice.ray_address} needs --engine=ray.")
 
 
+def has_others(choice: Choice, total_bytes: float | None) -> bool:
+    """Tells whether a job has other processes work for it than the one that starts it; `total_bytes` as of
+    `Local.processes_for`."""
+    return choice.engine != "local" or Local(choice.num_workers).processes_for(total_bytes) > 1
+
+
 def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -> None:
     """Lets the processes of a job begin to load a module, `Round.preload`, while this one does so itself;
     nothing where the job will need no other process of this machine.
@@ -121,7 +127,7 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
       ConfigError: as `check` does.
     """
     check(choice)
-    if choice.engine == "local" and Local(choice.num_workers).processes_for(total_bytes) > 1:
+    if choice.engine == "local" and has_others(choice, total_bytes):
         processes.load_ahead(preload)
 
 

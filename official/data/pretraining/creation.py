@@ -84,7 +84,8 @@ def create_pretraining_data(job: Job) -> dict:
         shard_folder.remove_earlier(job.output_dir)
         grouping = Grouping(folder, 0, 0, unfinished.digest(identity))
         run = _runner(engine, num_bytes)
-        manifest = _make(job, run, grouping, sources, tasks, words)
+        is_alone = not engines.has_others(job, num_bytes)
+        manifest = _make(job, run, grouping, sources, tasks, words, is_alone)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 
@@ -117,6 +118,7 @@ def _make(
     sources: list[Source],
     tasks: list[tuple[int, list[text_files.Split]]],
     words: Vocabulary,
+    is_alone: bool,
 ) -> dict:
     """Runs all rounds and returns the manifest.
 
@@ -124,6 +126,7 @@ def _make(
       run: runs the tasks of a round; see `_runner`.
       grouping: says where the first round is to write.
       tasks: (number of the source, parts of its text) each.
+      is_alone: whether this process does all the work.
     """
     shard_folder.remove_temporary(job.output_dir)
     folder, sha256 = grouping.folder, words.sha256
@@ -149,14 +152,14 @@ def _make(
     shard_tasks = (
         (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
     )
-    with text_facts.found_beside(sums.sample, words) as facts:
+    with text_facts.found_beside(sums.sample, words, is_alone) as facts:
         run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = unfinished.read_all_done(shard_round.counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
     shown = example_sample.gathered(folder, layout, job.record_format, words)
-    if not facts.exception():  # else the card meets it, behind the records
+    if facts and not facts.exception():  # else the card meets it, behind the records
         shown["texts"] = facts.result()
     document_sample.publish(sums.sample, job.output_dir, shown)
     return {

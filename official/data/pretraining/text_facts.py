@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
 
 from official.data.text import languages
 from official.data.word_pieces import tokenization, words
@@ -40,8 +41,12 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
 
 
 @contextlib.contextmanager
-def found_beside(texts: list[str], vocabulary: Vocabulary) -> Iterator[Future[dict]]:
-    """Finds what `facts_of` returns in a thread, while its block waits for other processes."""
+def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[Future[dict] | None]:
+    """Finds what `facts_of` returns in a thread, while its block waits for other processes. One that works
+    alone gets None and leaves it to the card: the thread would take as long from the work."""
+    if is_alone:
+        yield None
+        return
     with ThreadPoolExecutor(1, "facts") as thread:
         yield thread.submit(facts_of, texts, vocabulary)
 
@@ -58,14 +63,14 @@ def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int
     """Returns {word: how often it comes} of the words that are [UNK]."""
     chunks = collections.Counter(chunk for text in texts for chunk in text.split())
     found: collections.Counter[str] = collections.Counter()
-    for chunk, count in chunks.items():
+    for chunk in _with_unknown(list(chunks), vocabulary):  # few, as a rule: words are found slowly
         for word in words.find_words(chunk, vocabulary.do_lower_case):
-            found[word] += count
-    names, unknown = list(found), vocabulary.id_of("[UNK]")
-    ids, lengths = tokenization.tokenizer_of(vocabulary).tokenize(names)
-    bounds = [0, *itertools.accumulate(lengths.tolist())]
-    return {
-        name: found[name]
-        for name, first, end in zip(names, bounds, bounds[1:])
-        if (ids[first:end] == unknown).any()
-    }
+            found[word] += chunks[chunk]
+    return {word: found[word] for word in _with_unknown(list(found), vocabulary)}
+
+
+def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
+    """Returns those of some texts whose tokens have [UNK] among them."""
+    ids, lengths = tokenization.tokenizer_of(vocabulary).tokenize(texts)
+    places = np.flatnonzero(ids == vocabulary.id_of("[UNK]"))
+    return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

@@ -64,7 +64,8 @@ def test_lengths_of_documents_add_up():
 
 def test_unknown_words_are_counted():
     words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
-    assert text_facts.unknown_words(["Dogs. cat dog cats", "CAT ."], words) == {"cat": 2, "cats": 1}
+    assert text_facts.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
+    assert text_facts.unknown_words(["dogs. dog"], words) == {}
 
 
 def test_scripts_are_those_of_the_letters():
@@ -104,7 +105,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 
 
 def test_a_card_takes_what_the_job_has_found_of_its_documents(job, monkeypatch):
-    creation.create_pretraining_data(job)
+    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     words = vocabulary.load_for_text(job.vocab_file, None)
     found = document_sample.read(job.output_dir)
     assert found["texts"] == text_facts.facts_of(found["documents"], words)
@@ -118,13 +119,23 @@ def test_a_card_takes_what_the_job_has_found_of_its_documents(job, monkeypatch):
     assert card.gather(job.output_dir, [], words)["texts"] == {} and len(asked) == 2
 
 
+def test_a_process_that_works_alone_leaves_its_documents_to_the_card(job, monkeypatch):
+    asked = []
+    monkeypatch.setattr(text_facts, "facts_of", lambda texts, words: asked.append(texts) or {"documents": 3})
+    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1))
+    assert not asked and "texts" not in document_sample.read(job.output_dir)
+    words = vocabulary.load_for_text(job.vocab_file, None)
+    assert card.gather(job.output_dir, [], words)["texts"] == {"documents": 3} and len(asked) == 1
+
+
 def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch):
     def fails(_):
         raise ImportError("a broken package")
 
     monkeypatch.setattr(languages, "identifier", lambda: "broken 1.0")
     monkeypatch.setattr(languages, "languages_of", fails)
-    assert creation.create_pretraining_data(job)["instances"] > 0
+    manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
+    assert manifest["instances"] > 0
     assert "texts" not in document_sample.read(job.output_dir)
 
 
