@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_def_library, op_def_registry
 
+from official.io.processor import processor
 from official.modeling.layers import Affine, Norm
 
 _PRODUCT, _BATCH_PRODUCT, _NORM = "_MklNativeFusedMatMul", "_MklFusedBatchMatMulV2", "_MklLayerNorm"
@@ -22,11 +23,19 @@ _LABEL = attr_value_pb2.AttrValue(s=b"MklNameChangeOp")
 _INTEGER_PRODUCT = "_MklQuantizedMatMulWithBiasAndDequantize"
 _INTEGER_LABEL = attr_value_pb2.AttrValue(s=b"QuantizedMklOp")
 _ACTIVATIONS = {"gelu_tanh": "GeluApproximate", "gelu_erf": "GeluExact", "relu": "Relu"}
+_MULTIPLY_BF16 = {"avx512f", "bf16"}  # oneDNN needs one of them: of x86, of Arm
 _REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # what the fused operations ask for beside
 
 
-def are_here() -> bool:
-    """Tells whether this TensorFlow has the operations on this CPU: it runs each of them once."""
+def are_here(dtype: str = "float32") -> bool:
+    """Tells whether this TensorFlow has the operations on this CPU: it runs each of them once in float32.
+
+    Args:
+      dtype: of their numbers. Whether a CPU has those in bfloat16 is told by its instructions: where it has
+        not, oneDNN ends the process instead of reporting it.
+    """
+    if dtype == "bfloat16" and not _MULTIPLY_BF16.intersection(processor().instructions):
+        return False
     if any(op_def_registry.get(name) is None for name in (_PRODUCT, _BATCH_PRODUCT, _NORM)):
         return False
 

@@ -19,6 +19,7 @@ from official.inference import (
     source,
 )
 from official.inference.backends import tensorflow as backend
+from official.io.processor import Processor
 from official.modeling import stages
 
 CONFIG = BertConfig(
@@ -82,6 +83,20 @@ def test_outputs_are_those_of_the_model(head, block_type):
             for name, values in wanted.items():
                 assert outputs[name].dtype == np.float32
                 np.testing.assert_allclose(outputs[name], values, atol=TOLERANCES[dtype])
+
+
+def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
+    narrow = Processor("one with AVX2", 2, ("avx2", "fma"))
+    monkeypatch.setattr(onednn, "processor", lambda: narrow)  # on such a one oneDNN would end the process
+    found, asked = source.made_up(CONFIG, "embed"), rows_of(LENGTHS)
+    outputs = backends.build(found, "embed", backends.Settings(dtype="bf16"))(asked)
+    assert (id(found), "bf16") not in backend._ENCODERS
+    np.testing.assert_allclose(
+        outputs["sequence"], expected(found, "embed", asked)["sequence"], atol=TOLERANCES["bf16"]
+    )
+    for instructions, has in ((("avx2", "avx512f"), onednn.are_here()), (("asimd",), False)):
+        monkeypatch.setattr(onednn, "processor", lambda own=instructions: narrow._replace(instructions=own))
+        assert onednn.are_here("bfloat16") == has
 
 
 def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():

@@ -37,7 +37,9 @@ def why_none(path: str) -> str:
     if tf.io.gfile.isdir(path):
         return f"no checkpoint in this folder (no file ending in {LAST})"
     missing = "" if tf.io.gfile.exists(path) else "no such file or folder, and "
-    return f"{missing}no checkpoint with this prefix ({os.path.basename(_prefix_of(path))}{LAST} does not exist)"
+    return (
+        f"{missing}no checkpoint with this prefix ({os.path.basename(_prefix_of(path))}{LAST} does not exist)"
+    )
 
 
 def _prefix_of(path: str) -> str:

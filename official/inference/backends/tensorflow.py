@@ -23,7 +23,7 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 def build(source: Source, head: str, settings: Settings) -> Network:
     """Builds a network. Raises ConfigError where a weight is missing or cannot be read."""
     take_threads(settings.threads)
-    if source.bert.block_type == "bert" and onednn.are_here():
+    if source.bert.block_type == "bert" and onednn.are_here(_TYPES[settings.dtype]):
         return _fused(source, head, settings)
     if settings.dtype == "int8":
         raise ConfigError(
