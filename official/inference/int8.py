@@ -1,7 +1,7 @@
 """Products of 8-bit numbers: weights by their output channel, activations by ranges found beforehand.
 
 Channel k of x is about s_k (a - z) with a in 0..255, s_k x kernel column c about t_c w_c with w in -127..127.
-So
+On processors that add products of bytes in 16 bits w is in -63..63, lest they saturate. So
 
     x @ kernel = t_c (a @ w_c - z sum(w_c))
 
@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.inference import onednn
+from official.io.processor import processor, saturates_int8
 from official.modeling.activations import ACTIVATIONS
 from official.modeling.layers import Affine
 
@@ -65,7 +66,7 @@ def quantise(weights: Affine, ranges: np.ndarray) -> Quantised:
     step = max(high - low, _SMALLEST) / 255
     zero = round(-low / step)
     kernel *= shared_K[:, None]
-    unit_C = np.maximum(np.abs(kernel).max(axis=0), _SMALLEST) / 127
+    unit_C = np.maximum(np.abs(kernel).max(axis=0), _SMALLEST) / _largest_weight()
     kernel_8 = np.round(kernel / unit_C).astype(np.int8)
     scale_C = step * unit_C
     bias_C = np.round(np.asarray(weights.bias) / scale_C) - zero * kernel_8.sum(axis=0, dtype=np.int64)
@@ -76,6 +77,10 @@ def quantise(weights: Affine, ranges: np.ndarray) -> Quantised:
         tf.constant(shared_K * step, tf.float32),
         tf.constant(zero, tf.float32),
     )
+
+
+def _largest_weight() -> int:
+    return 63 if saturates_int8(processor()) else 127
 
 
 def dense(x: tf.Tensor, weights: Quantised, activation: str | None, residual: tf.Tensor | None) -> tf.Tensor:

@@ -24,6 +24,8 @@ INSTRUCTIONS = (
     "i8mm",
 )
 
+_ADD_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # products of bytes, on x86
+
 
 class Processor(NamedTuple):
     """A processor.
@@ -37,6 +39,15 @@ class Processor(NamedTuple):
     name: str
     cores: int
     instructions: tuple[str, ...]
+
+
+def saturates_int8(cpu: Processor) -> bool:
+    """Tells whether a processor adds two products of unsigned and signed bytes in 16 bits: x86 without VNNI.
+    These saturate; with signed numbers of 7 bits, up to 63, they do not.
+
+    Source: oneDNN's documentation, "Nuances of int8 computations".
+    """
+    return "avx2" in cpu.instructions and not _ADD_IN_32_BITS.intersection(cpu.instructions)
 
 
 def processor(cpu_info: str = "/proc/cpuinfo") -> Processor:

@@ -12,6 +12,7 @@ from official.inference import (
     batching,
     constants,
     fused_bert,
+    int8,
     networks,
     onednn,
     places,
@@ -109,6 +110,18 @@ def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
     assert 1e-4 < np.abs(quantised - exact).mean() < 0.02
     with pytest.raises(ConfigError, match="int8 needs sequences"):
         backends.build(found, "embed", backends.Settings(dtype="int8"))
+
+
+@pytest.mark.skipif(not onednn.has_integers(), reason="TensorFlow has no products of integers here")
+def test_integer_products_of_the_largest_numbers_are_exact():
+    x, kernel = np.full((3, 64), 255), np.full((64, 32), int8._largest_weight())
+
+    @tf.function(autograph=False)
+    def multiply():
+        factors = tf.bitcast(tf.constant(kernel.astype(np.int8)), tf.qint8), tf.bitcast([0] * 32, tf.qint32)
+        return onednn.integer_product(tf.bitcast(tf.constant(x.astype(np.uint8)), tf.quint8), *factors)
+
+    np.testing.assert_array_equal(multiply(), x @ kernel)
 
 
 @pytest.mark.parametrize("head", source.HEADS)
