@@ -8,7 +8,7 @@ import os
 
 from official.data.pretraining import example_sample, text_facts
 from official.data.pretraining.summary import Summary
-from official.data.text import document_sample, languages
+from official.data.text import document_sample
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import finished_jobs, json_files, speeds
 
@@ -33,26 +33,13 @@ def gather(
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, speeds.FILE_NAME)),
-        "texts": _texts(samples, manifest, vocabulary),
+        "texts": text_facts.facts_of(samples["documents"], vocabulary),
         "records": {},
         "examples": [],
     }
     if paths and not summary and "records" in samples:  # of the job, as it made them
         return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
     return {**facts, **_read(paths, vocabulary, summary)} if paths else facts
-
-
-def _texts(samples: dict, manifest: dict, vocabulary: Vocabulary | None) -> dict:
-    """Returns what the sample of documents is like: as the job has found it, where it is asked for the same
-    vocabulary and would guess languages in the same way."""
-    found, words = samples.get("texts"), manifest.get("vocabulary_sha256")
-    if (
-        isinstance(found, dict)
-        and found.get("identifier") == languages.identifier()
-        and (vocabulary is None or vocabulary.sha256 == words)
-    ):
-        return found
-    return text_facts.facts_of(samples["documents"], vocabulary)
 
 
 def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:

@@ -152,15 +152,13 @@ def _make(
     shard_tasks = (
         (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
     )
-    with text_facts.found_beside(sums.sample, words, is_alone) as facts:
+    with text_facts.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = unfinished.read_all_done(shard_round.counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
     shown = example_sample.gathered(folder, layout, job.record_format, words)
-    if facts and not facts.exception():  # else the card meets it, behind the records
-        shown["texts"] = facts.result()
     document_sample.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),

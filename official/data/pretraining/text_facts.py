@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -18,14 +19,17 @@ _SHOWN_TEXTS = 4
 
 
 def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns what the sample is like; empty where there is none.
+    """Returns what the sample is like; empty where there is none. Asked again, it says what it has found.
 
     Args:
       texts: the beginnings of documents.
       vocabulary: whose [UNK] is looked for; None: it is not known.
     """
-    if not texts:
-        return {}
+    return _found(tuple(texts), vocabulary) if texts else {}
+
+
+@functools.lru_cache(maxsize=1)  # of a job, and then of its card
+def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
     identifier = languages.identifier()
     unknown = unknown_words(texts, vocabulary) if vocabulary else {}
     return {
@@ -36,19 +40,23 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
         "languages": _most(languages.languages_of(texts)) if identifier else [],
         "unknown": _most(collections.Counter(unknown)),
         "unknown_words": sum(unknown.values()),
-        "shown": texts[:_SHOWN_TEXTS],
+        "shown": list(texts[:_SHOWN_TEXTS]),
     }
 
 
 @contextlib.contextmanager
-def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[Future[dict] | None]:
-    """Finds what `facts_of` returns in a thread, while its block waits for other processes. One that works
-    alone gets None and leaves it to the card: the thread would take as long from the work."""
+def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[None]:
+    """Finds what `facts_of` will be asked for in a thread, while its block waits for other processes.
+
+    One that works alone leaves it to the card: the thread would take as long from the work. What fails, the
+    card meets, behind the records.
+    """
     if is_alone:
-        yield None
+        yield
         return
     with ThreadPoolExecutor(1, "facts") as thread:
-        yield thread.submit(facts_of, texts, vocabulary)
+        thread.submit(facts_of, texts, vocabulary)
+        yield
 
 
 def _most(counts: collections.Counter[str]) -> list[list]:

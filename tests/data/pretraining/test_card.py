@@ -104,28 +104,18 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
 
 
-def test_a_card_takes_what_the_job_has_found_of_its_documents(job, monkeypatch):
-    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
-    words = vocabulary.load_for_text(job.vocab_file, None)
-    found = document_sample.read(job.output_dir)
-    assert found["texts"] == text_facts.facts_of(found["documents"], words)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
+    text_facts._found.cache_clear()
     asked = []
-    monkeypatch.setattr(text_facts, "facts_of", lambda texts, words: asked.append(words) or {})
-    assert card.gather(job.output_dir, [], words)["texts"] == found["texts"] and not asked
-    assert card.gather(job.output_dir, [], None)["texts"] == found["texts"] and not asked
+    monkeypatch.setattr(languages, "identifier", lambda: asked.append(1))
+    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
+    assert len(asked) == workers - 1
+    words = vocabulary.load_for_text(job.vocab_file, None)
+    found = [card.gather(job.output_dir, [], words)["texts"] for _ in range(2)]
+    assert found[0] == found[1] and found[0]["documents"] > 0 and len(asked) == 1
     others = vocabulary.Vocabulary(words.words, "of another file")
-    assert card.gather(job.output_dir, [], others)["texts"] == {} and asked == [others]
-    monkeypatch.setattr(languages, "identifier", lambda: "another 1.0")
-    assert card.gather(job.output_dir, [], words)["texts"] == {} and len(asked) == 2
-
-
-def test_a_process_that_works_alone_leaves_its_documents_to_the_card(job, monkeypatch):
-    asked = []
-    monkeypatch.setattr(text_facts, "facts_of", lambda texts, words: asked.append(texts) or {"documents": 3})
-    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1))
-    assert not asked and "texts" not in document_sample.read(job.output_dir)
-    words = vocabulary.load_for_text(job.vocab_file, None)
-    assert card.gather(job.output_dir, [], words)["texts"] == {"documents": 3} and len(asked) == 1
+    assert card.gather(job.output_dir, [], others)["texts"] == found[0] and len(asked) == 2
 
 
 def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch):
@@ -136,7 +126,8 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
     monkeypatch.setattr(languages, "languages_of", fails)
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
-    assert "texts" not in document_sample.read(job.output_dir)
+    with pytest.raises(ImportError, match="broken package"):
+        card.gather(job.output_dir, [], vocabulary.load_for_text(job.vocab_file, None))
 
 
 def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
