@@ -14,6 +14,7 @@ Integer-Arithmetic-Only Inference", section 2; Xiao et al. 2023, "SmoothQuant", 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ def quantise(weights: Affine, ranges: np.ndarray) -> Quantised:
     )
 
 
+@functools.cache  # of this machine: not read again for each of the products
 def _largest_weight() -> int:
     return 63 if saturates_int8(processor()) else 127
 

@@ -140,7 +140,8 @@ def test_from_text_to_a_report(workspace):
         (dict(vocab_file=__file__), "words, the model's vocab_size is"),
         (
             dict(init_checkpoint="nowhere/bert_model.ckpt"),
-            "nowhere/bert_model.ckpt: no such file or folder, and no checkpoint with this prefix",
+            "--init_checkpoint=nowhere/bert_model.ckpt: no such file or folder, and no checkpoint with this"
+            " prefix",
         ),
     ],
 )

@@ -124,8 +124,10 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
 
     monkeypatch.setattr(languages, "identifier", lambda: "broken 1.0")
     monkeypatch.setattr(languages, "languages_of", fails)
+    text_facts._found.cache_clear()
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
+    assert "texts" not in document_sample.read(job.output_dir)
     with pytest.raises(ImportError, match="broken package"):
         card.gather(job.output_dir, [], vocabulary.load_for_text(job.vocab_file, None))
 
