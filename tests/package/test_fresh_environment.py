@@ -1,7 +1,8 @@
-"""The wheel in an empty environment, with the newest versions that setup.py allows."""
+"""Installing: the wheel with the newest versions that setup.py allows, and the pins of each stack."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -66,3 +67,18 @@ def test_a_fresh_environment_works(tmp_path):
         done = run(*command, cwd=empty, env=environment)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", ["tf215", "modern"])
+def test_the_pins_of_a_stack_can_be_installed_together(stack):
+    """Also those of the stack that these tests do not run on."""
+    if stack == "tf215" and sys.version_info >= (3, 12):
+        pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
+    (extras,) = re.findall(r"--editable \"\.(\[.*\])\"", (ROOT / "scripts" / "setup_env.sh").read_text())
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run")
+    if (probe := run(*pip, "--ignore-installed", "--no-deps", "absl-py")).returncode:
+        pytest.skip(f"no package index: {probe.stderr.strip().splitlines()[-1:]}")
+    pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
+    done = run(*pip, *pins, f".{extras}", cwd=ROOT, env=os.environ | {"BERT_STACK": stack})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
