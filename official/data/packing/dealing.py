@@ -99,7 +99,7 @@ class Dealer:
         steps += [(end - self.num_shards * wraps, -times)]
         starts, changes = (np.concatenate(column) for column in zip(*steps))
         shards, which = np.unique(starts, return_inverse=True)
-        counts = np.zeros(len(shards), np.int64)
+        counts: np.ndarray = np.zeros(len(shards), np.int64)
         np.add.at(counts, which, changes)
         counts = np.cumsum(counts)
         is_there = shards < self.num_shards

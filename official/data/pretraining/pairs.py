@@ -171,8 +171,8 @@ class _Lanes:
         """Does what `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
         starts, draws = sentence_starts.tolist(), _draws(rng)
         found: list[tuple] = []
-        for lane, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
-            found += _cut_one(lane, starts, *place, draws)
+        for number, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
+            found += _cut_one(number, starts, *place, draws)
         lane, sentence, middle, end, is_random = np.array(found, np.int64).reshape(-1, 5).T
         lanes = _Lanes(self.number[lane], sentence, self.end[lane], self.target[lane])
         return lanes, _Cuts(middle, end, is_random != 0)

@@ -33,8 +33,8 @@ class Repeats:
     def __init__(self, most_kept: int = _MOST_KEPT):
         self._most_kept = most_kept
         self._halvings = 0  # values below 2^(64 - halvings) are kept
-        self._values = np.zeros(0, np.uint64)  # each once, ascending
-        self._counts = np.zeros(0, np.int64)
+        self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending
+        self._counts: np.ndarray = np.zeros(0, np.int64)
         self._new: list[np.ndarray] = []  # not yet in `_values`
         self._waiting = 0
         self.total = 0

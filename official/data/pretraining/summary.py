@@ -122,7 +122,7 @@ class Summary:
 
     def save(self, path: str) -> None:
         """Writes all of it to a file (.npz)."""
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Any] = {}  # NumPy 2 has a keyword beside them
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Repeats):

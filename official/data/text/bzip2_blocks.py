@@ -51,7 +51,7 @@ def find_marks(data: bytes) -> list[_Mark]:
     pairs = padded[1:-8].astype(np.uint16) << 8 | padded[2:-7]
     # `padded` has one byte before: a mark that begins in byte i has its second byte at i + 1.
     places = np.flatnonzero(_SECOND_BYTES[pairs])
-    words = np.zeros(len(places), np.uint64)
+    words: np.ndarray = np.zeros(len(places), np.uint64)
     for offset in range(8):
         words = words << np.uint64(8) | padded[places + offset]
     shifts = np.arange(8, dtype=np.uint64)

@@ -21,6 +21,7 @@ _SPREAD = ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), 
 _NORM = ("Add", ("Mul", ("Mul", _CENTRED, ("Reciprocal", _SPREAD)), "gamma"), "beta")
 _HALF = ("Mul", "half", "x")
 _GELU_ERF = ("Mul", _HALF, ("Add", "one", ("Erf", ("Mul", "x", "scale"))))
+_GELU_ERFC = ("Mul", _HALF, ("Erfc", ("Mul", ("Neg", "x"), "scale")))  # newer TensorFlow's; ONNX has no Erfc
 _CUBE = ("Add", "x", ("Mul", "cubic", ("Pow", "x", "three")))
 _GELU_TANH = ("Mul", _HALF, ("Add", "one", ("Tanh", ("Mul", "scale", _CUBE))))
 _DENSE = ("Reshape", ("MatMul", ("Reshape", "x", "flat"), "kernel"), _SIZES)
@@ -39,6 +40,7 @@ def simplify(graph: Graph) -> None:
     for pattern, rewrite in (
         (_NORM, _norm),
         (_GELU_ERF, _gelu_erf),
+        (_GELU_ERFC, _gelu_erfc),
         (_GELU_TANH, _gelu_tanh),
         (_DENSE, _dense),
         (_LOOK_UP, _look_up),
@@ -97,6 +99,10 @@ def _norm(graph: Graph, node: Any, found: dict) -> list | None:
 def _gelu_erf(graph: Graph, node: Any, found: dict) -> list | None:
     expected = {"half": 0.5, "one": 1.0, "scale": 0.5**0.5}
     return _gelu(graph, node, found, expected, "none")
+
+
+def _gelu_erfc(graph: Graph, node: Any, found: dict) -> list | None:
+    return _gelu(graph, node, found, {"half": 0.5, "scale": 0.5**0.5}, "none")
 
 
 def _gelu_tanh(graph: Graph, node: Any, found: dict) -> list | None:

@@ -197,7 +197,7 @@ def turns_of(
     size, length = case["batch"], case["max_seq_length"]
     name = f"{length}_{size}"
     count = len(windows.lengths_N)
-    orders = {"file": np.arange(count)}
+    orders: dict[str, np.ndarray] = {"file": np.arange(count)}
     if bench.flags.whole_set:
         orders["sorted"] = np.argsort(windows.lengths_N, kind="stable")
         made = {order: windows.batches(numbers, size) for order, numbers in orders.items()}
