@@ -29,6 +29,12 @@ def run(*command, **settings) -> subprocess.CompletedProcess:
     )
 
 
+def need_index(done: subprocess.CompletedProcess) -> None:
+    """Skips the test where what asks for a package has found no index."""
+    if done.returncode:
+        pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1:]}")
+
+
 def build(pip: tuple, folder: pathlib.Path) -> pathlib.Path:
     """Builds the wheel from a copy of what it is made of, and returns its path."""
     source = folder / "source"
@@ -49,9 +55,7 @@ def test_a_fresh_environment_works(tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     empty.mkdir()
     pip = (python, "-m", "pip", "--disable-pip-version-check")
-    newest = run(*pip, "install", "--upgrade", "setuptools")
-    if newest.returncode:
-        pytest.skip(f"no package index: {newest.stderr.strip().splitlines()[-1:]}")
+    need_index(run(*pip, "install", "--upgrade", "setuptools"))
     bert = python.with_name("bert")
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BERT_STACK")
@@ -77,8 +81,7 @@ def test_the_pins_of_a_stack_can_be_installed_together(stack):
         pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
     (extras,) = re.findall(r"--editable \"\.(\[.*\])\"", (ROOT / "scripts" / "setup_env.sh").read_text())
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run")
-    if (probe := run(*pip, "--ignore-installed", "--no-deps", "absl-py")).returncode:
-        pytest.skip(f"no package index: {probe.stderr.strip().splitlines()[-1:]}")
+    need_index(run(*pip, "--ignore-installed", "--no-deps", "absl-py"))
     pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
     done = run(*pip, *pins, f".{extras}", cwd=ROOT, env=os.environ | {"BERT_STACK": stack})
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
