@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from absl import logging
+
 from official.checkpoint import hf_config
 from official.checkpoint.format import Format
 from official.checkpoint.mapping import canonical, table
@@ -47,7 +49,8 @@ def sizes_beside(location: str) -> dict:
         values = hf_config.sizes(path)
     if activation_of(values) is not None:
         values = {**values, "hidden_act": activation_of(values)}
-    return checked_sizes(values, path)
+    # Google's code and transformers have one default where a file does not say it.
+    return checked_sizes({"num_attention_heads": BertConfig.num_attention_heads, **values}, path)
 
 
 def config_beside(location: str) -> str | None:
@@ -83,11 +86,21 @@ def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
     return dataclasses.replace(
         options,
         num_attention_heads=options.num_attention_heads or heads,
-        vocab_file=options.vocab_file or hf_config.vocabulary_beside(location),
+        vocab_file=options.vocab_file or _vocabulary_beside(location),
         hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
         layer_norm_eps=options.layer_norm_eps or epsilon,
         **labels_beside(location),
     )
+
+
+def _vocabulary_beside(location: str) -> str | None:
+    """Returns the vocabulary beside a checkpoint. One that is not BERT's is left out, and a warning says
+    why: a conversion of weights needs none."""
+    try:
+        return hf_config.vocabulary_beside(location)
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
 
 
 def epsilon_without(checkpoint: Checkpoint) -> float | None:
@@ -100,12 +113,7 @@ def labels_beside(location: str) -> dict:
     """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
     checkpoint gives them."""
     found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
-    if not found:
-        return hf_config.labels_of(location)
-    return {
-        "labels": tuple(found["labels"]) if found["labels"] else None,
-        "problem_type": found["problem_type"],
-    }
+    return found or hf_config.labels_of(location)
 
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
@@ -178,14 +186,18 @@ def _absent_parts(tensors: Tensors) -> dict:
 
 
 def check_source(location: str, tensors: Tensors) -> None:
-    """Raises ConfigError where the configuration beside a checkpoint is of another model than its canonical
-    tensors."""
+    """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
+    than its canonical tensors."""
     wrong = _contradictions(sizes_beside(location), tensors)
     if wrong:
         raise ConfigError(
             f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
             " correct it."
         )
+    if "output_weights" in tensors:
+        outputs = tensors["output_weights"].shape[0]
+        hf_config.check_labels(location, outputs)
+        label_files.check_count(labels_beside(location)["labels"], outputs, f"the labels beside {location}")
 
 
 def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
@@ -234,7 +246,7 @@ def plan(
         positions = sizes_of(tensors)["max_position_embeddings"]
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
-    if "output_weights" in tensors and (options.labels or options.problem_type == label_files.REGRESSION):
+    if "output_weights" in tensors and (options.labels or options.problem_type):
         files[os.path.join(folder, label_files.LABELS)] = label_files.content(
             options.labels, options.problem_type
         ).encode()

@@ -8,22 +8,20 @@ transformers' names, so that it computes there what it computes here.
 import dataclasses
 import json
 import os
-
-from absl import logging
+import re
 
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.config.model import (
     activation_of,
-    check_fixed_keys,
     check_other_keys,
     checked_size,
     is_hugging_face,
 )
-from official.io import json_files, label_files, vocabulary_files
+from official.io import json_files, label_files, model_folder, vocabulary_files
 
-CONFIG = "config.json"
+CONFIG = model_folder.CONFIG
 # This project's activation -> transformers' name.
 _WRITTEN_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
 
@@ -34,6 +32,12 @@ _ARCHITECTURES = {
     "qa_outputs.weight": "BertForQuestionAnswering",
     "cls.seq_relationship.weight": "BertForPreTraining",
     "cls.predictions.bias": "BertForMaskedLM",
+}
+_NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
+_SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), _NEXT_SENTENCE_ONLY, "BertLMHeadModel")
+_OTHER_HEADS = {
+    "BertForTokenClassification": "it labels words, which nothing here does",
+    "BertForMultipleChoice": "it chooses between texts, which nothing here does",
 }
 _SIZES = (
     "embeddings.word_embeddings.weight",
@@ -84,8 +88,8 @@ def make_config(tensors: Tensors, options: Options) -> dict:
     """Returns the content of config.json for tensors under Hugging Face's names.
 
     Raises:
-      ConfigError: where the number of heads is not given and hidden size / 64 is none, or does not divide the
-        hidden size, and where the encoder is not there.
+      ConfigError: where the number of heads is not known or does not divide the hidden size, and where the
+        encoder is not there.
     """
     named = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     missing = [name for name in _SIZES if name not in named]
@@ -97,6 +101,8 @@ def make_config(tensors: Tensors, options: Options) -> dict:
     shapes = {name: tensor.shape for name, tensor in named.items()}
     words, hidden = shapes["embeddings.word_embeddings.weight"]
     architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
+    if architecture == "BertForPreTraining" and "cls.predictions.bias" not in shapes:
+        architecture = _NEXT_SENTENCE_ONLY
     return {
         "architectures": [architecture],
         "model_type": "bert",
@@ -130,9 +136,20 @@ def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
 
 def labels_of(location: str) -> dict:
     """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
-    gives."""
+    gives. Names that are made up, LABEL_0, count for none."""
     path = os.path.join(_folder(location), CONFIG)
-    return label_files.of_hugging_face(json_files.read_json(path) if os.path.isfile(path) else {})
+    values = json_files.read_json(path, any_number=True) if os.path.isfile(path) else {}
+    found = label_files.of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
+    return {**found, "labels": None if label_files.are_made_up(found["labels"] or ()) else found["labels"]}
+
+
+def check_labels(location: str, outputs: int) -> None:
+    """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
+    than the classifier has outputs."""
+    path = os.path.join(_folder(location), CONFIG)
+    if os.path.isfile(path):
+        values = json_files.read_json(path, any_number=True)
+        label_files.check_count(label_files.of_hugging_face(values, path)["labels"], outputs, path)
 
 
 def _written_activation(hidden_act: str | None) -> str:
@@ -147,38 +164,31 @@ def _number_of_heads(hidden: int, options: Options) -> int:
         raise ConfigError(
             f"--num_attention_heads={heads!r} must be an integer. Give a divisor of hidden_size={hidden}."
         )
-    if heads is None and hidden % 64 == 0:
-        logging.warning(
-            "%d attention heads of size 64 are assumed; the weights do not tell. --num_attention_heads"
-            " changes it.",
-            hidden // 64,
-        )
-        return hidden // 64
-    if heads is None or heads < 1 or hidden % heads:
-        given = (
-            "is not given and the hidden size is no multiple of 64"
-            if heads is None
-            else "does not divide the hidden size"
-        )
+    if heads is None:
         raise ConfigError(
-            f"--num_attention_heads={heads} {given}: hidden_size={hidden}. Give a divisor of it."
+            "nothing says how many attention heads the model has: the weights do not tell. Give"
+            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
+            " bert_config.json"
+            " beside them."
+        )
+    if heads < 1 or hidden % heads:
+        raise ConfigError(
+            f"--num_attention_heads={heads} does not divide the hidden size: hidden_size={hidden}."
+            " Give a divisor"
+            " of it."
         )
     return heads
 
 
 def vocabulary_beside(location: str) -> str | None:
     """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file);
-    None where there is none."""
+    None where there is none. Raises ConfigError for one that is not BERT's."""
     path = vocabulary_files.find(_folder(location))
     if path is None:
         return None
-    try:
-        file = vocabulary_files.read(path)
-        vocabulary_files.check_each(file.words, path)
-        return file.path
-    except ConfigError as error:
-        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
-        return None
+    file = vocabulary_files.read(path)
+    vocabulary_files.check_each(file.words, path)
+    return file.path
 
 
 def sizes(location: str) -> dict:
@@ -197,14 +207,31 @@ def sizes(location: str) -> dict:
     path = os.path.join(_folder(location), CONFIG)
     if not os.path.exists(path):
         return {}
-    values = json_files.read_json(path)
-    (check_other_keys if is_hugging_face(values) else check_fixed_keys)(values, path)
+    values = json_files.read_json(path, any_number=True)
+    if is_hugging_face(values):
+        check_other_keys(values, path)
+        _check_architectures(values, path)
+    else:
+        model_folder.check_values(values, CONFIG, path)
     if activation_of(values) is not None:
         values["hidden_act"] = activation_of(values)
     if "layer_norm_eps" in values:
         checked_size("layer_norm_eps", values["layer_norm_eps"], path)
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
+
+
+def _check_architectures(values: dict, path: str) -> None:
+    """Raises ConfigError where the weights are those of a model with a head that there is not here."""
+    names = values.get("architectures") or []
+    for name in names if isinstance(names, list) else [names]:
+        plain = re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
+        if plain not in _SUPPORTED:
+            reason = _OTHER_HEADS.get(plain, "another model or head")
+            raise ConfigError(
+                f"{path}: architectures={str(name)[:60]} is not supported ({reason}), only"
+                f" {', '.join(_SUPPORTED)}."
+            )
 
 
 def _folder(location: str) -> str:

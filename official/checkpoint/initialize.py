@@ -2,17 +2,20 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import tensorflow as tf
+from absl import logging
 
 from official.checkpoint import companions, registry
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.names import compare_names
 from official.checkpoint.options import NOTHING_GIVEN
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
+from official.io import label_files
 from official.io.errors import describe_names, shortened
 
 ENCODER_SCOPE = "bert/"
@@ -53,7 +56,12 @@ class InitReport:
         return text + self.epsilon_note
 
 
-def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig | None = None) -> InitReport:
+def initialize(
+    variables: dict[str, tf.Variable],
+    path: str,
+    model: BertConfig | None = None,
+    class_names: Sequence[Sequence[str]] | None = None,
+) -> InitReport:
     """Assigns the model's variables from a checkpoint.
 
     Args:
@@ -61,28 +69,34 @@ def initialize(variables: dict[str, tf.Variable], path: str, model: BertConfig |
       path: prefix, file or folder, of any format of `registry.FORMATS`.
       model: of the variables; its attention heads, activation and epsilon are compared with what the
         checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
+      class_names: all names of each class of the model's classifier. The outputs of the checkpoint's, where
+        it names them, are put into their order. None: the outputs are no classes with names.
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
-        are in its details. A model of answers needs no pooler, and Hugging Face's have none. Also where a
-        head other than a classifier's is there with another shape, the checkpoint's model computes something
-        else, a tensor is not of finite floating-point numbers, or the file is unreadable.
+        are in its details. A pooler belongs to the heads: checkpoints of masked-LM and of answers have none.
+        Also where a head other than a classifier's is there with another shape, a classifier tells other
+        classes apart, the checkpoint's model computes something else, a tensor is not of finite
+        floating-point numbers, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
-        return _assign(variables, checkpoint, model)
+        return _assign(variables, checkpoint, model, class_names)
     except DamagedError as error:
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
 
 
 def _assign(
-    variables: dict[str, tf.Variable], checkpoint: registry.Checkpoint, model: BertConfig | None
+    variables: dict[str, tf.Variable],
+    checkpoint: registry.Checkpoint,
+    model: BertConfig | None,
+    class_names: Sequence[Sequence[str]] | None,
 ) -> InitReport:
     assumed = check_model(model, checkpoint) if model else None
     note = _epsilon_note(model, checkpoint) if model else ""
     mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
-    found = _without_zero_biases(found, variables)
+    found = _in_order(_without_zero_biases(found, variables), class_names, checkpoint.location)
     strange = {
         name: checkpoint.tensors[name].shape
         for name in mapped.unmatched
@@ -114,6 +128,48 @@ def _unneeded(wanted: set[str], found: set[str]) -> set[str]:
     of answers, see `modeling.fine_tuning.SpanModel`."""
     pooler = set(canonical.POOLER)
     return pooler if wanted.issuperset(canonical.SQUAD_HEAD) and not pooler & found else set()
+
+
+def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, location: str) -> Tensors:
+    """Puts the outputs of a classifier into the order of the classes, by the names that lie beside it.
+
+    A classifier of another number of classes stays as it is: it will not be used.
+
+    Raises:
+      ConfigError: where it has as many classes, and others.
+    """
+    head = found.get(CLASSIFIER[0])
+    if class_names is None or head is None or head.shape[0] != len(class_names):
+        return found
+    told = companions.labels_beside(location)
+    labels, kind = told["labels"], told["problem_type"]
+    label_files.check_count(labels, head.shape[0], f"the labels beside {location}")
+    wanted = " ".join(names[-1] for names in class_names)
+    if kind not in (None, label_files.ONE_LABEL):
+        raise ConfigError(
+            f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one"
+            f" label of: {wanted}."
+            f" {_OTHER_CLASSIFIER}"
+        )
+    if labels is None:
+        return found
+    order = label_files.order_of(labels, class_names)
+    if order is None:
+        raise ConfigError(
+            f"init_checkpoint {location} has the labels: {' '.join(labels)}; the task has: {wanted}."
+            f" {_OTHER_CLASSIFIER}"
+        )
+    if order == sorted(order):
+        return found
+    logging.info("The classifier's outputs are put into the order of the task: %s", wanted)
+    return {**found, **{name: _with_rows(found[name], order) for name in CLASSIFIER if name in found}}
+
+
+_OTHER_CLASSIFIER = "Give a checkpoint without a classifier, or correct the labels beside it."
+
+
+def _with_rows(tensor: Tensor, order: list[int]) -> Tensor:
+    return Tensor(tensor.shape, tensor.dtype, lambda: tensor.read()[order], tensor.sources)
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
@@ -168,6 +224,9 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
     raises for all else that does not fit."""
     encoder = {name: shape for name, shape in wanted.items() if _is_of_encoder(name)}
+    if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
+        # Neither a pooler nor a head over it: it starts with the head that will be.
+        encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
     unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
     problems = compare_names(
         encoder, {name: shape for name, shape in found.items() if _is_of_encoder(name)} | unexpected

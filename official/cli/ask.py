@@ -16,6 +16,7 @@ from official.io.errors import ConfigError
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     typed.add_flags(parser)
+    command_line.add_length_flag(parser)
     parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
     parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
     return parser

@@ -3,18 +3,24 @@
   bert classify --checkpoint=runs/sst2
   echo "A fine film." | bert classify --checkpoint=runs/sst2
 
-A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it.
+A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it. Of a
+model that gives several labels at once, or several scores, all are printed.
 """
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from official.cli import command_line, typed
+
+if TYPE_CHECKING:  # it loads TensorFlow
+    from official.inference.sentences import Label
 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     typed.add_flags(parser)
+    command_line.add_length_flag(parser)
     return parser
 
 
@@ -34,5 +40,15 @@ def main() -> None:
                 f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs, expected {wanted}.", file=sys.stderr
             )
             continue
-        label, score = model.classify(*texts)
-        print(f"{score:.2f}" if label is None else f"{label}  {score:.2f}", flush=True)
+        print(shown(model.classify(*texts), model.kind_of_labels), flush=True)
+
+
+def shown(found: "Label", kind: str) -> str:
+    """Returns what is printed: the label and its probability, or the score; where each output says something
+    of its own, all of them by name, the highest probability first."""
+    if kind == "one" or len(found.scores) == 1 and kind == "number":
+        return f"{found.score:.2f}" if found.label is None else f"{found.label}  {found.score:.2f}"
+    named = list(found.scores.items())
+    if kind == "several":
+        named.sort(key=lambda item: -item[1])
+    return "  ".join(f"{name} {score:.2f}" for name, score in named)

@@ -140,6 +140,16 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
     return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
 
 
+def add_length_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --max_seq_length of what asks a model about text."""
+    parser.add_argument(
+        "--max_seq_length",
+        type=int,
+        help="Tokens of a sequence; what is longer is cut, and said once. Unset: as the model was trained, or"
+        " all that it and its tokenizer take (ask: at most 384, in windows).",
+    )
+
+
 def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --do_lower_case=true|false of what tokenises text."""
     parser.add_argument(

@@ -29,6 +29,7 @@ def make_parser() -> command_line.Parser:
     add("--export_dir", required=True, help="Folder to write, which must not be there.")
     add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
     command_line.add_lower_case_flag(parser)
+    command_line.add_length_flag(parser)
     add("--format", default="saved_model", help="saved_model or onnx.")
     dtype = "Type of the weights: fp32, bf16 (not for onnx) or int8."
     add("--dtype", default="fp32", help=dtype)
@@ -48,7 +49,9 @@ def main() -> None:
     export.check(flags.export_dir, request)
     from official.inference import source
 
-    found = source.find(flags.checkpoint, flags.vocab_file, flags.do_lower_case, flag="checkpoint")
+    found = source.find(
+        flags.checkpoint, flags.vocab_file, flags.do_lower_case, "checkpoint", flags.max_seq_length
+    )
     print(describe(export.export(found, flags.export_dir, request), flags.dtype))
 
 

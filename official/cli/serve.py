@@ -57,6 +57,7 @@ def make_parser() -> command_line.Parser:
     )
     add("--vocab_file", help="Vocabulary. Unset: the one beside the weights, or that of the run.")
     command_line.add_lower_case_flag(parser)
+    command_line.add_length_flag(parser)
     typed.add_inference_flags(parser)
     add("--methods", help=f"Comma-separated, of {', '.join(_METHODS)}. Unset: all that the model can.")
     add("--model_name", default="bert", help="The model's name in addresses.")
@@ -129,7 +130,9 @@ def loading_of(flags: argparse.Namespace) -> "Loading":
 
     methods = tuple(command_line.read_list(flags.methods, "methods", _METHODS)) if flags.methods else None
     settings = typed.begin(flags)
-    return Loading(flags.vocab_file, flags.do_lower_case, settings, flags.calibration_file, methods)
+    return Loading(
+        flags.vocab_file, flags.do_lower_case, settings, flags.calibration_file, methods, flags.max_seq_length
+    )
 
 
 def main() -> int:

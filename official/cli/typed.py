@@ -56,7 +56,8 @@ def load(flags: argparse.Namespace) -> "Model":
     from official.inference import Model, source
 
     settings = begin(flags)
-    found = source.find(flags.checkpoint, flags.vocab_file, flags.do_lower_case, flag="checkpoint")
+    length = getattr(flags, "max_seq_length", None)
+    found = source.find(flags.checkpoint, flags.vocab_file, flags.do_lower_case, "checkpoint", length)
     return Model(found, settings, flags.calibration_file)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 import typing
 from typing import Any
 
-from absl import logging
-
+from official.io import model_folder
 from official.io.errors import ConfigError, suggest
 
 
@@ -55,39 +53,6 @@ LARGEST = {
 }
 _MOST_PARAMETERS = 10**11
 
-# Keys beside the sizes that say what a model computes: {key: (values that mean BERT, what another one would
-# mean)}.
-_FIXED_KEYS: dict[str, tuple[tuple, str]] = {
-    "model_type": (("bert",), "another model"),
-    "directionality": (("bidi",), "attention in one direction"),
-    "pooler_type": (("first_token_transform",), "another pooler"),
-    "position_embedding_type": (("absolute", None), "relative positions change the attention"),
-    "pad_token_id": ((0, None), "padding is id 0 here"),
-    "tie_word_embeddings": ((True,), "the output matrix is the word embedding table here"),
-    "is_decoder": ((False, None), "a decoder's tokens do not see those after them"),
-    "is_encoder_decoder": ((False, None), "two models in one"),
-    "add_cross_attention": ((False, None), "layers that BERT does not have"),
-    "pruned_heads": (({}, [], None), "layers of fewer heads"),
-    "auto_map": (({}, None), "the model comes with code of its own"),
-    "quantization_config": (({}, None), "its weights are not floating-point numbers"),
-}
-# Keys that describe a file, a head, training or text generation: whatever they say, the encoder computes the
-# same.
-_FREE_KEYS = frozenset(
-    """
-    _attn_implementation_autoset _name_or_path architectures attn_implementation bad_words_ids
-    begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout cross_attention_hidden_size
-    decoder_start_token_id diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size
-    eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_eos_token_id gradient_checkpointing id2label label2id language length_penalty max_length min_length
-    name no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
-    output_hidden_states output_past output_scores pooler_fc_size pooler_num_attention_heads
-    pooler_num_fc_layers pooler_size_per_head prefix problem_type remove_invalid_values repetition_penalty
-    return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature
-    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache xla_device
-    """.split()
-)
 # The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
 # forms: Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
 # `activation_of`. `official.modeling.activations` has a row of the same name, which computes it.
@@ -253,38 +218,20 @@ def check_other_keys(values: dict, source: str) -> None:
     Raises:
       ConfigError: for a value that means another model than BERT, and for keys that are not known.
     """
-    check_fixed_keys(values, source)
-    unknown = [
-        key for key in values if key not in _BERT_FIELDS and key not in _FIXED_KEYS and key not in _FREE_KEYS
-    ]
-    for key in unknown:
-        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if is_hugging_face(values) else _BERT_FIELDS)
-        if meant or not is_hugging_face(values):
+    model_folder.check_values(values, model_folder.CONFIG, source)
+    theirs = is_hugging_face(values)
+    for key in model_folder.unknown_keys(values, model_folder.CONFIG):
+        if key in _BERT_FIELDS:
+            continue
+        meant = suggest(key, _BERT_FIELDS.keys() - values.keys() if theirs else _BERT_FIELDS)
+        if meant or not theirs:
             raise ConfigError(f"{source}: unknown key {key[:60]!r}{meant}.")
-        _warn_of_key(key[:60], source)
-
-
-def check_fixed_keys(values: dict, source: str) -> None:
-    """Raises ConfigError for a value that means another model than BERT."""
-    for key, (allowed, meaning) in _FIXED_KEYS.items():
-        if key in values and values[key] not in allowed:
-            raise ConfigError(
-                f"{source}: {key}={repr(values[key])[:60]} is not supported, only {allowed[0]!r} ({meaning})."
-            )
+        model_folder.warn_of_key(key[:60], source)
 
 
 def is_hugging_face(values: dict) -> bool:
     """Tells whether a model's configuration is a file of Hugging Face's."""
     return "model_type" in values or "architectures" in values
-
-
-@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
-def _warn_of_key(key: str, source: str) -> None:
-    logging.warning(
-        "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
-        source,
-        key,
-    )
 
 
 def checked_size(key: str, value: Any, source: str) -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from official.inference import backends, batching, embedding, masks, questions, sentences, source
-from official.inference.embedding import Pooling
 from official.inference.masks import Word
 from official.inference.questions import Answer
 from official.inference.rows import Rows
 from official.inference.sentences import Label
 from official.inference.signatures import TOP_WORDS
+from official.io.model_folder import Pooling
 
 
 def load(
@@ -22,11 +22,12 @@ def load(
     dtype: str = "fp32",
     calibration_file: str | None = None,
     threads: int | None = None,
+    max_seq_length: int | None = None,
 ) -> "Model":
     """Loads a model.
 
     Args:
-      path, vocab_file, do_lower_case: as of `source.find`.
+      path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
       backend: what computes it, one of `backends.names()`.
       dtype: of products: fp32, bf16 or int8.
       calibration_file: what the ranges of int8's activations are taken from, see `calibration`. Unset: the
@@ -39,7 +40,8 @@ def load(
     """
     settings = backends.Settings(backend, dtype, threads)
     backends.begin(settings)
-    return Model(source.find(path, vocab_file, do_lower_case), settings, calibration_file)
+    found = source.find(path, vocab_file, do_lower_case, max_seq_length=max_seq_length)
+    return Model(found, settings, calibration_file)
 
 
 class Model:
@@ -103,6 +105,11 @@ class Model:
     def texts_of_a_row(self) -> int | None:
         """How many texts `classify` takes; None where nothing says it."""
         return self._classifier.texts
+
+    @property
+    def kind_of_labels(self) -> str:
+        """Kind of the labels that `classify` gives: one of many, several at once, or a number."""
+        return self._classifier.kind
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
         """Returns a vector for each text.

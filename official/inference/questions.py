@@ -9,7 +9,7 @@ from official.data.squad import answers, features, squad_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
-from official.inference.source import Source
+from official.inference.source import Source, Truncation
 
 _USUAL_LENGTH = 384  # tokens of a window, of a model without a run
 
@@ -31,10 +31,11 @@ class Answer(NamedTuple):
 
 def rules_of(source: Source) -> tuple[features.WindowRules, answers.AnswerRules]:
     """Returns how the windows of a model are cut, and what counts as an answer."""
-    length = source.setting("max_seq_length", min(_USUAL_LENGTH, source.bert.max_position_embeddings))
-    windows = features.WindowRules(
-        length, source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
-    )
+    length = source.length(_USUAL_LENGTH)
+    stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
+    if source.max_seq_length:  # the others were said for another length
+        stride, query = min(stride, length // 3), min(query, length // 2)
+    windows = features.WindowRules(length, stride, query)
     rules = answers.AnswerRules(
         source.setting("n_best_size", answers.AnswerRules.n_best_size),
         source.setting("max_answer_length", answers.AnswerRules.max_answer_length),
@@ -49,8 +50,10 @@ class Reader:
 
     def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("answer")
+        source.check_pairs()
         self._windows, self._rules = rules_of(source)
         self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
+        self._cut = Truncation(f"{source.name}, questions", "max_query_length")
         read = calibration.questions(source, calibration_file)
         self.settings = calibration.calibrated(settings, lambda: self.rows_of(self._make(read())[1]))
         self.network = backends.build(source, "answer", self.settings)
@@ -65,6 +68,7 @@ class Reader:
           For each question its answers, the prediction first, then the others of the n-best list, best first.
         """
         data, windows = self._make(asked)
+        self._report_cut(asked, windows)
         start, end = self._logits(windows)
         found = answers.answer_questions(start, end, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))]
@@ -73,6 +77,12 @@ class Reader:
         data = data_of(asked, self._rules.version_2_with_negative)
         made = features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
         return data, made
+
+    def _report_cut(self, asked: Sequence[tuple[str, str]], windows: features.Features) -> None:
+        most = self._windows.max_query_length
+        if (windows.first_lengths >= most + 2).any():  # as long as it may be, or cut
+            _, counts = self._tokenizer.tokenize([question for question, _ in asked])
+            self._cut.report(int((counts > most).sum()), most)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""

@@ -4,22 +4,32 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from official.data.glue import features, tasks, tsv_files
 from official.data.word_pieces.tokenization import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
-from official.inference.source import Source
+from official.inference.source import Source, Truncation
+from official.io import label_files
 from official.io.errors import ConfigError
 
-_USUAL_LENGTH = 128  # tokens of a row, of a model without a run
 
+class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
+    """What a classifier says of a row.
 
-class Label(NamedTuple):
-    """A label and its probability; of a task whose labels are scores, None and the score."""
+    Attributes:
+      label: the most probable one; None of a model whose outputs are scores.
+      score: its probability; of such a model, its first output.
+      scores: {name of an output: probability, or score} of all outputs, in their order.
+    """
 
-    label: str | None
-    score: float
+    scores: dict[str, float]
+
+    def __new__(cls, label: str | None, score: float, scores: dict[str, float]):
+        made = super().__new__(cls, label, score)
+        made.scores = scores
+        return made
 
 
 class Classes(NamedTuple):
@@ -27,30 +37,39 @@ class Classes(NamedTuple):
 
     Attributes:
       texts: of a row: 1 or 2; None where nothing says it.
-      is_score: whether its output is a score instead of classes.
-      labels: names of the classes.
-      outputs: how many.
+      kind: of label, one of KINDS.
+      labels: names of the outputs.
       length: tokens of a row, at most.
     """
 
     texts: int | None
-    is_score: bool
+    kind: str
     labels: tuple[str, ...]
-    outputs: int
     length: int
 
 
+# Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
+ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
+_KIND_OF = {
+    label_files.ONE_LABEL: ONE,
+    label_files.SEVERAL_LABELS: SEVERAL,
+    label_files.REGRESSION: NUMBER,
+}
+
+
 def classes_of(source: Source) -> Classes:
-    """Returns what the classifier of a model tells apart."""
+    """Returns what the classifier of a model tells apart. A single output is a number, unless the model says
+    that it is one of several labels."""
     outputs = source.tensors["output_weights"].shape[0]
     task = tasks.find_task(source.run.glue_task) if source.run else None
-    labels = task.labels if task else source.labels
+    labels, kind = source.labels, _KIND_OF.get(str(source.problem_type), ONE)
+    if task:
+        labels, kind = task.labels, NUMBER if task.is_regression else ONE
     return Classes(
         len(task.text_columns) if task else None,
-        task.is_regression if task else source.is_score or outputs == 1,
+        NUMBER if outputs == 1 and kind == ONE else kind,
         labels or tuple(f"LABEL_{number}" for number in range(outputs)),
-        outputs,
-        source.setting("max_seq_length", min(_USUAL_LENGTH, source.bert.max_position_embeddings)),
+        source.length(),
     )
 
 
@@ -59,11 +78,13 @@ class Classifier:
 
     Attributes:
       texts: of a row: 1 or 2; None where nothing says it.
+      kind: of label, one of KINDS.
     """
 
     def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("classify")
-        self.texts, self._is_score, self._labels, _, self._length = classes_of(source)
+        self.texts, self.kind, self._labels, self._length = classes_of(source)
+        self._source, self._cut = source, Truncation(source.name)
         self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
         read = calibration.sentences(source, calibration_file)
         self.settings = calibration.calibrated(settings, lambda: self.rows_of(read()))
@@ -76,6 +97,8 @@ class Classifier:
             if self.texts not in (None, len(texts)):
                 received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
                 raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
+            if len(texts) > 1:
+                self._source.check_pairs()
         if not rows:
             return []
         labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
@@ -91,13 +114,18 @@ class Classifier:
         """Returns rows of as many texts each, end to end."""
         table = tsv_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
         made = features.make_features(table, self._tokenizer, self._vocabulary, self._length)
+        self._cut.report(made.truncated, self._length)
         firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
         return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
     def _label_of(self, logits_C: np.ndarray) -> Label:
-        if self._is_score:
-            return Label(None, float(logits_C[0]))
-        powers_C = np.exp(logits_C - logits_C.max())
-        best = int(powers_C.argmax())
-        return Label(self._labels[best], float(powers_C[best] / powers_C.sum()))
+        values_C = logits_C
+        if self.kind == ONE:
+            powers_C = np.exp(logits_C - logits_C.max())
+            values_C = powers_C / powers_C.sum()
+        elif self.kind == SEVERAL:
+            values_C = expit(logits_C)
+        best = 0 if self.kind == NUMBER else int(values_C.argmax())
+        scores = dict(zip(self._labels, map(float, values_C)))
+        return Label(None if self.kind == NUMBER else self._labels[best], float(values_C[best]), scores)

@@ -38,8 +38,10 @@ class Signature(NamedTuple):
 
 TOP_WORDS = 5  # likeliest word pieces of each [MASK]
 
-# By name. In `fill_mask` a text with fewer masks than another one of the call gets '' and 0. The text of an
-# answer is '' where there is none.
+# By name. `classify` gives the most probable label, and the names of all outputs with the probability or
+# score of each; where outputs are scores, its label is '' and its score the first one. In `fill_mask` a text
+# with fewer masks than another one of the call gets '' and 0. The text of an answer is '' where there is
+# none.
 SIGNATURES = {
     "answer": Signature(
         "answer",
@@ -49,7 +51,12 @@ SIGNATURES = {
     "classify": Signature(
         "classify",
         (Field("sentence_a", "string"), Field("sentence_b", "string")),
-        (Field("label", "string"), Field("score", "float32")),
+        (
+            Field("label", "string"),
+            Field("score", "float32"),
+            Field("labels", "string", (None,)),
+            Field("scores", "float32", (None,)),
+        ),
         ("sentence_b",),
     ),
     "fill_mask": Signature(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import companions, manager, registry
+from official.checkpoint import companions, hf_config, manager, registry
 from official.checkpoint.containers import saved_model
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
@@ -18,17 +19,18 @@ from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
-from official.io import json_files
+from official.io import json_files, model_folder
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128
+SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 _POOLER = "bert/pooler/"
 _FINE_TUNING = ("squad", "glue")
 _MASKED_LM_HEAD = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
 # {method of a model: (what it needs, names of its head)}
 HEADS = {
     "answer": ("head for answers", canonical.SQUAD_HEAD),
-    "classify": ("classifier", canonical.CLASSIFIER_HEAD),
+    "classify": ("classifier", (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)),
     "fill_mask": ("masked-LM head", _MASKED_LM_HEAD),
     "embed": ("encoder", ()),
 }
@@ -50,8 +52,10 @@ class Source:
       bert: the sizes.
       vocabulary: its words; the table of the model may have a few rows more, or fewer.
       run: the configuration of a fine-tuning run; None of anything else.
-      labels: the names of a classifier's classes; None where nothing says them.
-      is_score: whether a classifier gives a score instead of classes.
+      labels: the names of a classifier's outputs; None where nothing says them.
+      problem_type: of a classifier, one of `label_files.PROBLEM_TYPES`; None where nothing says it.
+      max_seq_length: tokens of a sequence, as it was given; None: see `length`.
+      max_length: tokens that the tokenizer's files cut texts to; None where they say none.
     """
 
     name: str
@@ -61,11 +65,33 @@ class Source:
     vocabulary: Vocabulary
     run: Any
     labels: tuple[str, ...] | None
-    is_score: bool
+    problem_type: str | None = None
+    max_seq_length: int | None = None
+    max_length: int | None = None
 
     def setting(self, name: str, default: Any) -> Any:
         """Returns a setting of the run, or what is usual where there is no run."""
         return default if self.run is None else self.run[name]
+
+    def length(self, usual: int | None = None) -> int:
+        """Returns how many tokens a sequence has at most: as given, as the run was trained, or as the
+        model's own files and positions allow.
+
+        Args:
+          usual: where neither was given, no more than that. None: all that the model takes.
+        """
+        positions = self.bert.max_position_embeddings
+        own = self.setting("max_seq_length", min(self.max_length or positions, positions, usual or positions))
+        return self.max_seq_length or own
+
+    def check_pairs(self) -> None:
+        """Raises ConfigError where the model cannot tell the texts of a pair apart."""
+        if self.bert.type_vocab_size < 2:
+            raise ConfigError(
+                f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: it takes one text."
+                " Two need two"
+                " segment types."
+            )
 
     def abilities(self) -> list[str]:
         """Returns the methods of a model that have the head that they need."""
@@ -113,8 +139,32 @@ class Source:
         return values
 
 
+class Truncation:
+    """Says once, in the log, that a model's texts are longer than it takes."""
+
+    def __init__(self, name: str, setting: str = "max_seq_length"):
+        """`name` is what messages call the model, `setting` the one that says the length."""
+        self._name, self._setting, self._is_told = name, setting, False
+
+    def report(self, texts: int, length: int) -> None:
+        """Says that texts, how many, were cut to a length in tokens; 0 texts say nothing."""
+        if texts and not self._is_told:
+            self._is_told = True
+            logging.warning(
+                "%s: %s longer than %s=%d tokens and cut. This is said once.",
+                self._name,
+                f"{texts} are" if texts > 1 else "one is",
+                self._setting,
+                length,
+            )
+
+
 def find(
-    path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, flag: str = ""
+    path: str,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    flag: str = "",
+    max_seq_length: int | None = None,
 ) -> Source:
     """Finds a model; reads no weights.
 
@@ -125,13 +175,16 @@ def find(
       do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the
         vocabulary, says.
       flag: the name of the flag that gave the path, for messages.
+      max_seq_length: tokens of a sequence; what is longer is cut. Unset: see `Source.length`.
 
     Raises:
-      ConfigError: where there is no checkpoint or vocabulary, or they do not fit together.
+      ConfigError: where there is no checkpoint or vocabulary, they do not fit together, or something that
+        lies with them asks for what is not supported.
     """
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
+    vocab_file = vocab_file or hf_config.vocabulary_beside(checkpoint.location)
     options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
@@ -147,8 +200,10 @@ def find(
         "do_lower_case": do_lower_case,
         "fused_ops": False,
         "block_kernels": "auto",
+        **({"max_seq_length": max_seq_length} if max_seq_length else {}),
     }
     bert = _sizes(tensors, options, checkpoint.location)
+    _check_length(max_seq_length, bert)
     return Source(
         name=name,
         location=checkpoint.location,
@@ -157,8 +212,20 @@ def find(
         vocabulary=_load_vocabulary(vocab_file, do_lower_case, checkpoint.location, bert),
         run=_configuration(settings, changed, checkpoint.location),
         labels=options.labels,
-        is_score=options.problem_type == "regression",
+        problem_type=options.problem_type,
+        max_seq_length=max_seq_length,
+        max_length=model_folder.tokenizer_settings(vocab_file).max_length,
     )
+
+
+def _check_length(max_seq_length: int | None, bert: BertConfig) -> None:
+    positions = bert.max_position_embeddings
+    if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
+        raise ConfigError(
+            f"--max_seq_length={max_seq_length} is out of range: the model has {positions}"
+            " positions. Allowed:"
+            f" {SHORTEST} to {positions}."
+        )
 
 
 def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
@@ -176,7 +243,7 @@ def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Sou
         tensors[name] = Tensor(shape, np.dtype(np.float32), read)
     words = *SPECIAL_TOKENS, *(f"word{number}" for number in range(len(SPECIAL_TOKENS), bert.vocab_size))
     vocabulary = Vocabulary(words[: bert.vocab_size], "")
-    return Source("made-up", "made-up", tensors, bert, vocabulary, None, None, False)
+    return Source("made-up", "made-up", tensors, bert, vocabulary, None, None)
 
 
 def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, int]) -> np.ndarray:
@@ -227,9 +294,14 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
     sizes = companions.sizes_of(tensors)
     told = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
-    usual = {"num_attention_heads": max(sizes["hidden_size"] // 64, 1)}
     told = {name: value for name, value in told.items() if value is not None}
-    return bert_config_from_dict({**usual, **told, **sizes}, location)
+    if "num_attention_heads" not in told:
+        raise ConfigError(
+            f"{location}: nothing says how many attention heads the model has, and the weights do"
+            " not tell. Put its"
+            " bert_config.json, or Hugging Face's config.json, beside them."
+        )
+    return bert_config_from_dict({**told, **sizes}, location)
 
 
 def _load_vocabulary(path: str, lower_case: bool | None, location: str, bert: BertConfig) -> Vocabulary:

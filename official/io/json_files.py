@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
     Kind = type | tuple[type, ...]
 
 
-def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False):
+def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, any_number: bool = False):
     """Reads a JSON file, of this machine or of a store.
 
     Args:
@@ -37,12 +37,13 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False):
       flag: name of the flag that gave the path, for messages.
       kind: the type, or types, that the whole has to be of: dict, list, ...
       once: an object that has a key twice is an error; else the last one counts.
+      any_number: numbers of any size are read, as other programs write them; else finite ones of 64 bits.
 
     Raises:
       ConfigError: where the file cannot be read, is no JSON in UTF-8, or of another type.
     """
     source = f"--{flag}={path}" if flag else path
-    return parse_json(_read(path, source), source, kind, once)
+    return parse_json(_read(path, source), source, kind, once, any_number)
 
 
 def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[Any, str]:
@@ -67,12 +68,14 @@ def _read(path: str, source: str) -> bytes:
         raise ConfigError(f"{source}: {getattr(error, 'strerror', None) or error}.") from None
 
 
-def parse_json(content: bytes | str, source: str, kind: Kind = dict, once: bool = False):
+def parse_json(
+    content: bytes | str, source: str, kind: Kind = dict, once: bool = False, any_number: bool = False
+):
     """Parses JSON; `source` begins the messages. Raises ConfigError as `read_json` does."""
     readers: dict[str, Any] = {
-        "parse_constant": _refuse,
-        "parse_int": _whole_number,
-        "parse_float": _number,
+        "parse_constant": float if any_number else _refuse,
+        "parse_int": _any_whole_number if any_number else _whole_number,
+        "parse_float": float if any_number else _number,
         "object_pairs_hook": _with_each_key_once if once else None,
     }
     try:
@@ -175,6 +178,10 @@ def _whole_number(digits: str) -> int:
     if not -_LARGEST < number < _LARGEST:
         raise ValueError(f"{digits[:25]}{'..' * (len(digits) > 25)} is too large a number")
     return number
+
+
+def _any_whole_number(digits: str) -> int | float:
+    return int(digits) if len(digits) < 4000 else float(digits)  # the most digits that Python takes by itself
 
 
 def _number(digits: str) -> float:

@@ -1,7 +1,8 @@
-"""The files of a vocabulary: vocab.txt or tokenizer.json, and tokenizer_config.json, which says whether text
-is lower-cased.
+"""The files of a vocabulary: vocab.txt or tokenizer.json, and what lies beside them and says how text is
+split.
 
-Names and keys are Hugging Face's, so that its tokenizers read what is written here.
+Names and keys are Hugging Face's, so that its tokenizers read what is written here. What they may say is in
+`official.io.model_folder`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from official.io import files, tokenizer_json
+from official.io import files, model_folder
 from official.io.errors import ConfigError, counted
-from official.io.json_files import parse_json, read_json
+from official.io.json_files import parse_json
+from official.io.model_folder import SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-VOCABULARY, TOKENIZER, TOKENIZER_CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+VOCABULARY = "vocab.txt"
 # Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
 # its uncased ones.
 _CASED_SHARE = 0.02
@@ -37,13 +38,15 @@ class VocabularyFile:
       path: the vocab.txt or tokenizer.json.
       words: word pieces by their ids.
       content: the same as the bytes of a vocab.txt.
-      do_lower_case: what the file or its tokenizer_config.json says; None where neither does.
+      do_lower_case: what the files beside it say; None where none does.
+      max_length: tokens that texts are cut to, as the files beside it say; None where none does.
     """
 
     path: str
     words: tuple[str, ...]
     content: bytes
     do_lower_case: bool | None
+    max_length: int | None = None
 
 
 def find(path: str) -> str | None:
@@ -79,14 +82,35 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
             content = file.read()
     except OSError as error:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
-    told = lower_case_beside(found)
+    source = f"--{flag}={path}"
+    beside = os.path.join(os.path.dirname(found), TOKENIZER)
     if not found.endswith(".json"):
-        return VocabularyFile(found, words_of(content, f"--{flag}={path}"), content, told)
-    tokenizer = parse_json(content, f"--{flag}={path}")
-    words = tokenizer_json.words_of(tokenizer, f"--{flag}={path}")
-    lower_case = tokenizer_json.lower_case_of(tokenizer, f"--{flag}={path}")
-    return VocabularyFile(
-        found, words, "".join(f"{word}\n" for word in words).encode(), lower_case if told is None else told
+        words = words_of(content, source)
+        if files.is_file(beside):
+            _check_same(words, found, model_folder.tokenizer_words(model_folder.read(beside), beside), beside)
+        return VocabularyFile(found, words, content, *model_folder.tokenizer_settings(found))
+    tokenizer = parse_json(content, source, any_number=True)
+    words = model_folder.tokenizer_words(tokenizer, source)
+    if os.path.basename(found) != TOKENIZER:  # else it is read with what lies beside it
+        told = model_folder.tokenizer_lower_case(tokenizer, source)
+        settings = model_folder.TokenizerSettings(told)
+    else:
+        settings = model_folder.tokenizer_settings(found, source)
+    content = "".join(f"{word}\n" for word in words).encode()
+    return VocabularyFile(found, words, content, *settings)
+
+
+def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], other_path: str) -> None:
+    """Raises ConfigError where a vocab.txt and a tokenizer.json in one folder have different words."""
+    if words == others:
+        return
+    numbers = range(min(len(words), len(others)))
+    first = next((number for number in numbers if words[number] != others[number]), len(numbers))
+    ours, theirs = (repr(each[first]) if first < len(each) else "nothing" for each in (words, others))
+    raise ConfigError(
+        f"{path} and {other_path} are different vocabularies: id {first} is {ours} and {theirs}."
+        " Move one of them"
+        " away."
     )
 
 
@@ -135,30 +159,6 @@ def check_each(words: tuple[str, ...], source: str) -> None:
 # Whether text is lower-cased
 
 
-def lower_case_beside(path: str) -> bool | None:
-    """Returns what the tokenizer_config.json in a folder, or beside a file or prefix, says; None where there
-    is none or it says nothing.
-
-    Raises:
-      ConfigError: where it cannot be read, or asks for what no tokenizer of this project does.
-    """
-    path = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER_CONFIG)
-    if not files.is_file(path):
-        return None
-    values = read_json(path)
-    lower_case = values.get("do_lower_case")
-    if not isinstance(lower_case, (bool, type(None))):
-        raise ConfigError(f"{path}: do_lower_case={str(lower_case)[:40]!r}, expected true or false.")
-    if values.get("strip_accents") not in (None, True if lower_case is None else lower_case):
-        raise ConfigError(
-            f"{path}: strip_accents={values['strip_accents']!r} with do_lower_case={lower_case} is not"
-            " supported: BERT's tokenizer does both or neither."
-        )
-    if values.get("tokenize_chinese_chars") is False:
-        raise ConfigError(f"{path}: tokenize_chinese_chars=false is not supported, only true.")
-    return lower_case
-
-
 def resolve_lower_case(
     file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file"
 ) -> bool:
@@ -175,7 +175,9 @@ def resolve_lower_case(
         would be [UNK] or in pieces.
     """
     told = given if given is not None else file.do_lower_case
-    lower_case = told if told is not None else _lower_case_of_checkpoint(checkpoint) is not False
+    if told is None and checkpoint:
+        told = model_folder.tokenizer_settings(checkpoint).do_lower_case
+    lower_case = told is not False
     if lower_case and not _have_capitals(file.words):  # nearly always, and known at once
         return True
     capitals, words = count_capitals(file.words)
@@ -194,18 +196,6 @@ def resolve_lower_case(
     if not lower_case and words and not capitals:
         _warn_of_uncased(file.path, flag)
     return lower_case
-
-
-def _lower_case_of_checkpoint(path: str | None) -> bool | None:
-    if not path:
-        return None
-    told = lower_case_beside(path)
-    beside = os.path.join(path if files.is_folder(path) else os.path.dirname(path), TOKENIZER)
-    return (
-        tokenizer_json.lower_case_of(read_json(beside), beside)
-        if told is None and files.is_file(beside)
-        else told
-    )
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
@@ -281,10 +271,11 @@ def companions(
 
     Args:
       do_lower_case: None: as the vocabulary's files say, else as its words look.
-      max_length: positions of the model.
+      max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
       flag: name of the flag that gave the path, for messages.
     """
     file = read(path, flag)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
-    return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, max_length).encode()}
+    length = min(file.max_length or max_length, max_length)
+    return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, length).encode()}

@@ -5,6 +5,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
+from official.config.checks.inputs import check_segment_types
 from official.data.generated import files as generated
 from official.data.glue import features as features_lib
 from official.data.glue import metrics, submission, tasks, tsv_files
@@ -32,6 +33,9 @@ class GlueTask:
     def __init__(self, config: Config):
         self._config = config
         self._glue_task = tasks.find_task(known(config.glue_task))
+        self.class_names = self._glue_task.class_names
+        if len(self._glue_task.text_columns) == 2:
+            check_segment_types(config)
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric

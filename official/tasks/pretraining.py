@@ -54,6 +54,7 @@ class PretrainingTask:
     metrics = eval_metrics = objectives.PRETRAINING_METRICS
     target_metric = "mlm_accuracy"
     is_scored = False
+    class_names = None
     train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
 

@@ -44,6 +44,7 @@ class SquadTask:
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
     is_scored = True
+    class_names = None
     predicts_evaluation_set = True
 
     def __init__(self, config: Config):

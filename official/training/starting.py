@@ -227,7 +227,9 @@ def restore(
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
         return earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
-        made = initialize.initialize(state.model_variables(), config.init_checkpoint, config.model)
+        made = initialize.initialize(
+            state.model_variables(), config.init_checkpoint, config.model, task.class_names
+        )
         logging.info("%s", made.describe())
         if made.fresh and is_scored(task) and not config.do_train:
             raise ConfigError(

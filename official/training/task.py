@@ -18,6 +18,8 @@ class Task(Objective, Protocol):
       eval_metrics: names of everything `evaluate` returns terms of, the losses first; may be empty.
       target_metric: the metric, of `eval_metrics` or of `score`, that --stop_threshold is compared with.
         Higher is better.
+      class_names: all names of each class that the head tells apart, in their order, by which the head of
+        another checkpoint is matched; None where its outputs are no classes with names.
       is_scored: whether it is a ScoredTask, and not an ExampleTask.
       companions: {name: content} of what is kept in the run's folder, because its weights mean nothing
         without it: the vocabulary, whether text is lower-cased, the names of labels. Known once `find_data`
@@ -28,6 +30,7 @@ class Task(Objective, Protocol):
 
     eval_metrics: tuple[str, ...]
     target_metric: str
+    class_names: list[tuple[str, ...]] | None
     is_scored: bool
     companions: dict[str, bytes]
 

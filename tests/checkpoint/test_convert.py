@@ -34,7 +34,8 @@ WITH_SLOTS = ("google", "graphcore", "popart", "keras")
 SQUAD = ("google", "graphcore", "popart", "keras", "huggingface")
 CLASSIFIER = ("google", "graphcore", "keras", "huggingface")
 WORDS, HIDDEN, INNER, LAYERS, CLASSES = 60, 128, 96, 2, 3
-OPTIONS = Options(with_optimizer=True)
+HEADS = 2
+OPTIONS = Options(with_optimizer=True, num_attention_heads=HEADS)
 
 
 def shape_of(name: str) -> tuple[int, ...]:
@@ -577,7 +578,9 @@ def test_a_vocabulary_beside_that_is_too_long_is_left_out(tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
     words = "".join(f"word{number}\n" for number in range(WORDS))
     (tmp_path / "a/vocab.txt").write_text(words)
-    report = convert(start, "huggingface", str(tmp_path / "b"), options=Options(vocab_size=50))
+    report = convert(
+        start, "huggingface", str(tmp_path / "b"), options=Options(vocab_size=50, num_attention_heads=HEADS)
+    )
     assert (
         report["dropped"][str(tmp_path / "a/vocab.txt")] == "it has 60 words, the result 50"
         and not (tmp_path / "b/vocab.txt").exists()
@@ -623,6 +626,7 @@ def test_a_tokenizer_file_becomes_a_vocabulary(tmp_path, caplog):
             {
                 "model": {"type": "WordPiece", "vocab": {"is": 1, "[UNK]": 0}},
                 "normalizer": {"type": "BertNormalizer", "lowercase": True},
+                "pre_tokenizer": {"type": "BertPreTokenizer"},
             }
         )
     )
@@ -661,7 +665,7 @@ def test_tensors_of_another_vocabulary_are_refused(tmp_path):
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/model.safetensors"])
 def test_cut_words_come_back_from_a_folder_however_it_is_named(form, tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
-    convert(start, "huggingface", f"{tmp_path}/b/", options=Options(vocab_size=50))
+    convert(start, "huggingface", f"{tmp_path}/b/", options=Options(vocab_size=50, num_attention_heads=HEADS))
     assert (tmp_path / "b/vocab_rows.safetensors").exists()
     back = convert(form.format(tmp_path / "b"), "google", str(tmp_path / "c"))
     assert back["vocabulary"]["restored"] == 10 and back["added"].keys() == {
@@ -819,7 +823,7 @@ def test_the_working_folder_is_a_folder_too(output_dir, tmp_path, monkeypatch):
     folder = tmp_path / "named"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    convert("../a", "huggingface", output_dir)
+    convert("../a", "huggingface", output_dir, options=OPTIONS)
     assert (folder / "model.safetensors").exists()
     report = convert(".", "keras", output_dir)
     assert os.path.basename(report["target"]["path"]) == "named" and (folder / "named.index").exists()

@@ -192,10 +192,13 @@ def test_architecture_of_a_pretraining_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     "heads, message",
-    [(None, "is not given and the hidden size is no multiple of 64"), (5, "does not divide")],
+    [
+        (None, "nothing says how many attention heads .*--num_attention_heads=N"),
+        (5, "--num_attention_heads=5 does not divide"),
+    ],
 )
 def test_number_of_heads(tmp_path, heads, message):
-    with pytest.raises(ConfigError, match=f"--num_attention_heads={heads} .*{message}.*hidden_size=32"):
+    with pytest.raises(ConfigError, match=f"{message}.*hidden_size=32"):
         write_folder(tmp_path / "hf", weights(), Options(num_attention_heads=heads))
     assert not (tmp_path / "hf").exists()
 

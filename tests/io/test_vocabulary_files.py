@@ -57,8 +57,11 @@ def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
         assert load_for_text(given) == text and text.do_lower_case
     file = vocabulary_files.read(path)
     assert file.content == (tmp_path / "text" / "vocab.txt").read_bytes() and file.do_lower_case is True
-    write_vocab(tmp_path / "json", CASED)  # which counts where both are there
-    assert load_for_text(str(tmp_path / "json"), do_lower_case=False).words == CASED
+    write_vocab(tmp_path / "json")  # of both, vocab.txt is read
+    assert load_for_text(str(tmp_path / "json")) == text
+    write_vocab(tmp_path / "json", CASED)
+    with pytest.raises(ConfigError, match="are different vocabularies: id 5 is 'Paris' and 'paris'"):
+        load_for_text(str(tmp_path / "json"))
 
 
 @pytest.mark.parametrize(
@@ -66,15 +69,8 @@ def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
     [
         (NORMALIZER, True),
         ({**NORMALIZER, "lowercase": False}, False),
-        (None, False),
         ({**NORMALIZER, "strip_accents": True}, True),
-        (
-            {
-                "type": "Sequence",
-                "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}],
-            },
-            True,
-        ),
+        ({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, NORMALIZER]}, True),
     ],
 )
 def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path, normalizer, lower_case):
@@ -95,6 +91,16 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path, normalizer, low
         ({"pre_tokenizer": {"type": "Whitespace"}}, "is not BERT's"),
         ({"normalizer": {**NORMALIZER, "strip_accents": False}}, "is not BERT's"),
         ({"normalizer": {"type": "NFKC"}}, "is not BERT's"),
+        ({"normalizer": None}, "is not BERT's"),
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, NORMALIZER]}},
+            "is not BERT's",
+        ),
+        ({"normalizer": {**NORMALIZER, "clean_text": False}}, "is not BERT's"),
+        ({"pre_tokenizer": None}, "is not BERT's"),
+        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is not BERT's"),
+        ({"model": {"max_input_chars_per_word": 20}}, "max_input_chars_per_word=20"),
+        ({"added_tokens": [{"id": 5, "content": "paris"}]}, "added_tokens paris are not supported"),
         ({"normalizer": {"type": ["x"], "normalizers": 5}}, "is not BERT's"),
         ({"pre_tokenizer": [1]}, "is not BERT's"),
     ],
@@ -167,7 +173,7 @@ def test_special_tokens_and_words_without_letters_say_nothing_of_capitals():
     [
         ({"do_lower_case": "no"}, "expected true or false"),
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents=False with do_lower_case=True"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=false"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
     ],
 )
 def test_a_tokenizer_config_of_another_tokenizer_is_refused(tmp_path, config, message):
@@ -191,19 +197,20 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
 def test_labels_come_back(tmp_path):
     (tmp_path / "labels.json").write_text(label_files.content(("no", "yes")))
     assert label_files.read(str(tmp_path)) == {
-        "labels": ["no", "yes"],
+        "labels": ("no", "yes"),
         "problem_type": "single_label_classification",
     }
     keys = label_files.to_hugging_face(("no", "yes"), None, 2)
     assert keys == {
         "id2label": {"0": "no", "1": "yes"},
         "label2id": {"no": 0, "yes": 1},
-    } and label_files.of_hugging_face(keys)["labels"] == ("no", "yes")
+    } and label_files.of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
     assert (
         label_files.to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
     )  # names of another head
-    assert label_files.of_hugging_face(label_files.to_hugging_face(None, "regression", 1)) == {
-        "labels": None,
+    keys = label_files.to_hugging_face(None, "regression", 1)
+    assert label_files.of_hugging_face(keys, "config.json") == {
+        "labels": ("LABEL_0",),
         "problem_type": "regression",
     }
     (tmp_path / "labels.json").write_text('{"labels": 3}')

@@ -1,7 +1,8 @@
 """Hugging Face folders (model.safetensors, config.json, vocab.txt): reading lazily, writing tensor by tensor.
 
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle
-files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code.
+files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code. A LoRA adapter that lies
+beside the weights is merged into them.
 
 The head of a file is written here, as the library takes all tensors at once. Measured with BERT-large
 (1.34 GB): the most memory of a conversion beyond its imports is 0.6 GB, and 1.4 GB with
@@ -17,12 +18,13 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 import safetensors
+from absl import logging
 
 from official.checkpoint import hf_config
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.io import json_files, vocabulary_files
+from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -65,6 +67,17 @@ def locate(path: str) -> str | None:
         names = os.listdir(path)
         if WEIGHTS in names or INDEX in names:
             return path
+        if model_folder.MODULES in names and (below := model_folder.transformer_folder(path)) != path:
+            return locate(below)
+        if model_folder.ADAPTER_CONFIG in names:
+            base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
+            raise ConfigError(
+                f"{path}: an adapter and no model. The weights of"
+                f" {base.get('base_model_name_or_path')} are missing."
+                f" Put their {WEIGHTS} and {hf_config.CONFIG} into the folder, or merge the adapter"
+                " into them where"
+                " it comes from (merge_and_unload)."
+            )
         pickles = (
             []
             if any(name.endswith(_OTHER_FORMATS) for name in names)
@@ -96,10 +109,80 @@ def read(location: str) -> Tensors:
       ConfigError: where config.json, if there is one, is of a model that this project does not compute.
     """
     hf_config.sizes(location)
-    if not os.path.isdir(location):
-        return read_file(location)
+    model_folder.check_files(location)
     whole = os.path.join(location, WEIGHTS)
-    return read_file(whole) if os.path.exists(whole) else _read_parts(location)
+    if not os.path.isdir(location):
+        tensors = read_file(location)
+    else:
+        tensors = read_file(whole) if os.path.exists(whole) else _read_parts(location)
+    adapter = model_folder.adapter_of(location)
+    return _merged(tensors, adapter) if adapter else tensors
+
+
+_PEFT = "base_model.model."  # begins the names in an adapter
+_MATRIX_A, _MATRIX_B = ".lora_A.weight", ".lora_B.weight"
+
+
+def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
+    """Returns weights with a LoRA adapter added to them: W + scale B A. Weights that the adapter holds
+    whole, such as a classifier's, take the place of the model's.
+
+    Raises:
+      ConfigError: where it has tensors that belong to none of the weights.
+    """
+    found = {
+        name.removeprefix(_PEFT).replace(".base_layer.", "."): tensor
+        for name, tensor in read_file(adapter.path).items()
+    }
+    merged, strange = dict(tensors), []
+    for name, tensor in found.items():
+        module = name.removesuffix(_MATRIX_A)
+        if name.endswith(_MATRIX_A):
+            weight, other = _name_in(tensors, f"{module}.weight"), found.get(module + _MATRIX_B)
+            if weight not in tensors or other is None:
+                strange.append(name)
+            else:
+                scale = adapter.scale(module, tensor.shape[0])
+                merged[weight] = _with_product(tensors[weight], other, tensor, scale, adapter.path)
+        elif name.endswith(_MATRIX_B) and name.removesuffix(_MATRIX_B) + _MATRIX_A in found:
+            continue
+        elif "lora_" in name or name.rpartition(".")[2] not in ("weight", "bias"):
+            strange.append(name)
+        else:
+            whole = _name_in(tensors, name)
+            if whole in tensors and tensors[whole].shape != tensor.shape:
+                strange.append(name)
+            merged[whole] = tensor
+    if strange:
+        raise ConfigError(
+            f"{adapter.path}: {shortened(sorted(strange))} belong to none of the weights that lie"
+            " beside. Merge the"
+            " adapter where it comes from (merge_and_unload), or remove it."
+        )
+    changed = [name for name in merged if merged[name] is not tensors.get(name)]
+    logging.info("%s is merged into %d weights", adapter.path, len(changed))
+    return merged
+
+
+def _name_in(tensors: Tensors, name: str) -> str:
+    """Returns the name that a weight has in the model's file, with or without the prefix of models with
+    heads."""
+    other = name.removeprefix("bert.") if name.startswith("bert.") else f"bert.{name}"
+    return other if name not in tensors and other in tensors else name
+
+
+def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
+    if (b.shape[0], a.shape[1]) != weight.shape or b.shape[1] != a.shape[0]:
+        raise ConfigError(
+            f"{path}: matrices {b.shape} and {a.shape} do not make the shape {weight.shape} of"
+            f" {weight.sources[0]}."
+        )
+
+    def read() -> np.ndarray:
+        product = b.read().astype(np.float32) @ a.read().astype(np.float32)
+        return (weight.read().astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
+
+    return Tensor(weight.shape, weight.dtype, read, weight.sources)
 
 
 def _read_parts(folder: str) -> Tensors:

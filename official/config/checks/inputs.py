@@ -106,10 +106,23 @@ def check_lengths(config: Config) -> None:
             f"max_seq_length={config.max_seq_length}. "
             "Lower --max_predictions_per_seq (the published recipes: 20 for 128, 56 for 384, 76 for 512)."
         )
+    if config.task in ("pretrain", "squad"):
+        check_segment_types(config)
     if config.max_seq_length > config.model.max_position_embeddings:
         raise ConfigError(
             f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
             f"{config.model.max_position_embeddings}. Lower --max_seq_length or change --bert_config_file."
+        )
+
+
+def check_segment_types(config: Config) -> None:
+    """Refuses pairs of texts for a model that has no second segment type."""
+    if config.model.type_vocab_size < 2:
+        job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
+        raise ConfigError(
+            f"--task={job} has pairs of texts, and the model"
+            f" type_vocab_size={config.model.type_vocab_size}: it has"
+            " no second segment type. Change --bert_config_file."
         )
 
 

@@ -35,6 +35,9 @@ class GlueTask:
     main_metric: str  # decides which checkpoint is the best
     submission_file: str
     words_in_submission: bool = False  # labels by name; otherwise class numbers, or scores
+    class_words: tuple[
+        str, ...
+    ] = ()  # of labels that are numbers, as the data set "glue" of Hugging Face has them
 
     @property
     def is_regression(self) -> bool:
@@ -44,6 +47,16 @@ class GlueTask:
     def classes(self) -> tuple[str, ...]:
         """The labels; none where a score is predicted."""
         return self.labels or ()
+
+    @property
+    def class_names(self) -> list[tuple[str, ...]] | None:
+        """All names of each class, by which the outputs of a model are told apart, its word last; None where
+        a score is predicted."""
+        if self.labels is None:
+            return None
+        numbered = [(label, f"LABEL_{number}") for number, label in enumerate(self.labels)]
+        words = self.class_words or self.labels
+        return [(*names, word) for names, word in zip(numbered, words, strict=True)]
 
     @property
     def num_outputs(self) -> int:
@@ -119,6 +132,7 @@ TASKS = {
             metrics=("matthews_correlation",),
             main_metric="matthews_correlation",
             submission_file="CoLA.tsv",
+            class_words=("unacceptable", "acceptable"),
         ),
         _MNLI,
         dataclasses.replace(
@@ -155,6 +169,7 @@ TASKS = {
             metrics=("accuracy", "f1"),
             main_metric="f1",
             submission_file="MRPC.tsv",
+            class_words=("not_equivalent", "equivalent"),
         ),
         GlueTask(
             name="sst2",
@@ -165,6 +180,7 @@ TASKS = {
             metrics=("accuracy",),
             main_metric="accuracy",
             submission_file="SST-2.tsv",
+            class_words=("negative", "positive"),
         ),
         GlueTask(
             name="stsb",
@@ -185,6 +201,7 @@ TASKS = {
             metrics=("accuracy", "f1"),
             main_metric="f1",
             submission_file="QQP.tsv",
+            class_words=("not_duplicate", "duplicate"),
         ),
         GlueTask(
             name="qnli",
@@ -217,6 +234,7 @@ TASKS = {
             metrics=("accuracy",),
             main_metric="accuracy",
             submission_file="WNLI.tsv",
+            class_words=_ENTAILMENT[::-1],
         ),
     )
 }

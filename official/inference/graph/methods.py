@@ -12,16 +12,17 @@ import tensorflow as tf
 
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
-from official.inference.embedding import SMALLEST_NORM, Pooling
+from official.inference.embedding import SMALLEST_NORM
 from official.inference.graph import answers, rows, windows
 from official.inference.graph.network import Features, Network, in_batches
 from official.inference.graph.pieces import Splitter
 from official.inference.graph.windows import Special
-from official.inference.sentences import Classes
+from official.inference.sentences import NUMBER, ONE, SEVERAL, Classes
 from official.inference.signatures import TENSOR_OUTPUTS, TOP_WORDS
+from official.io.model_folder import Pooling
 
 Outputs = dict[str, tf.Tensor]
-_ONE_TEXT = "sentence_b must be '': the model was trained with single sentences."
+_ONE_TEXT = "sentence_b must be '': the model takes single sentences."
 _TOO_LONG = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
 
 
@@ -58,23 +59,23 @@ def answer(
 
 
 def classify(
-    network: Network, split: Splitter, special: Special, classes: Classes
+    network: Network, split: Splitter, special: Special, classes: Classes, segments: int
 ) -> Callable[[tf.Tensor, tf.Tensor], Outputs]:
-    """Returns (sentence_a, sentence_b), string [N] each -> label, score. '' as second sentence is none, but
-    where the model was trained with pairs."""
+    """Returns (sentence_a, sentence_b), string [N] each -> label, score, labels, scores. '' as second
+    sentence is none, but where the model was trained with pairs. `segments` are the model's segment types."""
 
     def call(sentence_a: tf.Tensor, sentence_b: tf.Tensor) -> Outputs:
         has_second_N = tf.fill(tf.shape(sentence_b), classes.texts == 2)
         if classes.texts is None:
             has_second_N = sentence_b != ""
         checks = []
-        if classes.texts == 1:
+        if classes.texts == 1 or segments < 2:
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [_ONE_TEXT])]
         with tf.control_dependencies(checks):
             first, second = split(sentence_a), split(sentence_b)
         features = rows.pairs(first, second, has_second_N, special, classes.length)
         run = network.loaded()
-        none = tf.zeros([0, classes.outputs])
+        none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
         return _labels(logits_NC, classes)
 
@@ -82,13 +83,17 @@ def classify(
 
 
 def _labels(logits_NC: tf.Tensor, classes: Classes) -> Outputs:
-    if classes.is_score:
-        return {"label": tf.fill(tf.shape(logits_NC)[:1], ""), "score": logits_NC[:, 0]}
-    best_N = tf.argmax(logits_NC, axis=1)
-    shares_NC = tf.nn.softmax(logits_NC)
+    values_NC = {ONE: tf.nn.softmax, SEVERAL: tf.sigmoid, NUMBER: tf.identity}[classes.kind](logits_NC)
+    labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
+    best_N = tf.argmax(values_NC, axis=1)
+    if classes.kind == NUMBER:
+        best_N = tf.zeros_like(best_N)
+    label_N = tf.gather(labels_NC, best_N, batch_dims=1)
     return {
-        "label": tf.gather(tf.constant(classes.labels), best_N),
-        "score": tf.gather(shares_NC, best_N, batch_dims=1),
+        "label": tf.fill(tf.shape(best_N), "") if classes.kind == NUMBER else label_N,
+        "score": tf.gather(values_NC, best_N, batch_dims=1),
+        "labels": labels_NC,
+        "scores": values_NC,
     }
 
 
@@ -96,7 +101,7 @@ def embed(
     network: Network, split: Splitter, special: Special, pooling: Pooling, sizes: Sizes
 ) -> Callable[[tf.Tensor], Outputs]:
     """Returns text, string [N] -> embedding."""
-    most = min(pooling.most_tokens or sizes.positions, sizes.positions)
+    most = min(pooling.max_length or sizes.positions, sizes.positions)
 
     def call(text: tf.Tensor) -> Outputs:
         features = rows.singles(split(text), special, most)

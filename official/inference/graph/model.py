@@ -78,12 +78,14 @@ def _functions(source: Source, networks: dict[str, Network], words: Any) -> dict
     split = Splitter(vocabulary, bert.vocab_size)
     make: dict[str, Callable] = {
         "answer": lambda net: methods.answer(net, split, special, *questions.rules_of(source)),
-        "classify": lambda net: methods.classify(net, split, special, sentences.classes_of(source)),
-        "embed": lambda net: methods.embed(
-            net, split, special, embedding.pooling_beside(source.location), sizes
+        "classify": lambda net: methods.classify(
+            net, split, special, sentences.classes_of(source), bert.type_vocab_size
         ),
+        "embed": lambda net: methods.embed(net, split, special, embedding.pooling_of_source(source), sizes),
         "fill_mask": lambda net: methods.fill_mask(net, split, special, words, sizes),
     }
+    if "answer" in networks:
+        source.check_pairs()
     functions = {
         name: _function(make[name](network), SIGNATURES[name].inputs) for name, network in networks.items()
     }

@@ -14,6 +14,7 @@ from official import config as config_lib
 from official.inference import embedding, exported, signatures
 from official.inference.source import Source
 from official.io import label_files, vocabulary_files, writing
+from official.io.model_folder import POOLING_MODES, Pooling
 
 VERSION = 1  # of the manifest
 MANIFEST = "export.json"
@@ -74,36 +75,34 @@ def _files(source: Source) -> dict[str, bytes | str]:
     bert, lower_case = source.bert, source.vocabulary.do_lower_case
     files: dict[str, bytes | str] = {
         vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: vocabulary_files.tokenizer_config(
-            lower_case, bert.max_position_embeddings
-        ),
+        vocabulary_files.TOKENIZER_CONFIG: vocabulary_files.tokenizer_config(lower_case, source.length()),
     }
     if source.run is None:
         files["bert_config.json"] = _json(dataclasses.asdict(bert))
     else:
         files["config.json"] = config_lib.to_json(source.run)
-    if "classify" in source.abilities() and (source.labels or source.is_score):
-        kind = label_files.REGRESSION if source.is_score else None
-        files[label_files.LABELS] = label_files.content(source.labels, kind)
+    if "classify" in source.abilities() and (source.labels or source.problem_type):
+        files[label_files.LABELS] = label_files.content(source.labels, source.problem_type)
     return {**files, **_pooling_files(source)}
 
 
 def _pooling_files(source: Source) -> dict[str, str]:
     """Returns how the vectors of tokens become one, in the files of sentence-transformers; none for what is
     usual."""
-    pooling = embedding.pooling_beside(source.location)
-    if pooling == embedding.Pooling():
+    pooling = embedding.pooling_of_source(source)
+    if pooling == Pooling(max_length=source.length()):
         return {}
     kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalized else [])]
     modules = [
         {"idx": number, "name": str(number), "path": f"{number}_{kind}", "type": f"{_MODULES}.{kind}"}
         for number, kind in enumerate(kinds)
     ]
-    modes = {key: mode == pooling.mode for key, mode in embedding.MODES.items()}
-    files = {"modules.json": _json(modules), "1_Pooling/config.json": _json(modes)}
-    if pooling.most_tokens is not None:
-        files["sentence_bert_config.json"] = _json({"max_seq_length": pooling.most_tokens})
-    return files
+    modes = {key: mode == pooling.mode for key, mode in POOLING_MODES.items()}
+    return {
+        "modules.json": _json(modules),
+        "1_Pooling/config.json": _json(modes),
+        "sentence_bert_config.json": _json({"max_seq_length": pooling.max_length}),
+    }
 
 
 def _json(values: Any) -> str:

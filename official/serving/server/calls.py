@@ -202,7 +202,9 @@ def _answers(results: list[Any]) -> tuple[np.ndarray, ...]:
 
 def _labels(results: list[Any]) -> tuple[np.ndarray, ...]:
     labels, scores = zip(*results)
-    return _strings([label or "" for label in labels]), np.array(scores, np.float32)
+    names = np.array([list(result.scores) for result in results], object)
+    all_scores = np.array([list(result.scores.values()) for result in results], np.float32)
+    return _strings([label or "" for label in labels]), np.array(scores, np.float32), names, all_scores
 
 
 def _words(results: list[Any]) -> tuple[np.ndarray, ...]:

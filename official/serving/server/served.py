@@ -22,7 +22,7 @@ class Loading(NamedTuple):
     """How a version is loaded.
 
     Attributes:
-      vocab_file, do_lower_case: as of `source.find`.
+      vocab_file, do_lower_case, max_seq_length: as of `source.find`.
       settings: of the back end.
       calibration_file: for int8.
       methods: that are served; None for all that the model can.
@@ -33,6 +33,7 @@ class Loading(NamedTuple):
     settings: backends.Settings
     calibration_file: str | None
     methods: tuple[str, ...] | None
+    max_seq_length: int | None = None
 
 
 class Served:
@@ -117,7 +118,7 @@ def load(version: int, path: str, loading: Loading) -> Served:
     Raises:
       ConfigError: where that is not possible.
     """
-    found = source.find(path, loading.vocab_file, loading.do_lower_case, flag="export_dir")
+    found = source.find(path, loading.vocab_file, loading.do_lower_case, "export_dir", loading.max_seq_length)
     can = found.abilities()
     for method in loading.methods or ():
         found.check_can(method)

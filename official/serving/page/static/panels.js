@@ -1,6 +1,7 @@
 // What each panel asks, and how it shows what comes back. Texts go into the page as text, never as HTML.
 
 const MASK = "[MASK]";
+const MOST_LABELS = 10; // that are shown
 const percent = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const decimal = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
@@ -87,14 +88,27 @@ function showWords({ text }, [{ tokens, scores }]) {
   return { parts };
 }
 
-function showLabel(_values, [{ label, score }]) {
+function showLabel(_values, [{ label, score, labels, scores }]) {
   mustBe("string", label);
-  mustBe("number", score);
+  mustBe("number", score, ...scores);
+  const named = labels.map((name, place) => [nameOfLabel(name), scores[place]]);
   if (!label) {
-    return { parts: [big(decimal.format(score)), note("A score of this model, not a probability.")] };
+    const rows = named.length > 1 ? named.map(([name, value]) => numberRow(name, value)) : [];
+    const parts = rows.length ? [make("ul", { class: "rows" }, ...rows)] : [big(decimal.format(score))];
+    return { parts: [...parts, note(rows.length ? "Scores of this model, not probabilities." : "A score of this model, not a probability.")] };
   }
-  const shown = /^\d+$/.test(label) ? `Label ${label}` : label; // some tasks of GLUE only count their labels
-  return { parts: [big(shown), make("ul", { class: "rows lone" }, row("Probability", score))] };
+  named.sort((one, other) => other[1] - one[1]);
+  const rows = named.slice(0, MOST_LABELS).map(([name, value]) => row(name, value));
+  return { parts: [big(nameOfLabel(label)), make("ul", { class: "rows" }, ...rows)] };
+}
+
+/** Some tasks of GLUE only count their labels. */
+function nameOfLabel(label) {
+  return /^\d+$/.test(label) ? `Label ${label}` : label;
+}
+
+function numberRow(name, value) {
+  return make("li", {}, make("span", { class: "word" }, name), make("span", {}, decimal.format(value)));
 }
 
 function showSimilarity(_values, predictions) {

@@ -1,0 +1,720 @@
+"""Model folders of other libraries (transformers, sentence-transformers, peft): their files and keys.
+
+`FILES` and `KEYS` list the files and keys that such folders are known to have. Each is
+
+  applied      read here or by whoever reads the file, so that the model computes what its folder says;
+  irrelevant   changes nothing that is computed here, whatever it says;
+  unsupported  allowed only where it says what is done here anyway. Any other value is refused by name.
+
+A key that no table has may come from a newer library: it is named in a warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from official.io import files
+from official.io.errors import ConfigError, shortened
+from official.io.json_files import read_json
+
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+MODULES, SENTENCE_TRANSFORMERS = "modules.json", "config_sentence_transformers.json"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Settings of the module Transformer, in the order in which sentence-transformers looks for them.
+SENTENCE_SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Only(NamedTuple):
+    """The values of an unsupported key that mean what is done here, and a word on what others would mean."""
+
+    allowed: tuple | Callable[[Any], bool]
+    meaning: str
+
+
+class Keys(NamedTuple):
+    """The keys of a file, or the files of a folder, by status."""
+
+    applied: frozenset[str]
+    irrelevant: frozenset[str]
+    unsupported: Mapping[str, Only]
+
+
+def _keys(applied: str, irrelevant: str, unsupported: Mapping[str, Only]) -> Keys:
+    return Keys(frozenset(applied.split()), frozenset(irrelevant.split()), unsupported)
+
+
+def _contents(value: Any) -> Any:
+    """Returns the text of a token, which may stand in an object with how it is matched; of several, of
+    each."""
+    if isinstance(value, dict):
+        return value["content"] if "content" in value else [_contents(each) for each in value.values()]
+    return [_contents(each) for each in value] if isinstance(value, list) else value
+
+
+def _are_special(value: Any) -> bool:
+    tokens = _contents(value)
+    return all(token in SPECIAL_TOKENS for token in (tokens if isinstance(tokens, list) else [tokens]))
+
+
+# Globs of the files of a model's folder. Others are nothing that these libraries read.
+FILES = _keys(
+    # modules.json names the folders that begin with numbers: what is not supported is refused there.
+    applied=f"""
+        model*.safetensors model.safetensors.index.json {CONFIG} vocab.txt {TOKENIZER} {TOKENIZER_CONFIG}
+        {SPECIAL_TOKENS_MAP} {ADDED_TOKENS} {MODULES} {SENTENCE_TRANSFORMERS} {" ".join(SENTENCE_SETTINGS)}
+        {ADAPTER_CONFIG} {ADAPTER_WEIGHTS} [0-9]_*
+        """,
+    # Other forms of the same weights, tokenizers of other models, training, text generation, pages for
+    # people.
+    irrelevant="""
+        .* *.md *.png *.py *.csv *.jinja *.h5 *.msgpack *.ot *.pt *.pth *.onnx onnx/* openvino/* coreml/*
+        runs/* pytorch_model*.bin training_args.bin optimizer.bin checkpoint-* trainer_state.json *_results.*
+        generation_config.json chat_template.json preprocessor_config.json processor_config.json vocab.json
+        merges.txt *.model data_config.json quantize_config.json LICENSE latest global_step*
+        pytorch_model_fsdp_* optimizer_*
+        """,
+    unsupported={
+        "adapter_model.bin": Only((), "an adapter in a pickle file"),
+        "head_config.json": Only((), "heads of AdapterHub"),
+        "pytorch_adapter.bin": Only((), "adapters of AdapterHub"),
+        "router_config.json": Only((), "several models in one"),
+        "wordembedding_config.json": Only((), "words without an encoder"),
+    },
+)
+
+
+_NONE: tuple = (None, False, "", [], {})
+_ADDED = "tokens beside the vocabulary, which are not cut into pieces"
+_TOKENS = {
+    **{
+        f"{token.strip('[]').lower()}_token": Only(
+            lambda value, token=token: _contents(value) == token,  # type: ignore[misc]
+            f"BERT's is {token}",
+        )
+        for token in SPECIAL_TOKENS
+    },
+    **{
+        key: Only(lambda value: value is None or _are_special(value), _ADDED)
+        for key in (
+            "bos_token eos_token additional_special_tokens extra_special_tokens model_specific_special_tokens"
+        ).split()
+    },
+}
+_OTHER_WORDS = "words are found by other rules than BERT's"
+# The tokenizers of transformers that split text as BERT's does. Those of newer ones that take everything from
+# tokenizer.json follow.
+_BERT_TOKENIZERS = tuple(
+    f"{name}Tokenizer{fast}"
+    for name in "Bert DistilBert Electra MobileBert SqueezeBert ConvBert Lxmert RetriBert".split()
+    for fast in ("", "Fast", "Legacy")
+)
+_GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+# The keys that every configuration of transformers may have and that no encoder reads, and those of BERT's.
+_DESCRIBING = """
+    _attn_implementation_autoset _name_or_path attn_implementation bad_words_ids begin_suppress_tokens
+    bos_token_id chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty
+    do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id eos_token_ids
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+    gradient_checkpointing language length_penalty max_length min_length name no_repeat_ngram_size
+    num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states output_past
+    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix
+    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens
+    task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p
+    torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache xla_device
+    transformers.js_config mask_token_id cls_token_id unk_token_id model_max_length _num_labels
+    return_all_scores
+"""
+
+KEYS: dict[str, Keys] = {
+    CONFIG: _keys(
+        applied="""
+            architectures attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size id2label
+            initializer_range intermediate_size label2id layer_norm_eps max_position_embeddings
+            num_attention_heads num_hidden_layers num_labels problem_type type_vocab_size vocab_size
+            sentence_transformers sbert_ce_default_activation_function
+            """,
+        # classifier_dropout acts in training alone, whose recipes have a dropout of their own; transformers
+        # reads function_to_apply only where a model has no labels.
+        irrelevant=_DESCRIBING + " classifier_dropout function_to_apply",
+        unsupported={
+            "model_type": Only(("bert",), "another model"),
+            "directionality": Only(("bidi",), "attention in one direction"),
+            "pooler_type": Only(("first_token_transform",), "another pooler"),
+            "position_embedding_type": Only(("absolute", None), "relative positions change the attention"),
+            "pad_token_id": Only((0, None), "padding is id 0 here"),
+            "tie_word_embeddings": Only((True,), "the output matrix is the word embedding table here"),
+            "is_decoder": Only((False, None), "a decoder's tokens do not see those after them"),
+            "is_encoder_decoder": Only((False, None), "two models in one"),
+            "add_cross_attention": Only((False, None), "layers that BERT does not have"),
+            "pruned_heads": Only(({}, [], None), "layers of fewer heads"),
+            "auto_map": Only(({}, None), "the model comes with code of its own"),
+            "quantization_config": Only(({}, None), "its weights are not floating-point numbers"),
+            "configuration_files": Only((None, []), "another file is the configuration"),
+        },
+    ),
+    TOKENIZER_CONFIG: _keys(
+        applied="tokenizer_class do_lower_case strip_accents model_max_length max_len",
+        irrelevant="""
+            add_prefix_space backend chat_template clean_up_tokenization_spaces device errors fast_tokenizer
+            from_slow init_inputs is_local legacy local_files_only max_length model_input_names name_or_path
+            pad_to_multiple_of pad_token_id pad_token_type_id padding padding_side processor_class
+            return_tensors return_token_type_ids special_tokens_map_file split_special_tokens stride
+            tokenizer_file truncation truncation_strategy trust_remote_code use_fast verbose vocab_file
+            vocab_size
+            """,
+        unsupported={
+            **_TOKENS,
+            "added_tokens_decoder": Only(_are_special, _ADDED),
+            "tokenize_chinese_chars": Only((True, None), "Chinese characters stand alone in BERT's"),
+            "clean_text": Only((True, None), "BERT's drops control characters"),
+            "wordpieces_prefix": Only(("##", None), "BERT's pieces that go on with a word begin with ##"),
+            "do_basic_tokenize": Only((True, None), _OTHER_WORDS),
+            "never_split": Only((*_NONE, list(SPECIAL_TOKENS)), _OTHER_WORDS),
+            "do_word_tokenize": Only((True, None), _OTHER_WORDS),
+            "do_subword_tokenize": Only((True, None), _OTHER_WORDS),
+            "word_tokenizer_type": Only(("basic", None), _OTHER_WORDS),
+            "subword_tokenizer_type": Only(("wordpiece", None), _OTHER_WORDS),
+            "mecab_kwargs": Only(_NONE, _OTHER_WORDS),
+            "sudachi_kwargs": Only(_NONE, _OTHER_WORDS),
+            "jumanpp_kwargs": Only(_NONE, _OTHER_WORDS),
+            "truncation_side": Only(("right", None), "texts lose their ends here"),
+            "auto_map": Only(_NONE, "the tokenizer comes with code of its own"),
+        },
+    ),
+    TOKENIZER: _keys(
+        applied="model added_tokens normalizer pre_tokenizer post_processor",
+        # transformers sets truncation and padding by itself.
+        irrelevant="version truncation padding decoder",
+        unsupported={},
+    ),
+    SPECIAL_TOKENS_MAP: _keys(applied="", irrelevant="", unsupported=_TOKENS),
+    MODULES: _keys(
+        applied="type path", irrelevant="idx name", unsupported={"kwargs": Only(_NONE, "inputs of its own")}
+    ),
+    "Pooling/config.json": _keys(
+        applied="pooling_mode pooling_mode_mean_tokens pooling_mode_cls_token",
+        irrelevant="word_embedding_dimension embedding_dimension include_prompt",
+        unsupported={
+            key: Only(_NONE, "vectors are the mean, or that of [CLS]")
+            for key in """
+                pooling_mode_max_tokens pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens
+                pooling_mode_lasttoken
+                """.split()
+        },
+    ),
+    "sentence_bert_config.json": _keys(
+        applied="max_seq_length do_lower_case",
+        irrelevant="""
+            model_args tokenizer_args config_args cache_dir backend model_name_or_path modality_config
+            unpad_inputs
+            """,
+        unsupported={
+            "transformer_task": Only(("feature-extraction", None), "another task than vectors"),
+            "module_output_name": Only(("token_embeddings", None), "another task than vectors"),
+            "query_length": Only((None,), "one length for all texts"),
+            "document_length": Only((None,), "one length for all texts"),
+            "processing_kwargs": Only(_NONE, "settings of the tokenizer"),
+        },
+    ),
+    SENTENCE_TRANSFORMERS: _keys(
+        applied="prompts default_prompt_name activation_fn",
+        irrelevant="__version__ similarity_fn_name",
+        unsupported={
+            "model_type": Only(("SentenceTransformer", "CrossEncoder", None), "another kind of model"),
+            "truncate_dim": Only((None,), "vectors are whole here"),
+            "max_active_dims": Only((None,), "vectors are whole here"),
+        },
+    ),
+    ADAPTER_CONFIG: _keys(
+        applied="""
+            peft_type r lora_alpha use_rslora alpha_pattern rank_pattern base_model_name_or_path
+            modules_to_save bias target_modules
+            """,
+        irrelevant="""
+            task_type inference_mode revision lora_dropout auto_mapping layers_pattern
+            layers_to_transform exclude_modules loftq_config eva_config corda_config lora_ga_config
+            peft_version runtime_config ensure_weight_tying
+            """,
+        unsupported={
+            "fan_in_fan_out": Only(_NONE, "matrices the other way round"),
+            "init_lora_weights": Only(
+                (True, False, None, "gaussian", "orthogonal"), "weights of the model that are changed, too"
+            ),
+            "use_dora": Only(_NONE, "a magnitude beside the two matrices"),
+            "use_qalora": Only(_NONE, "quantized inputs"),
+            "use_bdlora": Only(_NONE, "blocks of matrices"),
+            "qalora_group_size": Only(lambda value: True, "of use_qalora"),
+            "lora_bias": Only(_NONE, "a bias of the second matrix"),
+            "layer_replication": Only(_NONE, "layers that stand twice"),
+            "megatron_config": Only(_NONE, "layers of Megatron"),
+            "megatron_core": Only(lambda value: True, "of megatron_config"),
+            "trainable_token_indices": Only(_NONE, "rows of the word embeddings"),
+            "target_parameters": Only(_NONE, "weights that belong to no layer of their own"),
+            "arrow_config": Only(_NONE, "a mixture of adapters"),
+            "alora_invocation_tokens": Only(_NONE, "an adapter that only some tokens see"),
+            "kasa_config": Only(_NONE, "singular values between the two matrices"),
+            "monteclora_config": Only(_NONE, "a mixture of adapters"),
+            "velora_config": Only(_NONE, "another kind of adapter"),
+            "use_nonlinear_lora": Only(_NONE, "a function between the two matrices"),
+        },
+    ),
+}
+
+
+def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
+    """Reads one of the files, and checks the keys of an object.
+
+    Args:
+      path: of it.
+      file: its name in KEYS; None: that of the path.
+      kind: dict, or list for modules.json.
+
+    Raises:
+      ConfigError: where it is no JSON, or has a key with a value that is not supported.
+    """
+    values = read_json(path, kind=kind, any_number=True)
+    if kind is dict:
+        check_keys(values, file or os.path.basename(path), path)
+    return values
+
+
+def check_keys(values: Mapping[str, Any], file: str, source: str) -> None:
+    """Raises ConfigError for an unsupported value of a key of KEYS[file], and warns of keys that are not
+    there. `source` begins the messages."""
+    check_values(values, file, source)
+    for key in unknown_keys(values, file):
+        warn_of_key(key[:60], source)
+
+
+def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
+    """Raises ConfigError for an unsupported value of a key of KEYS[file]."""
+    for key, (allowed, meaning) in KEYS[file].unsupported.items():
+        if key not in values:
+            continue
+        value = values[key]
+        if not (value in allowed if isinstance(allowed, tuple) else allowed(value)):
+            only = f", only {allowed[0]!r}" if isinstance(allowed, tuple) else ""
+            raise ConfigError(f"{source}: {key}={repr(value)[:90]} is not supported{only} ({meaning}).")
+
+
+def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
+    """Returns the keys that KEYS[file] does not have."""
+    keys = KEYS[file]
+    known = keys.applied | keys.irrelevant | keys.unsupported.keys()
+    return [key for key in values if key not in known]
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def warn_of_key(key: str, source: str) -> None:
+    """Warns, once, of a key that is not known."""
+    logging.warning(
+        "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
+        source,
+        key,
+    )
+
+
+def check_files(location: str) -> None:
+    """Raises ConfigError where a folder has a file that changes what its model computes, and is not
+    supported."""
+    for name in sorted(os.listdir(folder_of(location) or ".")):
+        if name in FILES.unsupported:
+            raise ConfigError(
+                f"{os.path.join(folder_of(location), name)} is not supported"
+                f" ({FILES.unsupported[name].meaning})."
+                " Remove it, or save the model as one whole."
+            )
+
+
+def folder_of(location: str) -> str:
+    """Returns a folder, or the folder of a file or prefix."""
+    return location if files.is_folder(location) else os.path.dirname(location)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The tokenizer: tokenizer_config.json, tokenizer.json, special_tokens_map.json, added_tokens.json
+
+_NO_LENGTH = 10**6  # model_max_length from here on, mostly 1e30, means that there is none
+
+
+class TokenizerSettings(NamedTuple):
+    """How the tokenizer of a folder splits text.
+
+    Attributes:
+      do_lower_case: whether text loses capitals and accents; None where nothing says it.
+      max_length: tokens that a text is cut to; None where nothing says it.
+    """
+
+    do_lower_case: bool | None = None
+    max_length: int | None = None
+
+
+def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSettings:
+    """Reads how the tokenizer in a folder, or beside a file or prefix, splits text.
+
+    As in transformers, tokenizer_config.json and its defaults count before tokenizer.json where that has a
+    plain normalizer, unless the tokenizer_class takes everything from tokenizer.json, or that lies alone.
+
+    Raises:
+      ConfigError: where a file cannot be read, or asks for what no tokenizer of this project does.
+    """
+    folder = folder_of(location)
+    config = _read_where_there(folder, TOKENIZER_CONFIG)
+    _read_where_there(folder, SPECIAL_TOKENS_MAP)
+    path = os.path.join(folder, TOKENIZER_CONFIG)
+    kind = config.get("tokenizer_class")
+    if kind not in (None, *_BERT_TOKENIZERS, *_GENERIC_TOKENIZERS):
+        raise ConfigError(
+            f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and"
+            " what splits text"
+            f" as it does ({_OTHER_WORDS})."
+        )
+    _check_added_tokens(os.path.join(folder, ADDED_TOKENS))
+    lower_case = config.get("do_lower_case")
+    if not isinstance(lower_case, (bool, type(None))):
+        raise ConfigError(f"{path}: do_lower_case={str(lower_case)[:40]!r}, expected true or false.")
+    if config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
+        raise ConfigError(
+            f"{path}: strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not"
+            " supported: BERT's tokenizer does both or neither."
+        )
+    tokenizer = os.path.join(folder, TOKENIZER)
+    if files.is_file(tokenizer):
+        is_alone = not config and not files.is_file(os.path.join(folder, CONFIG))
+        is_whole = kind in _GENERIC_TOKENIZERS or is_alone
+        told = tokenizer_lower_case(read(tokenizer), source or tokenizer, is_whole, lower_case)
+        if is_whole or told and lower_case is None:
+            lower_case = told
+    return TokenizerSettings(lower_case, _max_length(config, path))
+
+
+def _read_where_there(folder: str, name: str) -> dict:
+    path = os.path.join(folder, name)
+    return read(path) if files.is_file(path) else {}
+
+
+def _check_added_tokens(path: str) -> None:
+    added = read_json(path, any_number=True) if files.is_file(path) else {}
+    strange = [token for token in added if token not in SPECIAL_TOKENS]
+    if strange:
+        raise ConfigError(f"{path}: {shortened(strange)} are not supported ({_ADDED}).")
+
+
+def _max_length(config: dict, path: str) -> int | None:
+    value = config.get("model_max_length", config.get("max_len"))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and value >= 1):
+        raise ConfigError(
+            f"{path}: model_max_length={str(value)[:40]}, expected a number of tokens from 1 on."
+        )
+    return None if value is None or value >= _NO_LENGTH else int(value)
+
+
+def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
+    """Returns the words of a tokenizer.json by their ids. Raises ConfigError, which begins with `source`,
+    where they are not a vocabulary of BERT's."""
+    found = tokenizer.get("model")
+    model = found if isinstance(found, dict) else {}
+    kind = model.get("type", "WordPiece") if isinstance(found, dict) else None
+    advice = "Give --vocab_file=vocab.txt."
+    if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        raise ConfigError(
+            f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. {advice}"
+        )
+    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
+        raise ConfigError(
+            f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. {advice}"
+        )
+    # 100 is what Hugging Face's tokenizers take for words that nobody writes, 200 what Google's code does.
+    if model.get("max_input_chars_per_word", 100) not in (100, 200):
+        raise ConfigError(
+            f"{source}: max_input_chars_per_word={str(model['max_input_chars_per_word'])[:40]} is"
+            " not supported,"
+            f" only 100 and 200, as BERT's. {advice}"
+        )
+    added = tokenizer.get("added_tokens") or []
+    try:
+        ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
+        words = sorted(ids, key=ids.__getitem__)
+        is_whole = [ids[word] for word in words] == list(range(len(words)))
+    except (TypeError, KeyError):
+        is_whole = False
+    if not is_whole or not all(isinstance(word, str) for word in words):
+        raise ConfigError(
+            f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
+        )
+    strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
+    if strange:
+        raise ConfigError(f"{source}: added_tokens {shortened(strange)} are not supported ({_ADDED}).")
+    return tuple(words)
+
+
+def tokenizer_lower_case(
+    tokenizer: dict, source: str, is_whole: bool = True, told: bool | None = None
+) -> bool:
+    """Returns whether the normalizer of a tokenizer.json lower-cases.
+
+    Args:
+      tokenizer: the content of the file.
+      source: begins the messages.
+      is_whole: the file says everything. Else tokenizer_config.json says what a plain normalizer does.
+      told: what tokenizer_config.json says of lower case; None: nothing.
+
+    Raises:
+      ConfigError: where the normalizer, or how words are cut or joined with special tokens, is not as BERT's.
+    """
+    steps = list(_steps(tokenizer.get("normalizer")))
+    names = [str(step.get("type")) for step in steps]
+    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
+    lower_case = "Lowercase" in names or bert.get("lowercase") is True
+    accents = bert.get("strip_accents")
+    strips = "StripAccents" in names or (lower_case if accents is None else accents is True)
+    is_overruled = names == ["BertNormalizer"] and not is_whole
+    before = tokenizer.get("pre_tokenizer")
+    allowed = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", *(["NFD"] if strips else [])}
+    if (
+        "BertNormalizer" not in names
+        or not set(names) <= allowed
+        or bert.get("clean_text") is False
+        or (not is_overruled and (strips != lower_case or bert.get("handle_chinese_chars") is False))
+        or not (isinstance(before, dict) and before.get("type") == "BertPreTokenizer")
+    ):
+        raise ConfigError(
+            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
+            " or does neither. Give --vocab_file=vocab.txt."
+        )
+    if not (is_overruled or is_whole) and told not in (None, lower_case):
+        raise ConfigError(
+            f"{source}: its normalizer {'lower-cases' if lower_case else 'does not lower-case'}, and"
+            f" {TOKENIZER_CONFIG} says do_lower_case={str(told).lower()}. Correct one of them."
+        )
+    if not _joins_as_bert(tokenizer.get("post_processor")):
+        raise ConfigError(
+            f"{source}: its post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0"
+            " and 1. Give --vocab_file=vocab.txt."
+        )
+    return lower_case
+
+
+def _steps(normalizer: object) -> Iterable[dict]:
+    if isinstance(normalizer, dict):
+        yield normalizer
+        parts = normalizer.get("normalizers")
+        for step in parts if isinstance(parts, list) else ():
+            yield from _steps(step)
+
+
+def _joins_as_bert(processor: Any) -> bool:
+    """Tells whether a post_processor sets BERT's special tokens and segments; none leaves them to others."""
+    if processor is None:
+        return True
+    kind = processor.get("type") if isinstance(processor, dict) else None
+    if kind == "BertProcessing":
+        return [processor.get(key, [None])[0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
+    single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
+    wanted = {"single": single, "pair": [*single, ("B", 1), ("[SEP]", 1)]}
+    return kind == "TemplateProcessing" and all(
+        [(part["id"], part["type_id"]) for piece in processor.get(key, ()) for part in piece.values()]
+        == parts
+        for key, parts in wanted.items()
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sentence vectors: modules.json and the files that it names
+
+
+class Pooling(NamedTuple):
+    """How the vectors of a text's tokens become one.
+
+    Attributes:
+      mode: mean, of all tokens with [CLS] and [SEP], or cls, that of [CLS].
+      normalized: divided by its length, so that the product of two is the cosine between them.
+      max_length: tokens; what is longer is cut. None: what the model's other files say.
+    """
+
+    mode: str = "mean"
+    normalized: bool = False
+    max_length: int | None = None
+
+
+POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+_SUPPORTED_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+
+
+def modules_folder(location: str) -> str | None:
+    """Returns the folder of the modules.json that speaks of the weights at a location: theirs, or the one
+    above where it names theirs as its Transformer. None where there is none."""
+    folder = folder_of(location)
+    if files.is_file(os.path.join(folder, MODULES)):
+        return folder
+    above = os.path.dirname(os.path.abspath(folder))
+    is_module = "://" not in folder and files.is_file(os.path.join(above, MODULES))
+    return above if is_module and transformer_folder(above) == os.path.abspath(folder) else None
+
+
+def transformer_folder(folder: str) -> str:
+    """Returns the folder in which modules.json says that the Transformer is: in older ones it is below."""
+    modules = read(os.path.join(folder, MODULES), kind=list)
+    paths = [str(module.get("path")) for module in modules if _kind_of(module) == "Transformer"]
+    return os.path.join(folder, paths[0]) if paths and paths[0] else folder
+
+
+def _kind_of(module: Any) -> str:
+    return str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else str(module)
+
+
+def pooling_of(location: str, lower_case: bool) -> Pooling:
+    """Returns what the files of sentence-transformers with a checkpoint say; the mean where there are none.
+
+    Args:
+      location: folder, file or prefix.
+      lower_case: whether the tokenizer lower-cases.
+
+    Raises:
+      ConfigError: where they ask for modules, a pooling or a prompt that there is not here.
+    """
+    folder = modules_folder(location)
+    if folder is None:
+        return Pooling()
+    path = os.path.join(folder, MODULES)
+    if is_cross_encoder(folder):  # it gives labels and scores, and no vectors
+        return Pooling()
+    modules = read(path, kind=list)
+    for module in modules:
+        if isinstance(module, dict):
+            check_keys(module, MODULES, path)
+    kinds = [_kind_of(module) for module in modules]
+    if kinds not in _SUPPORTED_MODULES:
+        raise ConfigError(
+            f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only"
+            " Transformer, Pooling"
+            " and, last, Normalize."
+        )
+    _check_prompt(folder)
+    path = os.path.join(folder, str(modules[1].get("path")), CONFIG)
+    settings = _sentence_settings(transformer_folder(folder), lower_case)
+    return Pooling(_pooling_mode(read(path, "Pooling/config.json"), path), "Normalize" in kinds, settings)
+
+
+def _pooling_mode(values: dict, path: str) -> str:
+    asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [POOLING_MODES[key] for key in asked if key in POOLING_MODES]
+    told = values.get("pooling_mode", modes)
+    modes = told if isinstance(told, list) else [told]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
+        shown = ", ".join(map(str, modes))[:90] or "no pooling"
+        raise ConfigError(f"{path}: {shown}, expected one of {', '.join(POOLING_MODES.values())}.")
+    return modes[0]
+
+
+def is_cross_encoder(folder: str) -> bool:
+    """Tells whether a folder of sentence-transformers holds a CrossEncoder, which gives labels and scores."""
+    return _read_where_there(folder, SENTENCE_TRANSFORMERS).get("model_type") == "CrossEncoder"
+
+
+def cross_encoder_activation(location: str) -> str | None:
+    """Returns the activation of the outputs of a CrossEncoder as its sentence-transformers say; None where
+    there is none, or where config.json says it. Raises ConfigError where a text is set before others."""
+    folder = folder_of(location)
+    if not is_cross_encoder(folder):
+        return None
+    _check_prompt(folder)
+    return _read_where_there(folder, SENTENCE_TRANSFORMERS).get("activation_fn")
+
+
+def _check_prompt(folder: str) -> None:
+    """Raises ConfigError where a text is set before every text that a model is given."""
+    values = _read_where_there(folder, SENTENCE_TRANSFORMERS)
+    name, prompts = values.get("default_prompt_name"), values.get("prompts")
+    if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
+        raise ConfigError(
+            f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
+            " supported, only null: no text is set before others."
+        )
+
+
+def _sentence_settings(folder: str, lower_case: bool) -> int | None:
+    """Returns the length to which the Transformer cuts texts; None where it says none."""
+    path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
+    values = read(path, SENTENCE_SETTINGS[0]) if path else {}
+    if values.get("do_lower_case") and not lower_case:
+        raise ConfigError(
+            f"{path}: do_lower_case=true is not supported with a tokenizer that does not"
+            " lower-case, only false."
+        )
+    length = values.get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 3):
+        raise ConfigError(
+            f"{path}: max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on."
+        )
+    return length
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Adapters: adapter_config.json
+
+
+class Adapter(NamedTuple):
+    """A LoRA adapter that lies with weights.
+
+    Attributes:
+      path: of its own weights.
+      settings: the values of adapter_config.json.
+    """
+
+    path: str
+    settings: dict
+
+    def scale(self, module: str, rank: int) -> float:
+        """Returns the factor of the product of the two matrices of a module.
+
+        Source: peft, `LoraModel` and `get_pattern_key`: the first pattern that the module's name ends in
+          counts.
+        """
+        patterns = {**(self.settings.get("rank_pattern") or {}), **(self.settings.get("alpha_pattern") or {})}
+        key = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), module)
+        alpha = (self.settings.get("alpha_pattern") or {}).get(key, self.settings.get("lora_alpha", 8))
+        return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
+
+
+def adapter_of(location: str) -> Adapter | None:
+    """Returns the adapter beside weights; None where there is none.
+
+    Raises:
+      ConfigError: where there is one that cannot be merged into them.
+    """
+    folder = folder_of(location)
+    path, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
+    if not os.path.exists(path):
+        if os.path.exists(weights):
+            raise ConfigError(f"{weights}: an adapter without {ADAPTER_CONFIG}, which says how it is merged.")
+        return None
+    told = read_json(path, any_number=True)
+    if told.get("peft_type") != "LORA":
+        raise ConfigError(
+            f"{path}: an adapter of peft_type={str(told.get('peft_type'))[:40]} is not supported, only LORA."
+            " Merge it where it comes from (merge_and_unload), or remove it."
+        )
+    base = str(told.get("base_model_name_or_path") or folder)
+    if os.path.isdir(base) and os.path.realpath(base) != os.path.realpath(folder or "."):
+        raise ConfigError(
+            f"{path} names the base model {base}, and other weights lie beside it. Put the adapter beside the"
+            " weights of its base model."
+        )
+    settings = read(path)
+    if not os.path.exists(weights):
+        raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing beside it.")
+    return Adapter(weights, settings)
