@@ -63,8 +63,14 @@ def _contents(value: Any) -> Any:
 
 
 def _are_special(value: Any) -> bool:
+    return not _other_tokens(value)
+
+
+def _other_tokens(value: Any) -> list[str]:
+    """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
     tokens = _contents(value)
-    return all(token in SPECIAL_TOKENS for token in (tokens if isinstance(tokens, list) else [tokens]))
+    tokens = tokens if isinstance(tokens, list) else [tokens]
+    return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
 
 
 # Globs of the files of a model's folder. Others are nothing that these libraries read.
@@ -82,7 +88,7 @@ FILES = _keys(
         runs/* pytorch_model*.bin training_args.bin optimizer.bin checkpoint-* trainer_state.json *_results.*
         generation_config.json chat_template.json preprocessor_config.json processor_config.json vocab.json
         merges.txt *.model data_config.json quantize_config.json LICENSE latest global_step*
-        pytorch_model_fsdp_* optimizer_*
+        pytorch_model_fsdp_* */adapter_* optimizer_*
         """,
     unsupported={
         "adapter_model.bin": Only((), "an adapter in a pickle file"),
@@ -105,7 +111,7 @@ _TOKENS = {
         for token in SPECIAL_TOKENS
     },
     **{
-        key: Only(lambda value: value is None or _are_special(value), _ADDED)
+        key: Only(_are_special, _ADDED)
         for key in (
             "bos_token eos_token additional_special_tokens extra_special_tokens model_specific_special_tokens"
         ).split()
@@ -243,11 +249,14 @@ KEYS: dict[str, Keys] = {
             modules_to_save bias target_modules
             """,
         irrelevant="""
-            task_type inference_mode revision lora_dropout auto_mapping layers_pattern
+            inference_mode revision lora_dropout auto_mapping layers_pattern
             layers_to_transform exclude_modules loftq_config eva_config corda_config lora_ga_config
             peft_version runtime_config ensure_weight_tying
             """,
         unsupported={
+            "task_type": Only(
+                ("SEQ_CLS", "FEATURE_EXTRACTION", "QUESTION_ANS", None), "a head that there is not here"
+            ),
             "fan_in_fan_out": Only(_NONE, "matrices the other way round"),
             "init_lora_weights": Only(
                 (True, False, None, "gaussian", "orthogonal"), "weights of the model that are changed, too"
@@ -306,7 +315,8 @@ def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
         value = values[key]
         if not (value in allowed if isinstance(allowed, tuple) else allowed(value)):
             only = f", only {allowed[0]!r}" if isinstance(allowed, tuple) else ""
-            raise ConfigError(f"{source}: {key}={repr(value)[:90]} is not supported{only} ({meaning}).")
+            shown = ", ".join(_other_tokens(value)) if allowed is _are_special else repr(value)
+            raise ConfigError(f"{source}: {key}={shown[:90]} is not supported{only} ({meaning}).")
 
 
 def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:

@@ -16,7 +16,9 @@ from official.checkpoint.manager import CheckpointManager
 from official.checkpoint.mapping import tensors
 from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
-from official.modeling.fine_tuning import SpanModel
+from official.data.glue.tasks import TASKS, find_task
+from official.io import label_files
+from official.modeling.fine_tuning import SequenceModel, SpanModel
 from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 
@@ -283,6 +285,74 @@ def test_answers_need_no_pooler(tmp_path):
     half = {"bert/pooler/dense/kernel": np.zeros([32, 32], np.float32)}
     with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
         initialize.initialize(variables, google_checkpoint(tmp_path, model, extra=half))
+
+
+def test_a_pooler_that_is_not_there_starts_with_the_head_over_it(tmp_path):
+    """As in Hugging Face's BertForMaskedLM. Where the checkpoint has a head over it, it is damaged."""
+    pooler = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+    whole = BertPretrainer(BertConfig(**TINY))
+    relation = ["cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]
+    prefix = google_checkpoint(tmp_path / "a", whole, drop=pooler + relation)
+    for model, fresh in (
+        (SequenceModel(BertConfig(**TINY), 2), [*pooler, "output_bias", "output_weights"]),
+        (BertPretrainer(BertConfig(**TINY)), [*pooler, *relation]),
+    ):
+        report = initialize.initialize(named(model), prefix)
+        assert report.fresh == fresh and "started fresh: bert/pooler/dense/bias" in report.describe()
+    with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+        initialize.initialize(named(whole), google_checkpoint(tmp_path / "b", whole, drop=pooler))
+
+
+def classifier(classes: int) -> dict[str, tf.Variable]:
+    """Returns a head whose class n has n in all its weights."""
+    numbers_C = tf.range(classes, dtype=tf.float32)
+    return {
+        "output_weights": tf.Variable(tf.repeat(numbers_C[:, None], 32, axis=1)),
+        "output_bias": tf.Variable(numbers_C),
+    }
+
+
+def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, model):
+    """By the names beside the checkpoint, whatever their case, hyphens and blanks; names that only count say
+    nothing."""
+    names = find_task("mnli").class_names
+    count = tf.Variable(3, dtype=tf.int64)
+    CheckpointManager(str(tmp_path), {**named(model), **classifier(3), "global_step": count}, keep=1).save(3)
+    for labels, order in (
+        (("Neutral", "ENTAILMENT", "contra-diction"), [2, 1, 0]),
+        (("contradiction", "entailment", "neutral"), [0, 1, 2]),
+        (("LABEL_2", "LABEL_0", "LABEL_1"), [1, 2, 0]),
+        (None, [0, 1, 2]),
+    ):
+        (tmp_path / "labels.json").write_text(label_files.content(labels, "single_label_classification"))
+        head = classifier(3)
+        report = initialize.initialize({**named(model), **head}, str(tmp_path), None, names)
+        assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
+        assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
+    for labels, kind, message in (
+        (("good", "bad", "neutral"), None, "has the labels: good bad neutral; the task has: contradiction"),
+        (None, "multi_label_classification", "problem_type=multi_label_classification, the task one label"),
+        (("yes", "no"), None, "2 labels .yes, no., the classifier has 3 outputs"),
+    ):
+        (tmp_path / "labels.json").write_text(label_files.content(labels, kind))
+        with pytest.raises(ConfigError, match=message):
+            initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
+    own = classifier(2)  # of another number of classes, whatever they are
+    report = initialize.initialize(
+        {**named(model), **own}, str(tmp_path), None, find_task("sst2").class_names
+    )
+    assert report.fresh == ["output_bias", "output_weights"]
+
+
+def test_numbered_classes_have_words():
+    """Source: the data set "glue" of Hugging Face."""
+    words = {name: [names[-1] for names in task.class_names or ()] for name, task in TASKS.items()}
+    assert words["sst2"] == ["negative", "positive"] and words["cola"] == ["unacceptable", "acceptable"]
+    assert words["mrpc"] == ["not_equivalent", "equivalent"] and words["qqp"] == [
+        "not_duplicate",
+        "duplicate",
+    ]
+    assert words["wnli"] == words["rte"][::-1] == ["not_entailment", "entailment"] and not words["stsb"]
 
 
 def test_another_size_lists_shapes(tmp_path, model):

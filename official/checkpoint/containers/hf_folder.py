@@ -131,8 +131,9 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
       ConfigError: where it has tensors that belong to none of the weights.
     """
     found = {
-        name.removeprefix(_PEFT).replace(".base_layer.", "."): tensor
+        re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix(_PEFT)): tensor
         for name, tensor in read_file(adapter.path).items()
+        if ".original_module." not in name  # the model's own, which is replaced
     }
     merged, strange = dict(tensors), []
     for name, tensor in found.items():

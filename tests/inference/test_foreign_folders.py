@@ -1,0 +1,334 @@
+"""Folders of transformers, sentence-transformers and peft, loaded: what lies beside the weights changes what
+they say.
+"""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from official import inference
+from official.checkpoint import registry
+from official.checkpoint.convert import convert
+from official.checkpoint.options import Options
+from official.cli import classify as classify_command
+from official.inference import source
+from official.inference.rows import join
+from official.io import model_folder
+from official.io.errors import ConfigError
+from official.serving import export
+
+WORDS = (*model_folder.SPECIAL_TOKENS, *"the a dog cat is good bad runs .".split())
+HIDDEN, LAYERS, POSITIONS = 48, 2, 16
+CONFIG = {
+    "model_type": "bert",
+    "architectures": ["BertForSequenceClassification"],
+    "vocab_size": len(WORDS),
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 12,
+    "intermediate_size": 32,
+    "max_position_embeddings": POSITIONS,
+}
+LINEAR = {
+    "attention.self.query": (HIDDEN, HIDDEN),
+    "attention.self.key": (HIDDEN, HIDDEN),
+    "attention.self.value": (HIDDEN, HIDDEN),
+    "attention.output.dense": (HIDDEN, HIDDEN),
+    "intermediate.dense": (32, HIDDEN),
+    "output.dense": (HIDDEN, 32),
+}
+
+
+def weights(outputs: int = 3, segments: int = 2, head: str | None = "classifier") -> dict[str, np.ndarray]:
+    """Returns random weights by the names of transformers."""
+    generator = np.random.default_rng(1)
+    shapes: dict[str, tuple[int, ...]] = {
+        "bert.embeddings.word_embeddings.weight": (len(WORDS), HIDDEN),
+        "bert.embeddings.position_embeddings.weight": (POSITIONS, HIDDEN),
+        "bert.embeddings.token_type_embeddings.weight": (segments, HIDDEN),
+        "bert.pooler.dense.weight": (HIDDEN, HIDDEN),
+        "bert.pooler.dense.bias": (HIDDEN,),
+        "bert.embeddings.LayerNorm.weight": (HIDDEN,),
+        "bert.embeddings.LayerNorm.bias": (HIDDEN,),
+    }
+    for layer in (f"bert.encoder.layer.{number}" for number in range(LAYERS)):
+        for name, shape in LINEAR.items():
+            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes |= {f"{layer}.{name}.weight": (HIDDEN,), f"{layer}.{name}.bias": (HIDDEN,)}
+    if head:
+        shapes |= {f"{head}.weight": (outputs, HIDDEN), f"{head}.bias": (outputs,)}
+    return {name: generator.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write(folder, arrays=None, tokenizer=(), **config) -> str:
+    """Writes a folder; a value of None leaves a key of config.json out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    safetensors.numpy.save_file(weights() if arrays is None else arrays, folder / "model.safetensors")
+    values = {key: value for key, value in {**CONFIG, **config}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, **dict(tokenizer)}))
+    return str(folder)
+
+
+def logits_of(model: inference.Model, length: int = 5) -> np.ndarray:
+    ids = np.array([2, *range(5, 3 + length), 3], np.int32)
+    return model.outputs("classify", join([ids]))["logits"][0]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Labels
+
+
+def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatch, capsys):
+    names = {"0": "insult", "1": "threat", "2": "spam"}
+    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=names)
+    model = inference.load(path)
+    (logits_C,) = model.outputs("classify", model._classifier.rows_of([["the dog is bad"]]))["logits"]
+    expected = dict(zip(names.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
+    found = model.classify("the dog is bad")
+    assert found.scores == pytest.approx(expected, abs=1e-6)
+    assert found == (max(expected, key=expected.__getitem__), max(found.scores.values()))
+    shown = classify_command.shown(found, model.kind_of_labels)
+    assert all(f"{name} {value:.2f}" in shown for name, value in expected.items())
+
+    export.export(source.find(path), str(tmp_path / "saved"))  # compares the scores of all outputs
+    back = inference.load(str(tmp_path / "saved"))
+    assert back.source.problem_type == "multi_label_classification"
+    assert back.classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
+    heads = Options(num_attention_heads=12)
+    convert(path, "google", str(tmp_path / "google"), heads)
+    convert(str(tmp_path / "google" / "m"), "huggingface", str(tmp_path / "again"))
+    values = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert values["problem_type"] == "multi_label_classification" and values["id2label"] == names
+
+
+def test_a_regression_shows_each_of_its_outputs(tmp_path):
+    names = {"0": "x", "1": "y", "2": "z"}
+    model = inference.load(write(tmp_path / "m", problem_type="regression", id2label=names))
+    (logits_C,) = model.outputs("classify", model._classifier.rows_of([["the dog"]]))["logits"]
+    found = model.classify("the dog")
+    assert found.label is None and found.scores == pytest.approx(
+        dict(zip("xyz", logits_C.tolist())), abs=1e-6
+    )
+    assert classify_command.shown(found, model.kind_of_labels) == "  ".join(
+        f"{name} {value:.2f}" for name, value in found.scores.items()
+    )
+
+
+def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
+    for labels in ({"0": "yes", "1": "no"}, {"0": "LABEL_0", "1": "LABEL_1"}):
+        with pytest.raises(ConfigError, match="2 labels .*, the classifier has 3 outputs"):
+            inference.load(write(tmp_path / "m", id2label=labels))
+
+
+def test_other_heads_are_refused_for_every_use(tmp_path):
+    for number, name in enumerate(("BertForTokenClassification", "BertForMultipleChoice", "MyOwnBert")):
+        path = write(tmp_path / str(number), architectures=[name])
+        for use in (
+            lambda path=path: inference.load(path),
+            lambda path=path: convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12)),
+        ):
+            with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
+                use()
+
+
+def test_a_round_trip_keeps_the_architecture(tmp_path):
+    for name, head in (
+        ("BertForSequenceClassification", "classifier"),
+        ("BertForNextSentencePrediction", "cls.seq_relationship"),
+        ("BertForQuestionAnswering", "qa_outputs"),
+    ):
+        path = write(tmp_path / name, weights(2, head=head), architectures=[name])
+        convert(path, "google", str(tmp_path / f"{name}_google"))
+        convert(f"{tmp_path / name}_google/{name}", "huggingface", f"{tmp_path / name}_hf")
+        assert json.loads((tmp_path / f"{name}_hf" / "config.json").read_text())["architectures"] == [name]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Heads, adapters
+
+
+def test_heads_that_a_config_leaves_out_are_twelve_and_without_one_they_are_asked_for(tmp_path):
+    said, silent = (
+        write(tmp_path / name, num_attention_heads=heads) for name, heads in (("a", 12), ("b", None))
+    )
+    np.testing.assert_array_equal(logits_of(inference.load(said)), logits_of(inference.load(silent)))
+    (tmp_path / "b" / "config.json").unlink()
+    with pytest.raises(ConfigError, match="nothing says how many attention heads"):
+        inference.load(silent)
+    with pytest.raises(ConfigError, match="nothing says how many attention heads.*--num_attention_heads=N"):
+        convert(f"{silent}/model.safetensors", "google", str(tmp_path / "g")) and convert(
+            str(tmp_path / "g" / "model"), "huggingface", str(tmp_path / "h")
+        )
+
+
+def adapter(folder, tensors: dict[str, np.ndarray], **settings) -> None:
+    names = {f"base_model.model.{name}": array for name, array in tensors.items()}
+    safetensors.numpy.save_file(names, folder / "adapter_model.safetensors")
+    values = {
+        "peft_type": "LORA",
+        "r": 2,
+        "lora_alpha": 6,
+        "base_model_name_or_path": "somebody/bert",
+        **settings,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+
+
+def test_an_adapter_beside_the_weights_is_merged(tmp_path):
+    """As with the same matrices merged by hand. Source of the scales: peft."""
+    generator = np.random.default_rng(2)
+    value, dense = "bert.encoder.layer.1.attention.self.value", "bert.encoder.layer.0.output.dense"
+    shapes = {f"{value}.lora_A": (2, HIDDEN), f"{value}.lora_B": (HIDDEN, 2)}
+    shapes |= {f"{dense}.lora_A": (4, 32), f"{dense}.lora_B": (HIDDEN, 4)}
+    pairs = {
+        f"{name}.weight": generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    whole = {
+        "classifier.weight": np.ones((3, HIDDEN), np.float32),
+        f"{value}.base_layer.bias": np.ones(HIDDEN),
+    }
+    for settings, scales in (
+        ({}, (6 / 2, 6 / 4)),
+        ({"use_rslora": True}, (6 / 2**0.5, 6 / 4**0.5)),
+        ({"alpha_pattern": {"self.value": 5}, "rank_pattern": {r"0\.output\.dense": 4}}, (5 / 2, 6 / 4)),
+    ):
+        base = weights()
+        path = write(tmp_path / "with", base)
+        adapter(
+            tmp_path / "with",
+            {**pairs, **{name: array.astype(np.float32) for name, array in whole.items()}},
+            **settings,
+        )
+        for name, scale in zip((value, dense), scales):
+            product = pairs[f"{name}.lora_B.weight"] @ pairs[f"{name}.lora_A.weight"]
+            base[f"{name}.weight"] = base[f"{name}.weight"] + np.float32(scale) * product
+        base |= {
+            "classifier.weight": whole["classifier.weight"],
+            f"{value}.bias": np.ones(HIDDEN, np.float32),
+        }
+        expected = logits_of(inference.load(write(tmp_path / "by_hand", base)))
+        np.testing.assert_allclose(logits_of(inference.load(path)), expected, atol=1e-5)
+    plain = logits_of(inference.load(write(tmp_path / "plain")))
+    assert np.abs(plain - expected).max() > 0.1
+
+
+def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
+    matrices = {"bert.encoder.layer.0.output.dense.lora_A.weight": np.ones((2, 32), np.float32)}
+    matrices["bert.encoder.layer.0.output.dense.lora_B.weight"] = np.ones((HIDDEN, 2), np.float32)
+    odd = {"bert.encoder.layer.7.output.dense.lora_A.weight": np.ones((2, 32), np.float32)}
+    path = write(tmp_path / "m")
+    other = write(tmp_path / "other")
+    for tensors, settings, message in (
+        (matrices, {"peft_type": "IA3"}, "peft_type=IA3 is not supported"),
+        (matrices, {"use_dora": True}, "use_dora=True is not supported"),
+        (matrices, {"task_type": "TOKEN_CLS"}, "task_type='TOKEN_CLS' is not supported"),
+        (matrices, {"base_model_name_or_path": other}, "names the base model .*other, and other weights"),
+        ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight belong to none of the weights"),
+    ):
+        adapter(tmp_path / "m", tensors, **settings)
+        with pytest.raises(ConfigError, match=message):
+            inference.load(path)
+    (tmp_path / "m" / "model.safetensors").unlink()
+    with pytest.raises(
+        ConfigError, match="an adapter and no model. The weights of somebody/bert are missing"
+    ):
+        inference.load(path)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Lengths, segments, modules
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "longer than" in record.getMessage()]
+
+
+def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path, caplog):
+    long, cut = "dog " * 40, "dog " * 6
+    plain = write(tmp_path / "plain", tokenizer={"model_max_length": 10**30})
+    short = write(tmp_path / "short", tokenizer={"model_max_length": 8})
+    for path, given, length in ((plain, None, POSITIONS), (short, None, 8), (short, 12, 12), (plain, 5, 5)):
+        model = inference.load(path, max_seq_length=given)
+        expected = inference.load(plain, max_seq_length=length)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert model.classify(long).scores == expected.classify("dog " * (length - 2)).scores
+                np.testing.assert_allclose(
+                    model.embed(long), expected.embed("dog " * (length - 2)), atol=1e-6
+                )
+        assert len(warnings_of(caplog)) == 2, "once for labels, once for vectors"
+        assert all(f"max_seq_length={length} tokens" in text for text in warnings_of(caplog))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        inference.load(short).classify(cut)
+    assert warnings_of(caplog) == []
+    for given in (2, POSITIONS + 1):
+        with pytest.raises(ConfigError, match=f"--max_seq_length={given} is out of range.*Allowed: 3 to 16"):
+            inference.load(plain, max_seq_length=given)
+
+
+def test_an_export_keeps_the_length(tmp_path):
+    path = write(tmp_path / "m", tokenizer={"model_max_length": 8})
+    export.export(source.find(path), str(tmp_path / "own"))
+    export.export(source.find(path, max_seq_length=6), str(tmp_path / "given"))
+    for name, length in (("own", 8), ("given", 6)):
+        assert inference.load(str(tmp_path / name)).source.length() == length
+    convert(path, "google", str(tmp_path / "google"))
+    assert inference.load(str(tmp_path / "google" / "m")).source.length() == 8
+
+
+def test_a_model_of_one_segment_type_takes_no_pairs(tmp_path):
+    model = inference.load(write(tmp_path / "m", weights(segments=1), type_vocab_size=1))
+    assert model.classify("the dog").scores
+    with pytest.raises(ConfigError, match="type_vocab_size=1: it takes one text"):
+        model.classify("the dog", "the cat")
+    answers = write(tmp_path / "q", weights(2, 1, "qa_outputs"), architectures=None, type_vocab_size=1)
+    with pytest.raises(ConfigError, match="type_vocab_size=1"):
+        inference.load(answers).answer("is the dog good", "the dog is good")
+
+
+def modules(folder, *kinds: str, path: str = "") -> None:
+    names = [path, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    rows = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": names[number],
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+
+
+def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
+    """sentence-transformers before 1.0 has its Transformer in a folder of its own, from 5.4 on a mode by
+    name."""
+    write(tmp_path / "m", weights(head=None), architectures=["BertModel"])
+    plain = inference.load(str(tmp_path / "m"))
+    expected = plain.embed("the dog runs", model_folder.Pooling("cls", True))
+    for number, content in enumerate(({"pooling_mode_cls_token": True}, {"pooling_mode": "cls"})):
+        folder = tmp_path / str(number)
+        write(folder / "0_Transformer", weights(head=None), architectures=["BertModel"])
+        modules(folder, "Transformer", "Pooling", "Normalize", path="0_Transformer")
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
+        for path in (folder, folder / "0_Transformer"):
+            np.testing.assert_allclose(inference.load(str(path)).embed("the dog runs"), expected, atol=1e-6)
+    modules(folder, "Transformer", "Pooling", "Dense", path="0_Transformer")
+    with pytest.raises(ConfigError, match="the modules Transformer, Pooling, Dense are not supported"):
+        inference.load(str(folder)).embed("the dog runs")
+
+
+def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
+    path = write(tmp_path / "m", tokenizer={"tokenizer_class": "BertJapaneseTokenizer"})
+    with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
+        inference.load(path)
+    assert registry.open_checkpoint(path, "PATH").tensors  # weights can still be converted

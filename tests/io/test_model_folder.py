@@ -1,0 +1,176 @@
+"""Model folders of transformers, peft and sentence-transformers: each of their files and keys is applied,
+changes nothing, or is refused by name.
+
+data/foreign_folders.json holds the JSON files of a folder of every kind that these libraries write: the
+versions stand beside each. Vocabularies are cut.
+"""
+
+import fnmatch
+import json
+import os
+import pathlib
+
+import pytest
+
+from official.checkpoint import hf_config
+from official.checkpoint.containers import hf_folder
+from official.config import bert_config_from_dict
+from official.io import label_files, model_folder, vocabulary_files
+from official.io.errors import ConfigError
+
+FACTS = json.loads((pathlib.Path(__file__).parent / "data" / "foreign_folders.json").read_text())
+REFUSED = json.loads((pathlib.Path(__file__).parent / "data" / "refused_folders.json").read_text())
+WORDS = (*model_folder.SPECIAL_TOKENS, *(f"word{number}" for number in range(95)))
+
+
+def content_of(entry):
+    """Returns the JSON of a file: stored whole, or as what differs from another one."""
+    if entry is None or isinstance(entry, list):
+        return entry
+    like = FACTS["bases"][entry["like"]] if "like" in entry else {}
+    return {key: value for key, value in like.items() if key not in entry.get("without", ())} | entry.get(
+        "set", {}
+    )
+
+
+def make(folder: pathlib.Path, files: dict) -> str:
+    """Writes a folder, with a vocabulary of WORDS wherever it has one."""
+    for name, entry in files.items():
+        content, path = content_of(entry), folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            continue
+        if name.endswith("vocab.txt"):
+            tokenizer = content_of(files.get(name.replace("vocab.txt", "tokenizer.json"))) or {"words": 64}
+            path.write_text("".join(f"{word}\n" for word in WORDS[: tokenizer["words"]]))
+        elif content is not None:
+            if os.path.basename(name) == "tokenizer.json" and content["model"].get("type") == "WordPiece":
+                words = WORDS[: content.pop("words")]
+                content["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+            path.write_text(json.dumps(content))
+        elif not name.endswith(".json"):
+            path.write_bytes(b"")
+    return str(folder)
+
+
+def read_all(folder: str) -> None:
+    """Reads all that a folder says, as whoever loads it does."""
+    if os.path.exists(os.path.join(folder, "config.json")):
+        hf_folder.locate(folder)
+        sizes = hf_config.sizes(folder)
+        bert_config_from_dict({"vocab_size": 64, **sizes}, os.path.join(folder, "config.json"))
+    model_folder.check_files(folder)
+    hf_config.labels_of(folder)
+    vocabulary = vocabulary_files.find(folder)
+    lower_case = vocabulary_files.read(vocabulary).do_lower_case if vocabulary else True
+    model_folder.tokenizer_settings(folder)
+    model_folder.pooling_of(folder, lower_case is not False)
+    model_folder.adapter_of(folder)
+
+
+def outcome(folder: str) -> str:
+    """Returns why a folder is refused; '' where it is read."""
+    try:
+        read_all(folder)
+    except ConfigError as error:
+        return str(error).replace(folder + "/", "")
+    return ""
+
+
+def test_each_folder_is_read_or_refused_by_name(tmp_path, caplog):
+    """The kinds of refused_folders.json are refused, with one of its messages; all others are read, without a
+    word on keys that are not known."""
+    wrong, refused = [], set()
+    for number, row in enumerate(FACTS["folders"]):
+        caplog.clear()
+        name, expected = f"{row['kind']} ({row['library']})", REFUSED.get(row["kind"], [""])
+        found = outcome(make(tmp_path / str(number), row["files"]))
+        if not any(part in found if part else found == "" for part in expected) or "\n" in found:
+            wrong.append(f"{name}: {found or 'read'}, expected {' or '.join(expected) or 'to be read'}")
+        if found == "" and "is not known here" in caplog.text and row["kind"] != "bert_unknown_kwargs":
+            wrong.append(f"{name}: {caplog.text}")
+        refused |= {row["kind"]} if found else set()
+    assert wrong == [] and refused == set(REFUSED)
+
+
+def test_each_file_is_in_the_table():
+    patterns = {*model_folder.FILES.applied, *model_folder.FILES.irrelevant, *model_folder.FILES.unsupported}
+    strange = {
+        name
+        for row in FACTS["folders"]
+        if row["kind"] not in REFUSED
+        for name in row["files"]
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    assert strange == set()
+    assert all(file in patterns or "/" in file for file in model_folder.KEYS)
+
+
+def test_no_key_has_two_statuses():
+    for file, keys in model_folder.KEYS.items():
+        groups = (keys.applied, keys.irrelevant, set(keys.unsupported))
+        assert sum(map(len, groups)) == len(set().union(*groups)), file
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Labels
+
+
+def config_json(folder: pathlib.Path, **values) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **values}))
+    return str(folder)
+
+
+def test_labels_are_those_that_transformers_takes(tmp_path):
+    three = {"0": "neutral", "1": "entailment", "2": "contradiction"}
+    identity, sigmoid = (
+        {"activation_fn": f"torch.nn.modules.{name}"} for name in ("linear.Identity", "x.Sigmoid")
+    )
+    one = {"id2label": {"0": "LABEL_0"}}
+    cases = [
+        ({}, None, None),
+        ({"id2label": three}, tuple(three.values()), None),
+        ({"label2id": {"b": 1, "a": 0}}, ("a", "b"), None),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"b": 1, "a": 0}}, ("a", "b"), None),
+        ({"id2label": {"0": "LABEL_1", "1": "LABEL_0"}}, ("LABEL_1", "LABEL_0"), None),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, None, None),
+        ({"problem_type": "multi_label_classification"}, None, "multi_label_classification"),
+        ({**one, "sentence_transformers": identity}, None, "regression"),
+        ({**one, "sentence_transformers": sigmoid}, None, "multi_label_classification"),
+        ({**one, "sentence_transformers": sigmoid, "problem_type": "regression"}, None, "regression"),
+        ({"id2label": three, "sentence_transformers": identity}, tuple(three.values()), None),
+    ]
+    for values, labels, kind in cases:
+        found = hf_config.labels_of(config_json(tmp_path / "m", **values))
+        assert found == {"labels": labels, "problem_type": kind}, values
+
+
+def test_labels_that_cannot_be_are_one_clear_line(tmp_path):
+    cases = [
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label=.*expected names of classes 0, 1, 2"),
+        ({"id2label": ["a", "b"]}, "id2label=.*expected names"),
+        ({"label2id": {"a": 0, "b": 0}}, "label2id=.*each number once"),
+        (
+            {"id2label": {"0": "a", "1": "b"}, "label2id": {"b": 0, "a": 1}},
+            "contradict each other: a, b and b, a",
+        ),
+        ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, "num_labels=3, and there are 2 labels: a, b"),
+        ({"problem_type": "ranking"}, "problem_type='ranking' is not supported"),
+        (
+            {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}},
+            "activation_fn=torch.nn.Tanh",
+        ),
+    ]
+    for values, message in cases:
+        with pytest.raises(ConfigError, match=f"config.json: .*{message}"):
+            hf_config.labels_of(config_json(tmp_path / "m", **values))
+
+
+def test_labels_are_matched_by_their_words():
+    wanted = [("not_entailment", "0"), ("entailment", "1")]
+    assert label_files.order_of(["Not entailment", "ENTAILMENT"], wanted) == [0, 1]
+    assert label_files.order_of(["entailment", "not-entailment"], wanted) == [1, 0]
+    assert label_files.order_of(["1", "0"], wanted) == [1, 0]
+    for other in (["entailment", "neutral"], ["entailment"], ["0", "1", "entailment"], ["0", "0"]):
+        assert label_files.order_of(other, wanted) is None, other
