@@ -42,7 +42,7 @@ def sizes_beside(location: str) -> dict:
     path = config_beside(location)
     if path is None:
         return {}
-    values = json_files.read_json(path)
+    values = json_files.read_json(path, any_number=True)
     if isinstance(values.get("model"), dict):
         values = values["model"]
     elif os.path.basename(path) == hf_config.CONFIG:

@@ -96,7 +96,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
             else:
                 values[name] = FIELDS[name].checked(value, source)
                 if name == "bert_config_file" and value and "model" not in layer:
-                    values["model"] = bert_config_from_dict(read_json(value, name), value)
+                    values["model"] = bert_config_from_dict(read_json(value, name, any_number=True), value)
     config = with_eval_rule(with_made_up_data(Config(**values)))
     if config.task == "pretrain":
         config = with_steps(config)

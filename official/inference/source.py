@@ -258,7 +258,7 @@ def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, i
 def _settings_of_run(path: str) -> dict:
     """Returns the config.json of a run, or of whatever a folder holds; empty where there is none."""
     beside = companions.config_beside(saved_model.locate(path) or path)
-    return json_files.read_json(beside) if beside else {}
+    return json_files.read_json(beside, any_number=True) if beside else {}
 
 
 def _best_of_run(path: str, settings: dict) -> str:

@@ -175,8 +175,9 @@ def resolve_lower_case(
         would be [UNK] or in pieces.
     """
     told = given if given is not None else file.do_lower_case
-    if told is None and checkpoint:
-        told = model_folder.tokenizer_settings(checkpoint).do_lower_case
+    if checkpoint:  # whatever it says: a tokenizer of other rules is refused
+        beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
+        told = beside if told is None else told
     lower_case = told is not False
     if lower_case and not _have_capitals(file.words):  # nearly always, and known at once
         return True

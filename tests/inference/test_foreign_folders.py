@@ -251,7 +251,7 @@ def warnings_of(caplog) -> list[str]:
 
 def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path, caplog):
     long, cut = "dog " * 40, "dog " * 6
-    plain = write(tmp_path / "plain", tokenizer={"model_max_length": 10**30})
+    plain = write(tmp_path / "plain", tokenizer={"model_max_length": 10**30}, max_length=10**40)
     short = write(tmp_path / "short", tokenizer={"model_max_length": 8})
     for path, given, length in ((plain, None, POSITIONS), (short, None, 8), (short, 12, 12), (plain, 5, 5)):
         model = inference.load(path, max_seq_length=given)
@@ -331,4 +331,6 @@ def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
     path = write(tmp_path / "m", tokenizer={"tokenizer_class": "BertJapaneseTokenizer"})
     with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
         inference.load(path)
+    with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
+        inference.load(path, vocab_file=write(tmp_path / "other"))
     assert registry.open_checkpoint(path, "PATH").tensors  # weights can still be converted

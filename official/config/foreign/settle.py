@@ -241,7 +241,7 @@ def _model_file(base: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             "vocab_size changes a model, and there is none. Give --bert_config_file or --config."
         )
-    return read_json(base["bert_config_file"], "bert_config_file")
+    return read_json(base["bert_config_file"], "bert_config_file", any_number=True)
 
 
 def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
