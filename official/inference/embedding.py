@@ -32,7 +32,7 @@ class Embedder:
     def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         self._bert = source.bert
         self._pooling = pooling_of_source(source)
-        self._cut = Truncation(source.name)
+        self.cut = Truncation(source.name)
         self._cls, self._sep, self._unk = map(source.vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
         self._tokenizer = Tokenizer(source.vocabulary)
         read = calibration.texts(calibration_file)
@@ -64,7 +64,7 @@ class Embedder:
         positions = self._bert.max_position_embeddings
         length = min(pooling.max_length or self._pooling.max_length or positions, positions)
         pieces, counts = self._tokenizer.tokenize(texts)
-        self._cut.report(int((counts > length - 2).sum()), length)
+        self.cut.report(int((counts > length - 2).sum()), length)
         pieces = np.where(pieces < self._bert.vocab_size, pieces, self._unk).astype(np.int32)
         parts = np.split(pieces, np.cumsum(counts)[:-1])
         return [np.array([self._cls, *part[: length - 2], self._sep], np.int32) for part in parts]

@@ -13,6 +13,9 @@ from official.inference.sentences import Label
 from official.inference.signatures import TOP_WORDS
 from official.io.model_folder import Pooling
 
+# {method: the attribute that answers it, made when it is first asked}
+PARTS = {"answer": "_reader", "classify": "_classifier", "embed": "_embedder", "fill_mask": "_filler"}
+
 
 def load(
     path: str,
@@ -66,6 +69,12 @@ class Model:
           method: answer, classify, embed or fill_mask.
         """
         self._part(method)
+
+    def tell_of_cuts(self, is_on: bool) -> None:
+        """Says, or does not say, that texts are cut, in the methods that are prepared: once from now on."""
+        for part in (self._part(method) for method in PARTS if PARTS[method] in vars(self)):
+            if not isinstance(part, masks.Filler):
+                part.cut.is_told = not is_on
 
     def outputs(self, method: str, rows: Rows) -> backends.Outputs:
         """Returns what the network of a method computes of token ids, as `backends.Network` says, of all rows
@@ -148,8 +157,7 @@ class Model:
     def _part(
         self, method: str
     ) -> questions.Reader | sentences.Classifier | embedding.Embedder | masks.Filler:
-        parts = {"answer": "_reader", "classify": "_classifier", "embed": "_embedder", "fill_mask": "_filler"}
-        return getattr(self, parts[method])
+        return getattr(self, PARTS[method])
 
     @functools.cached_property
     def _reader(self) -> questions.Reader:

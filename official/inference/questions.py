@@ -53,7 +53,7 @@ class Reader:
         source.check_pairs()
         self._windows, self._rules = rules_of(source)
         self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
-        self._cut = Truncation(f"{source.name}, questions", "max_query_length")
+        self.cut = Truncation(f"{source.name}, questions", "max_query_length")
         read = calibration.questions(source, calibration_file)
         self.settings = calibration.calibrated(settings, lambda: self.rows_of(self._make(read())[1]))
         self.network = backends.build(source, "answer", self.settings)
@@ -82,7 +82,7 @@ class Reader:
         most = self._windows.max_query_length
         if (windows.first_lengths >= most + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
-            self._cut.report(int((counts > most).sum()), most)
+            self.cut.report(int((counts > most).sum()), most)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""

@@ -84,7 +84,7 @@ class Classifier:
     def __init__(self, source: Source, settings: backends.Settings, calibration_file: str | None = None):
         source.check_can("classify")
         self.texts, self.kind, self._labels, self._length = classes_of(source)
-        self._source, self._cut = source, Truncation(source.name)
+        self._source, self.cut = source, Truncation(source.name)
         self._vocabulary, self._tokenizer = source.vocabulary, Tokenizer(source.vocabulary)
         read = calibration.sentences(source, calibration_file)
         self.settings = calibration.calibrated(settings, lambda: self.rows_of(read()))
@@ -114,7 +114,7 @@ class Classifier:
         """Returns rows of as many texts each, end to end."""
         table = tsv_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
         made = features.make_features(table, self._tokenizer, self._vocabulary, self._length)
-        self._cut.report(made.truncated, self._length)
+        self.cut.report(made.truncated, self._length)
         firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
         return Rows(made.ids.astype(np.int32), segments_T, made.lengths)

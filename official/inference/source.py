@@ -140,16 +140,20 @@ class Source:
 
 
 class Truncation:
-    """Says once, in the log, that a model's texts are longer than it takes."""
+    """Says once, in the log, that a model's texts are longer than it takes.
+
+    Attributes:
+      is_told: whether it has been said.
+    """
 
     def __init__(self, name: str, setting: str = "max_seq_length"):
         """`name` is what messages call the model, `setting` the one that says the length."""
-        self._name, self._setting, self._is_told = name, setting, False
+        self._name, self._setting, self.is_told = name, setting, False
 
     def report(self, texts: int, length: int) -> None:
         """Says that texts, how many, were cut to a length in tokens; 0 texts say nothing."""
-        if texts and not self._is_told:
-            self._is_told = True
+        if texts and not self.is_told:
+            self.is_told = True
             logging.warning(
                 "%s: %s longer than %s=%d tokens and cut. This is said once.",
                 self._name,

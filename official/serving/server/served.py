@@ -89,10 +89,14 @@ class Served:
     def warm_up(self) -> None:
         """Answers made-up texts of several lengths, so that the first ones of clients do not wait. Raises
         ConfigError."""
+        for method in self.methods:
+            self._model.prepare(method)
+        self._model.tell_of_cuts(False)
         for name in self.signatures:
             for words in _WARMING_WORDS:
                 for number in _WARMING_ROWS:
                     self.compute(name, [self._made_up(name, words)] * number)
+        self._model.tell_of_cuts(True)
 
     def _made_up(self, name: str, words: int) -> Any:
         """Returns a row of about so many words."""

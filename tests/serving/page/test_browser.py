@@ -5,6 +5,8 @@ import shlex
 
 import pytest
 
+from tests.serving.page.fake_server import label_of
+
 ANSWER, FILL, CLASSIFY, EMBED = (f"#panel-{name}" for name in ("answer", "fill_mask", "classify", "embed"))
 SEND = "[type=submit]"
 
@@ -99,7 +101,7 @@ def test_the_keyboard_is_enough(open_page):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 640, 1280])  # 640: 1,280 at 200 %
 def test_nothing_scrolls_sideways(open_page, fake, width):
-    fake.replies["classify"] = lambda inputs: {"label": "LABEL_" + "x" * 120, "score": 0.5}
+    fake.replies["classify"] = lambda inputs: label_of({"LABEL_" + "x" * 120: 0.5})
     page = open_page(viewport={"width": width, "height": 844})
     ask(page, "Three earthquakes " + "w" * 300, "q" * 200)
     page.wait_for_selector(f"{ANSWER} mark")
@@ -116,7 +118,7 @@ def test_nothing_scrolls_sideways(open_page, fake, width):
 def test_texts_are_never_html(open_page, fake):
     attack = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>"
     fake.replies["fill_mask"] = lambda inputs: {"tokens": [[attack] * 5], "scores": [[0.5] * 5]}
-    fake.replies["classify"] = lambda inputs: {"label": attack, "score": 0.5}
+    fake.replies["classify"] = lambda inputs: label_of({attack: 0.5})
     page = open_page()
     ask(page, f"{attack} Three earthquakes {attack}", attack)
     page.wait_for_selector(f"{ANSWER} mark")
@@ -176,10 +178,18 @@ def test_sentences_are_classified_and_compared(open_page, fake):
     assert page.text_content(f"{CLASSIFY} .big") == "positive"
     assert "99.8%" in page.text_content(f"{CLASSIFY} .rows")
     assert fake.asked[-1]["instances"] == [{"sentence_a": "A warm film.", "sentence_b": ""}]
-    fake.replies["classify"] = lambda inputs: {"label": "1", "score": 0.75}
+    fake.replies["classify"] = lambda inputs: label_of({"0": 0.25, "1": 0.75})
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .big:has-text('Label 1')")
-    fake.replies["classify"] = lambda inputs: {"label": "", "score": 3.416}
+    fake.replies["classify"] = lambda inputs: label_of({"insult": 0.5, "threat": 0.96, "spam": 0.84})
+    page.click(f"{CLASSIFY} {SEND}")
+    page.wait_for_selector(f"{CLASSIFY} .big:has-text('threat')")
+    rows = page.locator(f"{CLASSIFY} .rows li").all_inner_texts()
+    assert [" ".join(row.split()) for row in rows] == ["threat 96.0%", "spam 84.0%", "insult 50.0%"]
+    fake.replies["classify"] = lambda inputs: label_of({"x": 3.416, "y": -1.0}, "")
+    page.click(f"{CLASSIFY} {SEND}")
+    page.wait_for_selector(f"{CLASSIFY} .rows:has-text('3.42'):has-text('-1.00')")
+    fake.replies["classify"] = lambda inputs: label_of({"LABEL_0": 3.416}, "")
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .big:has-text('3.42')")
     assert page.query_selector(f"{CLASSIFY} .rows") is None  # a score is no share of anything

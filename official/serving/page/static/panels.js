@@ -92,10 +92,12 @@ function showLabel(_values, [{ label, score, labels, scores }]) {
   mustBe("string", label);
   mustBe("number", score, ...scores);
   const named = labels.map((name, place) => [nameOfLabel(name), scores[place]]);
+  if (!label && named.length > 1) {
+    const rows = named.map(([name, value]) => numberRow(name, value));
+    return { parts: [big("Scores"), make("ul", { class: "rows" }, ...rows), note("Numbers of this model, not probabilities.")] };
+  }
   if (!label) {
-    const rows = named.length > 1 ? named.map(([name, value]) => numberRow(name, value)) : [];
-    const parts = rows.length ? [make("ul", { class: "rows" }, ...rows)] : [big(decimal.format(score))];
-    return { parts: [...parts, note(rows.length ? "Scores of this model, not probabilities." : "A score of this model, not a probability.")] };
+    return { parts: [big(decimal.format(score)), note("A score of this model, not a probability.")] };
   }
   named.sort((one, other) => other[1] - one[1]);
   const rows = named.slice(0, MOST_LABELS).map(([name, value]) => row(name, value));
