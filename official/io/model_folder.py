@@ -102,10 +102,11 @@ FILES = _keys(
 
 _NONE: tuple = (None, False, "", [], {})
 _ADDED = "tokens beside the vocabulary, which are not cut into pieces"
+_OPTIONAL = ("[PAD]", "[MASK]")
 _TOKENS = {
     **{
         f"{token.strip('[]').lower()}_token": Only(
-            lambda value, token=token: _contents(value) == token,  # type: ignore[misc]
+            lambda value, token=token: _contents(value) == token or value is None and token in _OPTIONAL,  # type: ignore[misc]
             f"BERT's is {token}",
         )
         for token in SPECIAL_TOKENS
@@ -137,7 +138,7 @@ _DESCRIBING = """
     num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states output_past
     output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix
     remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens
-    task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p
+    task_specific_params temperature tf_legacy_loss tie_encoder_decoder top_k top_p
     torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache xla_device
     transformers.js_config mask_token_id cls_token_id unk_token_id model_max_length _num_labels
     return_all_scores
@@ -149,7 +150,7 @@ KEYS: dict[str, Keys] = {
             architectures attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size id2label
             initializer_range intermediate_size label2id layer_norm_eps max_position_embeddings
             num_attention_heads num_hidden_layers num_labels problem_type type_vocab_size vocab_size
-            sentence_transformers sbert_ce_default_activation_function
+            sentence_transformers sbert_ce_default_activation_function tokenizer_class
             """,
         # classifier_dropout acts in training alone, whose recipes have a dropout of their own; transformers
         # reads function_to_apply only where a model has no labels.
@@ -251,7 +252,7 @@ KEYS: dict[str, Keys] = {
         irrelevant="""
             inference_mode revision lora_dropout auto_mapping layers_pattern
             layers_to_transform exclude_modules loftq_config eva_config corda_config lora_ga_config
-            peft_version runtime_config ensure_weight_tying
+            peft_version runtime_config ensure_weight_tying megatron_core qalora_group_size
             """,
         unsupported={
             "task_type": Only(
@@ -264,11 +265,9 @@ KEYS: dict[str, Keys] = {
             "use_dora": Only(_NONE, "a magnitude beside the two matrices"),
             "use_qalora": Only(_NONE, "quantized inputs"),
             "use_bdlora": Only(_NONE, "blocks of matrices"),
-            "qalora_group_size": Only(lambda value: True, "of use_qalora"),
             "lora_bias": Only(_NONE, "a bias of the second matrix"),
             "layer_replication": Only(_NONE, "layers that stand twice"),
             "megatron_config": Only(_NONE, "layers of Megatron"),
-            "megatron_core": Only(lambda value: True, "of megatron_config"),
             "trainable_token_indices": Only(_NONE, "rows of the word embeddings"),
             "target_parameters": Only(_NONE, "weights that belong to no layer of their own"),
             "arrow_config": Only(_NONE, "a mixture of adapters"),
@@ -383,14 +382,18 @@ def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSet
     folder = folder_of(location)
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     _read_where_there(folder, SPECIAL_TOKENS_MAP)
-    path = os.path.join(folder, TOKENIZER_CONFIG)
+    path, model = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG))
     kind = config.get("tokenizer_class")
+    has_model = files.is_file(model)
+    if kind is None and has_model:
+        kind, path = read_json(model, any_number=True).get("tokenizer_class"), model
     if kind not in (None, *_BERT_TOKENIZERS, *_GENERIC_TOKENIZERS):
         raise ConfigError(
             f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and"
             " what splits text"
             f" as it does ({_OTHER_WORDS})."
         )
+    path = os.path.join(folder, TOKENIZER_CONFIG)
     _check_added_tokens(os.path.join(folder, ADDED_TOKENS))
     lower_case = config.get("do_lower_case")
     if not isinstance(lower_case, (bool, type(None))):
@@ -402,7 +405,7 @@ def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSet
         )
     tokenizer = os.path.join(folder, TOKENIZER)
     if files.is_file(tokenizer):
-        is_alone = not config and not files.is_file(os.path.join(folder, CONFIG))
+        is_alone = not config and not has_model
         is_whole = kind in _GENERIC_TOKENIZERS or is_alone
         told = tokenizer_lower_case(read(tokenizer), source or tokenizer, is_whole, lower_case)
         if is_whole or told and lower_case is None:

@@ -328,6 +328,11 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
 
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
+    path = write(tmp_path / "n", tokenizer_class="BertJapaneseTokenizer")
+    with pytest.raises(
+        ConfigError, match="config.json: tokenizer_class=BertJapaneseTokenizer is not supported"
+    ):
+        inference.load(path)
     path = write(tmp_path / "m", tokenizer={"tokenizer_class": "BertJapaneseTokenizer"})
     with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
         inference.load(path)
