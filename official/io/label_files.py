@@ -145,7 +145,10 @@ def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
         raise ConfigError(
             f"{source}: {key}={repr(names)[:90]}, expected names of classes 0, 1, 2, ..., each number once."
         )
-    return tuple(numbered[str(number)] for number in range(len(numbered)))
+    found = tuple(numbered[str(number)] for number in range(len(numbered)))
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{source}: {key}={repr(names)[:90]} has a name twice. Each class has one of its own.")
+    return found
 
 
 def are_made_up(labels: Sequence[str]) -> bool:

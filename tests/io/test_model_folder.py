@@ -149,6 +149,7 @@ def test_labels_are_those_that_transformers_takes(tmp_path):
 def test_labels_that_cannot_be_are_one_clear_line(tmp_path):
     cases = [
         ({"id2label": {"0": "a", "2": "b"}}, "id2label=.*expected names of classes 0, 1, 2"),
+        ({"id2label": {"0": "a", "1": "a"}}, "id2label=.*has a name twice"),
         ({"id2label": ["a", "b"]}, "id2label=.*expected names"),
         ({"label2id": {"a": 0, "b": 0}}, "label2id=.*each number once"),
         (
