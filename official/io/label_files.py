@@ -147,7 +147,9 @@ def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
         )
     found = tuple(numbered[str(number)] for number in range(len(numbered)))
     if len(set(found)) < len(found):
-        raise ConfigError(f"{source}: {key}={repr(names)[:90]} has a name twice. Each class has one of its own.")
+        raise ConfigError(
+            f"{source}: {key}={repr(names)[:90]} has a name twice. Each class has one of its own."
+        )
     return found
 
 
