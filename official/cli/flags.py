@@ -160,9 +160,10 @@ def _expanded(arguments: list[str], values: flags.FlagValues) -> list[str]:
     """Returns arguments with the flags of flagfiles in their places, in our spelling."""
     found = [_with_shipped_file(argument) for argument in arguments]
     found = values.read_flags_from_files(found)
-    if any(argument.startswith(_BYTE_ORDER_MARK) for argument in found):  # of a flagfile
-        lines = [argument.removeprefix(_BYTE_ORDER_MARK) for argument in found]
-        found = values.read_flags_from_files([line for line in lines if not line.startswith(("#", "//"))])
+    while any(argument.startswith(_BYTE_ORDER_MARK) for argument in found):  # the first line of a flagfile
+        plain = [argument.removeprefix(_BYTE_ORDER_MARK) for argument in found]
+        is_flag = [new == old or new.startswith("-") for new, old in zip(plain, found)]  # and no comment
+        found = values.read_flags_from_files([line for line, kept in zip(plain, is_flag) if kept])
     return aliases.normalized(found)
 
 
