@@ -40,7 +40,7 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, unfinished
 from official.io.engines import Engine, Round
 
-_VERSION = 6  # of what the same flags make of the same text
+_VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
 _FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 

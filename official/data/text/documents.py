@@ -225,7 +225,7 @@ def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) 
         return sentence_splitting
     if not layout.may_hold_sentences:
         return "always"
-    paragraphs = list(_head_lines(head))
+    paragraphs = layout.plain(list(_head_lines(head)))
     found = sum(map(len, sentences.split_paragraphs(paragraphs)))
     return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 

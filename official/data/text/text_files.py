@@ -110,7 +110,7 @@ def plan_tasks(
     """Deals files, {file: its bytes}, out to tasks of at most `task_bytes` of text: parts of a large file, or
     files that follow each other and are small. `states`, of `files.states` before anything was read, lets
     the tasks find out that a file was changed meanwhile. Raises ConfigError where all files are empty."""
-    if not any(sizes.values()):
+    if sizes and not any(sizes.values()):
         others = f", and so are {len(sizes) - 1:,} others" if len(sizes) > 1 else ""
         raise ConfigError(f"--input_files: {next(iter(sizes))} is empty (0 bytes){others}. Give text.")
     tasks: list[list[Split]] = []
