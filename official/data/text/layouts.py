@@ -111,8 +111,8 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
         return _WIKITEXT
     text = head.decode("utf-8", "ignore")
     if extractor.wrote_text(text, len(head) < text_kinds.HEAD_BYTES) and not extractor.is_bare(text):
-        items = _unescaped(_plain_items, is_bare=False)
-        return dataclasses.replace(PLAIN, items=items, plain=extractor.without_escapes)
+        plain = _unescaped(_plain_items, is_bare=False)
+        return dataclasses.replace(PLAIN, items=plain, plain=extractor.without_escapes)
     return PLAIN
 
 
