@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
 from official.checkpoint.errors import DamagedError
+from official.io import files
 from official.io.errors import ConfigError
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
@@ -20,7 +22,13 @@ DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def new_reader(prefix: str) -> Any:
-    """Returns TensorFlow's reader of a bundle."""
+    """Returns TensorFlow's reader of a bundle. Raises DamagedError where its index is a pipe, or a pointer of
+    Git LFS."""
+    index = f"{prefix}.index"
+    try:
+        files.check_readable(index)
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(index)}: {error.strerror or error}") from None
     return py_checkpoint_reader.NewCheckpointReader(prefix)
 
 

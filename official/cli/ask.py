@@ -10,6 +10,7 @@ n-best list.
 import argparse
 
 from official.cli import command_line, typed
+from official.io import files
 from official.io.errors import ConfigError
 
 
@@ -31,15 +32,7 @@ def parse_flags() -> argparse.Namespace:
 
 def read_context(path: str) -> str:
     """Returns the text of a file. Raises ConfigError where there is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise ConfigError(f"--context={path}: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"--context={path} is not UTF-8 text ({error.reason} at byte {error.start})."
-        ) from None
+    text = files.read_text(path, f"--context={path}")
     if not text.strip():
         raise ConfigError(f"--context={path} has no text.")
     return text

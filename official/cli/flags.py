@@ -8,9 +8,11 @@ from absl import flags
 from official import config as config_lib
 from official.cli import aliases, command_line, configs, foreign
 from official.config import ConfigError, own_place
+from official.io import files
 from official.io.errors import check_arguments
 
 _PROGRAM = "train.py"  # absl wants a name; no message has it
+_BYTE_ORDER_MARK = "\ufeff"
 _DEFINE: dict[type, Any] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -157,13 +159,25 @@ def _define() -> flags.FlagValues:
 def _expanded(arguments: list[str], values: flags.FlagValues) -> list[str]:
     """Returns arguments with the flags of flagfiles in their places, in our spelling."""
     found = [_with_shipped_file(argument) for argument in arguments]
-    return aliases.normalized(values.read_flags_from_files(found))
+    found = values.read_flags_from_files(found)
+    while any(argument.startswith(_BYTE_ORDER_MARK) for argument in found):  # the first line of a flagfile
+        plain = [argument.removeprefix(_BYTE_ORDER_MARK) for argument in found]
+        is_flag = [new == old or new.startswith("-") for new, old in zip(plain, found)]  # and no comment
+        found = values.read_flags_from_files([line for line, kept in zip(plain, is_flag) if kept])
+    return aliases.normalized(found)
 
 
 def _with_shipped_file(argument: str) -> str:
-    """Returns --flagfile=configs/X with the shipped file where there is none of that name here."""
+    """Returns --flagfile=configs/X with the shipped file where there is none of that name here. Raises
+    ConfigError for what cannot be read as a file."""
     name, equals, path = argument.partition("=")
-    return f"{name}={configs.find(path)}" if equals and name.lstrip("-") == "flagfile" else argument
+    if not equals or name.lstrip("-") != "flagfile":
+        return argument
+    try:
+        with files.open_binary(configs.find(path)):
+            return f"{name}={configs.find(path)}"
+    except OSError as error:
+        raise ConfigError(f"--flagfile={path}: {error.strerror or error}.") from None
 
 
 def _given(values: flags.FlagValues) -> dict:

@@ -18,6 +18,7 @@ from official.data.squad import squad_files
 from official.inference.backends import Settings
 from official.inference.rows import Rows
 from official.inference.source import Source
+from official.io import files
 from official.io.errors import ConfigError
 
 _SEQUENCES = 128  # spread over the file
@@ -83,12 +84,8 @@ def _of_run(source: Source, setting: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip("\r\n") for line in file if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"--calibration_file={path}: {reason}.") from None
+    text = files.read_text(path, f"--calibration_file={path}")
+    lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         raise ConfigError(f"--calibration_file={path} has no text.")
     return _spread(lines)

@@ -8,10 +8,10 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO
 
-from official.io import store_paths, stores
+from official.io import readable, store_paths, stores
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -30,13 +30,16 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
       in_folders: glob of the names that are taken from a folder.
 
     Raises:
-      ConfigError: naming a pattern that stands for no file.
+      ConfigError: naming a pattern that stands for no file, or for a pipe, a device, or a file under /proc.
     """
     found = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         source = f"--{flag}={pattern}" if flag else pattern
         try:
             matched = _match(pattern, in_folders)
+            if not is_remote(pattern):
+                for path in filter(os.path.lexists, matched):  # NAME@3 stands for names
+                    readable.check_kind(path)
         except OSError as error:
             raise ConfigError(
                 f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
@@ -92,21 +95,54 @@ def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
     """Returns what `version` does, of each file; in a store their folders are listed. Raises ConfigError for
     one that is not there."""
     paths = list(paths)
-    by_store: dict[stores.Store, list[str]] = {}
-    for path in paths:
-        by_store.setdefault(store_of(path), []).append(path)
     found: dict[str, tuple[int, int]] = {}
-    try:
-        for store, some in by_store.items():
+    with _naming_any():
+        for store, some in _by_store(paths):
             found.update(store.versions(some))
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror or error}.") from None
     return [found[path] for path in paths]
 
 
 def version(path: str) -> tuple[int, int]:
     """Returns the bytes of a file and the time of its last change in nanoseconds. Raises OSError."""
     return store_of(path).version(path)
+
+
+def states(paths: Iterable[str]) -> dict[str, str]:
+    """Returns {path: size, time, and inode or version in its store}, for `check_unchanged`. Raises
+    ConfigError for a file that is not there."""
+    paths = list(paths)
+    found: dict[str, str] = {}
+    with _naming_any():
+        for store, some in _by_store(paths):
+            found.update(store.states(some))
+    return {path: found[path] for path in paths}
+
+
+def _by_store(paths: Iterable[str]) -> Iterable[tuple[stores.Store, list[str]]]:
+    by_store: dict[stores.Store, list[str]] = {}
+    for path in paths:
+        by_store.setdefault(store_of(path), []).append(path)
+    return by_store.items()
+
+
+@contextlib.contextmanager
+def _naming_any() -> Iterator[None]:
+    """Makes of an OSError in its block a ConfigError that names the file of the error."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror or error}.") from None
+
+
+def check_unchanged(before: Mapping[str, str]) -> None:
+    """Raises ConfigError where a file is not any more as `states` found it: what was read of it may be parts
+    of two files."""
+    for path, state in states(before).items():
+        if state != before[path]:
+            raise ConfigError(
+                f"{path} was changed while it was read: {before[path]}; now {state}. Run this again, with"
+                " --overwrite, when nothing writes to it any more."
+            )
 
 
 def digest(paths: Iterable[str]) -> dict[str, int | str]:
@@ -126,6 +162,25 @@ def open_binary(path: str) -> BinaryIO:
     return store_of(path).open(path)
 
 
+def read_text(path: str, source: str) -> str:
+    """Returns the text of a file, with line feeds between lines, and without the byte order mark that may
+    begin it. Raises ConfigError, which `source` begins, for a file that cannot be read or is no UTF-8."""
+    try:
+        with open_binary(path) as file:
+            return file.read().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise ConfigError(f"{source}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+
+
+def check_readable(path: str) -> None:
+    """Raises OSError for a file of this machine that another library is not to be given: a pipe, a device, a
+    folder, or a pointer of Git LFS."""
+    if not is_remote(path):
+        readable.check(path)
+
+
 @contextlib.contextmanager
 def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
     """Yields what reads a part of a file, (start, bytes) -> the bytes; it raises ValueError where the file
@@ -135,6 +190,7 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
         if is_remote(path):
             read_some = functools.partial(store_of(path).read_range, path)
         else:
+            readable.check(path)
             file = stack.enter_context(open(path, "rb", buffering=0))
             read_some = lambda start, size: os.pread(file.fileno(), size, start)
 

@@ -26,6 +26,8 @@ _BLOCK_BYTES = 4 << 20  # is fetched at once where a file is read from its begin
 _FEWEST_LISTED = 3  # files of a folder: from so many on it is listed once
 # Schemes of file systems, whose files are seen while they grow, and can be renamed.
 _FILE_SYSTEMS = ("file", "local", "hdfs", "viewfs", "arrow_hdfs", "webhdfs", "sftp", "ssh", "smb", "ftp")
+# Names, in stores, of what is another one for another content.
+_MARKS = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "ino")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
 
@@ -87,28 +89,35 @@ class FsspecStore:
             return system.isdir(inner)
 
     def version(self, path: str) -> tuple[int, int]:
-        with _errors(path):
-            system, inner = self._at(path)
-            return _version(system.info(inner))
+        return _version(self._info(path))
 
     def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+        return {path: _version(info) for path, info in self._infos(paths)}
+
+    def states(self, paths: Iterable[str]) -> dict[str, str]:
+        return {path: _state(info) for path, info in self._infos(paths)}
+
+    def _info(self, path: str) -> dict[str, Any]:
+        with _errors(path):
+            system, inner = self._at(path)
+            return system.info(inner)
+
+    def _infos(self, paths: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields (path, what the store says of it) of files, some folders of which are listed."""
         wanted: dict[str, set[str]] = {}
         for path in paths:
             wanted.setdefault(os.path.dirname(path), set()).add(path)
-        found = {}
         for folder, here in wanted.items():
-            if len(here) >= _FEWEST_LISTED:
-                found.update({path: about for path, about in self._listed(folder) if path in here})
-            found.update({path: self.version(path) for path in here if path not in found})
-        return found
+            found = dict(self._listed(folder)) if len(here) >= _FEWEST_LISTED else {}
+            yield from ((path, found.get(path) or self._info(path)) for path in here)
 
-    def _listed(self, folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    def _listed(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
         with _errors(folder):
             system, inner = self._at(folder)
             listed = system.ls(inner, detail=True)
         for info in listed:
             if info["type"] == "file":
-                yield os.path.join(folder, os.path.basename(info["name"])), _version(info)
+                yield os.path.join(folder, os.path.basename(info["name"])), info
 
     def walk(self, folder: str) -> Walk:
         """As os.walk; all is listed at once, with as few requests as the store allows."""
@@ -235,6 +244,13 @@ def _version(info: dict[str, Any]) -> tuple[int, int]:
     if isinstance(changed, datetime.datetime):
         changed = changed.timestamp()
     return int(info["size"] or 0), int(changed * 1e9)
+
+
+def _state(info: dict[str, Any]) -> str:
+    """Returns what changes with a file: size, time, and the version or digest that the store keeps."""
+    size, changed = _version(info)
+    marks = [f"{name} {info[name]}" for name in _MARKS if info.get(name) is not None]
+    return ", ".join([f"{size:,} bytes", f"changed {changed}", *marks])
 
 
 class _File(io.RawIOBase):

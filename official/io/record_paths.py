@@ -8,6 +8,7 @@ from official.io import files as io_files
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.finished_jobs import MANIFEST
+from official.io.stores import is_remote
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:
@@ -30,6 +31,10 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
             f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {MANIFEST}. Give"
             " TFRecord files."
         )
+    for path in records:
+        if not is_remote(path) and os.path.lexists(path):  # TensorFlow is to open it
+            with io_files.naming(path):
+                io_files.check_readable(path)
     return records
 
 

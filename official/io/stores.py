@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from official.io import readable, store_paths
 from official.io.errors import ConfigError
 
 _BUFFER_BYTES = 1 << 20
@@ -37,6 +38,9 @@ class Store(Protocol):
 
     def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         """As `version`, for many files, with few requests."""
+
+    def states(self, paths: Iterable[str]) -> dict[str, str]:
+        """Returns a text for each file that is another one when the file was changed or replaced."""
 
     def walk(self, folder: str) -> Walk: ...
     def glob(self, pattern: str) -> list[str]:
@@ -104,7 +108,8 @@ class _Local:
         return os.path.lexists(path)
 
     def is_file(self, path: str) -> bool:
-        return os.path.isfile(path)
+        """A pipe, a device or a link that leads nowhere is none to be read, which `open` says."""
+        return os.path.lexists(path) and not os.path.isdir(path)
 
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
@@ -115,6 +120,12 @@ class _Local:
 
     def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         return {path: self.version(path) for path in paths}
+
+    def states(self, paths: Iterable[str]) -> dict[str, str]:
+        return {path: self._state(os.stat(path)) for path in paths}
+
+    def _state(self, found: os.stat_result) -> str:
+        return f"{found.st_size:,} bytes, changed {found.st_mtime_ns}, inode {found.st_ino}"
 
     def walk(self, folder: str) -> Walk:
         """As os.walk, but follows links, enters each folder once, and does not pass over one that cannot be
@@ -133,13 +144,24 @@ class _Local:
             yield parent, folders, names
 
     def glob(self, pattern: str) -> list[str]:
-        return [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
+        """As glob.glob, but `**` enters each folder once: links may lead back to a folder above."""
+        if "**" not in pattern:
+            return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
+        base = store_paths.fixed_part(pattern)
+        if base and not os.path.isdir(base):
+            return []
+        if base:
+            return store_paths.matching(store_paths.files_below(self.walk, base), pattern)
+        root = "/" if pattern.startswith("/") else "."
+        found = [os.path.relpath(path, root) for path in store_paths.files_below(self.walk, root)]
+        matched = store_paths.matching(found, pattern.lstrip("/"))
+        return [f"/{path}" for path in matched] if root == "/" else matched
 
     def names_in(self, folder: str) -> list[str]:
         return os.listdir(folder)
 
     def open(self, path: str) -> BinaryIO:
-        return open(path, "rb", buffering=_BUFFER_BYTES)
+        return readable.opened(path, _BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
         with open(path, "rb", buffering=0) as file:

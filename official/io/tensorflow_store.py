@@ -59,6 +59,10 @@ class TensorFlowStore:
     def versions(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
         return {path: self.version(path) for path in paths}
 
+    def states(self, paths: Iterable[str]) -> dict[str, str]:
+        found = self.versions(paths)
+        return {path: f"{size:,} bytes, changed {changed}" for path, (size, changed) in found.items()}
+
     def walk(self, folder: str) -> Walk:
         with _gfile(folder) as gfile:
             yield from gfile.walk(folder)

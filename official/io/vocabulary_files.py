@@ -115,10 +115,10 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
 
 
 def words_of(content: bytes, source: str) -> tuple[str, ...]:
-    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does. Raises
-    ConfigError where it is no UTF-8."""
+    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does, and the
+    byte order mark that may begin it. Raises ConfigError where it is no UTF-8."""
     try:
-        lines = re.sub(r"\n\Z", "", content.decode("utf-8").replace("\r\n", "\n")).split("\n")
+        lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."

@@ -61,6 +61,7 @@ class TrainResult:
       config: the whole configuration, seed included.
       environment: commit, versions and machine that the run can be repeated with.
       data: what tells the data files apart: number, bytes and a digest.
+      data_changed: whether the run went on with other data than it began with.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other
@@ -103,6 +104,7 @@ class TrainResult:
     config: dict = dataclasses.field(default_factory=dict)
     environment: dict = dataclasses.field(default_factory=dict)
     data: dict = dataclasses.field(default_factory=dict)
+    data_changed: bool = False
     signal: int | None = None
     peer_lost: bool = False
     scores: dict = dataclasses.field(default_factory=dict)

@@ -129,6 +129,9 @@ class GlueTask:
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
 
+    def data_files(self) -> dict[str, list[str]]:
+        return {split: [rows.path] for split, rows in self._rows.items()}
+
     def data_digest(self) -> dict:
         return {
             split: {

@@ -227,12 +227,12 @@ class PretrainingTask:
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.terms(model(batch), batch), {}
 
+    def data_files(self) -> dict[str, list[str]]:
+        splits = {"train": self._train.files, "eval": self._eval.files}
+        return {name: files for name, files in splits.items() if files}
+
     def data_digest(self) -> dict:
-        return {
-            name: io_files.digest(split.files)
-            for name, split in (("train", self._train), ("eval", self._eval))
-            if split.files
-        }
+        return {name: io_files.digest(files) for name, files in self.data_files().items()}
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
         # Logits of all slots: without padding those are left out that have no weight.

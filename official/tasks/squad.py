@@ -148,6 +148,10 @@ class SquadTask:
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
 
+    def data_files(self) -> dict[str, list[str]]:
+        splits = {"train": self._train, "eval": self._eval}
+        return {name: [split.data.path] for name, split in splits.items() if split}
+
     def data_digest(self) -> dict:
         return {
             name: {

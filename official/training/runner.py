@@ -25,7 +25,16 @@ from official.reporting.result import (
     result_dict,
     write_result,
 )
-from official.training import finish, listeners, own_folder, page_cache, pipelined, prediction, starting
+from official.training import (
+    finish,
+    listeners,
+    noted_data,
+    own_folder,
+    page_cache,
+    pipelined,
+    prediction,
+    starting,
+)
 from official.training.earlier import Earlier
 from official.training.feeding import reading
 from official.training.interruption import Interruption
@@ -74,6 +83,7 @@ def run(
         result.fresh_variables, result.config = beginning.fresh, json.loads(config_lib.to_json(own))
         # Of the process that writes it: the others have looked at no files but their own.
         result.environment, result.data = surroundings, task.data_digest() if devices.is_chief else {}
+        result.data_changed = beginning.data_changed
         if result.status not in ("interrupted", "failed"):
             speed = result.sequences_per_sec
             result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
@@ -122,6 +132,8 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
         with strategy_lib.noticing_lost_peers(loop.strategy):
             loop.together.check_same_step(first_step, loop.config.model_dir)
             _prepare(loop, data_files)
+            if loop.config.do_train and not first_step and not loop.manager.read_only:
+                noted_data.note(loop.config.model_dir, loop.task.data_files())
             run_started = time.time()
             with loop.interruption:
                 end = _run_loop(loop)

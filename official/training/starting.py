@@ -22,7 +22,7 @@ from official.io.writing import replace_file
 from official.optimization.state import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
-from official.training import kept_files, noted_layout, pipelined
+from official.training import kept_files, noted_data, noted_layout, pipelined
 from official.training.earlier import Earlier
 from official.training.task import Task, is_scored
 
@@ -165,6 +165,7 @@ class Beginning:
       earlier: what earlier processes left.
       earlier_counts: whether what they found out, on their evaluation set, is true of this run.
       fresh: names of the variables that no checkpoint had.
+      data_changed: whether the data are not those that the run began with.
       parameters: the table of parameters, for the report.
     """
 
@@ -173,6 +174,7 @@ class Beginning:
     earlier: Earlier
     earlier_counts: bool
     fresh: list[str]
+    data_changed: bool
     parameters: list
 
 
@@ -199,12 +201,14 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     changes = earlier.changes(asked) if state.step else []
     if changes:
         logging.info("Changed since this run was started: %s", ", ".join(changes))
+    goes_on = devices.is_chief and config.do_train and state.step > 0
+    data_changed = goes_on and noted_data.have_changed(config, task.data_files())
     if devices.is_chief:
         _save_settings(asked, command)
         if devices.layout:
             noted_layout.write(config.model_dir, devices.layout)
         kept_files.write(config.model_dir, to_keep)
-    return Beginning(state, manager, earlier, earlier.evaluates_like(config), fresh, parameters)
+    return Beginning(state, manager, earlier, earlier.evaluates_like(config), fresh, data_changed, parameters)
 
 
 def restore(

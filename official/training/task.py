@@ -92,6 +92,9 @@ class Task(Objective, Protocol):
         """Returns what to predict always, the most frequent of the evaluation set, and its target metric, the
         baseline that a model must beat; None where there is none."""
 
+    def data_files(self) -> dict[str, list[str]]:
+        """Returns the files of each split, in the order in which they are read; empty for synthetic data."""
+
     def data_digest(self) -> dict:
         """Returns what tells the data apart, per split; empty for data that is not read from files."""
 

@@ -14,6 +14,8 @@ from official.checkpoint.bundle_reader import DAMAGE, new_reader
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.io import files as io_files
+from official.io.errors import shortened
 
 LAST = ".index"
 IS_FOLDER = False
@@ -55,13 +57,60 @@ def _newest_index(folder: str) -> str | None:
 
 
 def read(prefix: str) -> Tensors:
-    """Returns the tensors of a bundle. Raises DamagedError, also when one of them is read."""
+    """Returns the tensors of a bundle. Raises DamagedError where a file of it is missing or too short, and
+    when a tensor that is damaged is read."""
+    reader, types, shapes = _index(prefix)
+    data = _data_files(prefix)
+    tensors = {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
+    needed = sum(_stored_bytes(tensor) for tensor in tensors.values())
+    there = sum(size for _, size in data)
+    if there < needed:
+        raise DamagedError(
+            f"{shortened([os.path.basename(path) for path, _ in data])}: truncated, {there:,} bytes for"
+            f" tensors of {needed:,}"
+        )
+    return tensors
+
+
+def names_of(prefix: str) -> set[str]:
+    """Returns the names of a bundle's tensors; its values may be missing. Raises DamagedError."""
+    return set(_index(prefix)[2])
+
+
+def _index(prefix: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Returns TensorFlow's reader of a bundle, and {name: type} and {name: shape} of its tensors."""
     try:
         reader = new_reader(prefix)
-        types, shapes = reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
+        return reader, reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
     except DAMAGE as error:
         raise DamagedError(str(error).splitlines()[0][:200]) from None
-    return {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
+
+
+def _data_files(prefix: str) -> list[tuple[str, int]]:
+    """Returns (path, bytes) of the files that hold a bundle's values. Raises DamagedError where one of them
+    is missing or no file."""
+    found = [re.fullmatch(r".*\.data-\d{5}-of-(\d{5})", path) for path in files(prefix)]
+    numbers = sorted({int(each[1]) for each in found if each} or {1})  # two: files of an earlier one are left
+    sets = [[f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)] for number in numbers]
+    missing = [[path for path in each if not tf.io.gfile.exists(path)] for each in sets]
+    wanted = next((each for each, gone in zip(sets, missing) if not gone), None)
+    if wanted is None:
+        gone = shortened([os.path.basename(path) for path in missing[-1]])
+        raise DamagedError(f"files beside {os.path.basename(prefix)}{LAST} are missing: {gone}")
+    for path in wanted:
+        try:
+            io_files.check_readable(path)
+        except OSError as error:
+            raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+    return [(path, tf.io.gfile.stat(path).length) for path in wanted]
+
+
+def _stored_bytes(tensor: Tensor) -> int:
+    """Returns how many bytes of a data file the values take; texts, which have no size, are read."""
+    if tensor.dtype != object:
+        return tensor.nbytes
+    lengths = [len(text) for text in np.ravel(tensor.read())]
+    return sum(length + max(-(-length.bit_length() // 7), 1) for length in lengths) + 4  # and a checksum
 
 
 def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:

@@ -24,6 +24,7 @@ from official.checkpoint import hf_config
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
 
@@ -188,6 +189,9 @@ def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str)
 
 def _read_parts(folder: str) -> Tensors:
     parts = _weight_map(folder)
+    gone = sorted({part for part in parts.values() if not os.path.exists(os.path.join(folder, part))})
+    if gone:
+        raise DamagedError(f"{shortened(gone)}: No such file in the folder, though {INDEX} lists it")
     tensors: Tensors = {}
     for part in sorted(set(parts.values())):
         found = read_file(os.path.join(folder, part))
@@ -240,8 +244,11 @@ def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
 
 def _open(path: str) -> Any:
     try:
+        io_files.check_readable(path)
         return safetensors.safe_open(path, framework="np")
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or _one_line(error)}") from None
+    except (safetensors.SafetensorError, ValueError) as error:
         raise DamagedError(f"{os.path.basename(path)}: {_one_line(error)}") from None
 
 

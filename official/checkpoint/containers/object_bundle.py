@@ -39,7 +39,7 @@ def locate(path: str) -> str | None:
     """
     prefix = bundle.locate(path)
     try:
-        return prefix if prefix and GRAPH in bundle.read(prefix) else None
+        return prefix if prefix and GRAPH in bundle.names_of(prefix) else None
     except DamagedError:
         return None
 

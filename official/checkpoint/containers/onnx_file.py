@@ -20,6 +20,7 @@ from official.checkpoint.containers.protobuf_fields import Field
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.io import files as io_files
 from official.io.errors import ConfigError, shortened
 
 LAST = ".onnx"
@@ -88,7 +89,7 @@ def read(location: str) -> Tensors:
     ConfigError without onnx."""
     onnx = _library()
     try:
-        with open(location, "rb") as file:
+        with io_files.open_binary(location) as file:
             whole = Field(0, 0, 0, os.path.getsize(location))
             graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
             initializers = protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
@@ -150,6 +151,7 @@ def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None
     if head.data_location == onnx.TensorProto.EXTERNAL:
         place = {entry.key: entry.value for entry in head.external_data}
         path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
+        _check_size(path, offset, tuple(head.dims), _type_of(onnx, head))
         return lambda shape, dtype: _from_file(path, dtype, shape, offset)
     if raw is not None:
         return lambda shape, dtype: _from_file(location, dtype, shape, raw.inside, raw.end - raw.inside)
@@ -159,16 +161,28 @@ def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None
 def _from_file(
     path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None
 ) -> np.ndarray:
-    wanted = math.prod(shape) * dtype.itemsize
+    _check_size(path, offset, shape, dtype, size)
     try:
-        there = os.path.getsize(path) - offset if size is None else size
-        if there < wanted or (size is not None and size != wanted):
-            raise DamagedError(
-                f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
-            )
         return np.fromfile(path, dtype, math.prod(shape), offset=offset)
     except OSError as error:
         raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+
+
+def _check_size(
+    path: str, offset: int, shape: tuple[int, ...], dtype: np.dtype, size: int | None = None
+) -> None:
+    """Raises DamagedError where a file does not hold the bytes of a tensor from a place on, or another number
+    of them than the `size` that is written."""
+    wanted = math.prod(shape) * dtype.itemsize
+    try:
+        io_files.check_readable(path)
+        there = os.path.getsize(path) - offset if size is None else size
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+    if there < wanted or (size is not None and size != wanted):
+        raise DamagedError(
+            f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
+        )
 
 
 def _from_numbers(

@@ -11,6 +11,7 @@ import itertools
 import os
 
 from official.cli import command_line
+from official.io import files as io_files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
@@ -89,6 +90,12 @@ def joined(examples, record_format: str):
         yield from record_formats.join(some, record_format)
 
 
+def unchanged(records, states: dict[str, str]):
+    """Yields the records. Raises ConfigError at the end where a file was changed while it was read."""
+    yield from records
+    io_files.check_unchanged(states)
+
+
 def write_records(path: str, records) -> None:
     """Writes a TFRecord file, which is there whole or not at all."""
     import tensorflow as tf
@@ -122,6 +129,7 @@ def main() -> None:
             f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
             " name."
         )
+    states = io_files.states(files)
     record_format = record_files.detect_format(files)
     counts = count_examples(files, record_format)
     examples = sum(counts)
@@ -131,7 +139,8 @@ def main() -> None:
             f" --num_samples={flags.num_samples:,}."
         )
     picked = picked_examples(files, record_format, counts, picked_positions(examples, flags.num_samples))
-    write_records(flags.output_file, joined(_progress(picked, "copying"), record_format))
+    records = joined(_progress(picked, "copying"), record_format)
+    write_records(flags.output_file, unchanged(records, states))
     print(
         f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,}"
         f" file{'s' * (len(files) > 1)}."

@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from official.data.glue.tasks import MAX_SCORE, GlueTask
-from official.io import writing
+from official.io import files, writing
 from official.io.errors import ConfigError
 
 HEADER = "index\tprediction"
@@ -70,12 +70,14 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
         not have.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            header, *lines = file.read().removesuffix("\n").split("\n")
+        with files.open_binary(path) as file:
+            # A byte order mark stays: GLUE's server reads the same bytes.
+            text = file.read().decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start + 1}).") from None
+    header, *lines = text.removesuffix("\n").split("\n")
     if header != HEADER:
         raise ConfigError(f"{path}:1: the header is {header[:100]!r}, expected {HEADER!r}.")
     for index, line in enumerate(lines):

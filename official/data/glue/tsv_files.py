@@ -12,6 +12,7 @@ import numpy as np
 
 from official.config import ConfigError, suggest
 from official.data.glue.tasks import MAX_SCORE, MRPC_TRAIN_AND_DEV, GlueTask
+from official.io import files
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SHOWN_PROBLEMS = 3  # in one line of a log; `GlueRows.problems` has them all
@@ -109,7 +110,7 @@ def _read_lines(path: str) -> list[bytes]:
     """Returns the lines without their ends, those after the last row left out. Only a line feed ends a
     line."""
     try:
-        with open(path, "rb") as file:
+        with files.open_binary(path) as file:
             lines = file.read().removeprefix(_BYTE_ORDER_MARK).split(b"\n")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}.") from None

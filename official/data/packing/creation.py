@@ -74,6 +74,7 @@ def pack_records(job: Job) -> dict:
     """
     _check(job)
     paths = record_files.find_files(job.input_files, "input_files")
+    states = files.states(paths)
     identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
@@ -85,7 +86,7 @@ def pack_records(job: Job) -> dict:
         ):
             shard_folder.remove_earlier(job.output_dir)
             grouping = Grouping(folder, 0, 0, unfinished.digest(identity), ".sequences")
-            made = _make(job, engine, grouping, paths)
+            made = _make(job, engine, grouping, states)
             manifest = finished_jobs.write_manifest(job.output_dir, identity, made)
     return manifest
 
@@ -100,12 +101,18 @@ def _versions(paths: list[str]) -> dict[str, str]:
     return {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
 
 
-def _make(job: Job, engine: engines.Engine, grouping: Grouping, paths: list[str]) -> dict:
-    """Runs the rounds and returns the manifest; `grouping` says where the sequences are spilled to."""
+def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str, str]) -> dict:
+    """Runs the rounds and returns the manifest.
+
+    Args:
+      grouping: says where the sequences are spilled to.
+      states: of the input files, before anything was read.
+    """
     shard_folder.remove_temporary(job.output_dir)
+    paths = list(states)
     folder, sizes = grouping.folder, files.sizes(paths)
     shape, total = input_parts.shape_of(paths[0]), sum(sizes)
-    parts = input_parts.parts_of(paths, sizes, shape)
+    parts = input_parts.parts_of(paths, sizes, shape, states)
 
     def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
         engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from official.data.packing import spills
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
+from official.io import files as io_files
 from official.io import workers
 from official.io.errors import ConfigError
 
@@ -27,11 +28,13 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Input files that follow each other, which a task reads: (path, bytes) of each."""
+    """Input files that follow each other, which a task reads: (path, bytes) of each; and their states, of
+    `files.states`, when the job was planned."""
 
     number: int
     files: tuple[tuple[str, int], ...]
     shape: Shape
+    states: dict[str, str]
 
     def named(self) -> str:
         """Returns the name of the file, or the names of the first and the last one."""
@@ -39,7 +42,9 @@ class Part:
         return names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
 
 
-def parts_of(paths: list[str], sizes: list[int], shape: Shape) -> list[Part]:
+def parts_of(
+    paths: list[str], sizes: list[int], shape: Shape, states: Mapping[str, str] | None = None
+) -> list[Part]:
     """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
     groups: list[list[tuple[str, int]]] = []
     most, left = min(max(sum(sizes) // _PARTS, _FEWEST_PART_BYTES), _MOST_PART_BYTES), 0
@@ -49,7 +54,10 @@ def parts_of(paths: list[str], sizes: list[int], shape: Shape) -> list[Part]:
             left = most
         groups[-1].append((path, size))
         left -= size
-    return [Part(number, tuple(group), shape) for number, group in enumerate(groups)]
+    return [
+        Part(number, tuple(group), shape, {path: states[path] for path, _ in group} if states else {})
+        for number, group in enumerate(groups)
+    ]
 
 
 def shape_of(path: str) -> Shape:
@@ -79,10 +87,12 @@ def examples(part: Part) -> Iterator[Examples]:
     """Yields the examples of a part, some at a time, and tells the bar which files are done.
 
     Raises:
-      ConfigError: for records that are wrong, or of another shape.
+      ConfigError: for records that are wrong, or of another shape; at the end for a file that was changed
+        since the job was planned.
     """
     for path, size in part.files:
         features = _features(path, part.shape)
         for _, values in inspection.read_checked(path, part.shape.record_format, features):
             yield spills.examples_of(values)
         workers.report(size, 0)
+    io_files.check_unchanged(part.states)

@@ -40,7 +40,7 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, unfinished
 from official.io.engines import Engine, Round
 
-_VERSION = 6  # of what the same flags make of the same text
+_VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
 _FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
@@ -59,7 +59,7 @@ def create_pretraining_data(job: Job) -> dict:
     job, words = _checked(job)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
-    versions = files.versions(paths)
+    states, versions = files.states(paths), files.versions(paths)
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     num_bytes = sum(sizes.values())
     if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
@@ -72,7 +72,7 @@ def create_pretraining_data(job: Job) -> dict:
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
-        for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes)
+        for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes, states)
     ]
     disk_needs.check(job, sizes, len(tasks), words)
     with (

@@ -37,8 +37,9 @@ def summarize(
 
     Raises:
       ConfigError: naming file, number and fault of a record that departs from the schema: the first one,
-        where there is one process.
+        where there is one process. Naming a file that was changed meanwhile.
     """
+    states = files.states(paths)
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
     groups = _groups(paths, 1 if engine.num_workers == 1 else _MOST_TASKS)
@@ -52,6 +53,7 @@ def summarize(
         summary = next(parts)
         for part in parts:
             summary.merge(part)
+    files.check_unchanged(states)
     return summary
 
 

@@ -26,7 +26,7 @@ from official.io import engines, json_files, workers, writing
 from official.io.errors import ConfigError
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
-_VERSION = 1  # of what the same flags make of the same file
+_VERSION = 2  # of what the same flags make of the same file
 _FEWEST_QUESTIONS_PER_WORKER = 100_000  # starting a process takes as long as making the features of 60,000
 
 

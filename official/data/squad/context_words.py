@@ -44,6 +44,13 @@ class Words:
         )
         return self.first_pieces[first], self.first_pieces[last + 1] - 1
 
+    def exact_piece_span(self, context: int, begin: int, end: int) -> tuple[int, int]:
+        """Returns the first and the last piece that hold a character of context[begin:end]; the first is
+        behind the last where none does."""
+        first, behind = self.text_pieces[context : context + 2].tolist()
+        start = first + int(np.searchsorted(self.piece_ends[first:behind], begin, side="right"))
+        return start, first + int(np.searchsorted(self.piece_begins[first:behind], end)) - 1
+
 
 def tokenize(
     contexts: list[str], others: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary

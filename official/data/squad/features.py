@@ -105,9 +105,10 @@ def make_features(
     Raises:
       ConfigError: for rules that leave no room for a context.
 
-    Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. One
-    difference: an answer without a single word piece, all control characters, gets the positions 0, where
-    the source makes it end before it begins.
+    Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. Two
+    differences: an answer without a single word piece, all control characters, gets the positions 0, where
+    the source makes it end before it begins; and an answer that the source leaves out though it stands at
+    `answer_start` is the pieces of exactly its characters.
     """
     rules.check()
     tokenizer = tokenizer or Tokenizer(vocabulary)
@@ -249,7 +250,14 @@ def _answer_pieces(
         begins = np.array([question.answer_starts[0] for question in with_answer])
         lengths = np.array([len(question.answers[0]) for question in with_answer])
         first, last = words.piece_span(contexts[has_answer], begins, lengths)
-        improved = [_improve(words.pieces, *span) for span in zip(first.tolist(), last.tolist(), answers)]
+        improved = [
+            words.exact_piece_span(context, *question.exact_span)
+            if question.exact_span
+            else _improve(words.pieces, *span)
+            for question, context, *span in zip(
+                with_answer, contexts[has_answer].tolist(), first.tolist(), last.tolist(), answers
+            )
+        ]
         starts[has_answer], ends[has_answer] = np.array(improved).T
     return starts, ends
 

@@ -1,7 +1,9 @@
 """SQuAD files, v1.1 and v2.0 -> contexts and questions; what cannot be used of them is counted and named."""
 
 import dataclasses
+import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 
@@ -26,6 +28,9 @@ class Question:
     answers: tuple[str, ...]
     answer_starts: tuple[int, ...]  # in characters of the context, one per answer
     is_impossible: bool
+    # First character of the first answer and the one behind its last, where the answer stands at
+    # `answer_start` though the published rule, which compares words, does not find it.
+    exact_span: tuple[int, int] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -63,7 +68,7 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
 
     Training takes the first answer of a question. A question is skipped, and named in the result, where it is
     empty, has no answer though it is not marked impossible, or its answer does not stand in the context at
-    `answer_start`.
+    `answer_start`: neither by the published rule, nor character by character (`_exact_span`).
 
     Args:
       path: the file.
@@ -87,6 +92,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
             for where, values in paragraph.questions()
         ]
     _check_questions(questions, f"--{flag}={path}", version_2_with_negative)
+    if for_training:
+        questions = [_located(question, contexts[question.context]) for question in questions]
     skipped = {
         question.id: reason
         for question in questions
@@ -234,9 +241,21 @@ def _reason_to_skip(question: Question, context: str) -> str | None:
         return None
     if not question.answers:
         return "no answer"
-    if not _covers_answer(context, question.answers[0], question.answer_starts[0]):
+    if question.exact_span is None and not _covers_first(question, context):
         return "answer not in the context at answer_start"
     return None
+
+
+def _located(question: Question, context: str) -> Question:
+    """Returns a question with the exact span of its first answer, where the published rule finds none."""
+    if question.is_impossible or not question.answers or _covers_first(question, context):
+        return question
+    span = _exact_span(context, question.answers[0], question.answer_starts[0])
+    return dataclasses.replace(question, exact_span=span)
+
+
+def _covers_first(question: Question, context: str) -> bool:
+    return _covers_answer(context, question.answers[0], question.answer_starts[0])
 
 
 def _covers_answer(context: str, answer: str, begin: int) -> bool:
@@ -266,3 +285,35 @@ def _word_begin(context: str, place: int) -> int:
     if place < 0:
         return -1
     return max(context.rfind(space, 0, place) for space in SPACES) + 1
+
+
+def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None:
+    """Returns the characters, from `begin` on, that are the answer; None where others stand there.
+
+    Both are compared as `_comparable` makes them, so the kind of white space, characters that nobody sees,
+    and how an accent is spelled do not matter. The shortest such stretch counts.
+    """
+    wanted = _comparable(answer)
+    if not wanted or not 0 <= begin < len(context):
+        return None
+    usual = begin + len(answer)
+    # Invisible characters, and letters that are taken apart, make it longer in the context.
+    for end in (usual, *range(begin + 1, begin + 4 * len(answer) + 16)):
+        if end <= len(context) and _comparable(context[begin:end]) == wanted:
+            return begin, end
+    return None
+
+
+def _comparable(text: str) -> str:
+    """Returns a text in Unicode's composed form, without characters that nobody sees, and with one space for
+    each stretch of white space, none at its ends."""
+    visible = "".join(map(_visible, text))
+    return " ".join(unicodedata.normalize("NFC", visible).split())
+
+
+@functools.cache
+def _visible(character: str) -> str:
+    """Returns a character, a space for white space, and nothing for one without a glyph."""
+    if character.isspace():
+        return " "
+    return "" if unicodedata.category(character) in ("Cc", "Cf") else character

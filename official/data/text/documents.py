@@ -21,6 +21,7 @@ import numpy as np
 from official.data.text import layouts, lines, sentences, text_files, text_kinds
 from official.data.text.read_counts import FileCounts, Owners, ReadCounts
 from official.data.text.text_files import Split, TextFile
+from official.io import files
 
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
@@ -31,8 +32,12 @@ _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of 
 def read_documents(
     paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto", text_field: str = "text"
 ) -> Iterator[list[str]]:
-    """Yields the documents of whole files in order; see `read_splits`."""
-    return read_splits(map(Split, paths), sentence_splitting, counts, text_field)
+    """Yields the documents of whole files in order; see `read_splits`. Raises ConfigError at the end where a
+    file was changed meanwhile."""
+    paths = list(paths)
+    states = files.states(paths)
+    splits = [Split(path, state=states[path]) for path in paths]
+    return read_splits(splits, sentence_splitting, counts, text_field)
 
 
 def read_splits(
@@ -61,8 +66,9 @@ def read_in_blocks(
 
     Raises:
       ConfigError: for a file that cannot be read, is not text in UTF-8, is compressed and damaged, or does
-        not have the field.
+        not have the field; at the end for one that was changed since it was planned.
     """
+    splits = list(splits)
     owners = Owners(counts)
 
     def units():
@@ -80,6 +86,7 @@ def read_in_blocks(
         counts.empty_documents += len(block.counts) - documents
         counts.sentences += int(block.counts.sum())
         yield block
+    text_files.check_unchanged(splits)
 
 
 def _small_unit(
@@ -218,7 +225,7 @@ def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) 
         return sentence_splitting
     if not layout.may_hold_sentences:
         return "always"
-    paragraphs = list(_head_lines(head))
+    paragraphs = layout.plain(list(_head_lines(head)))
     found = sum(map(len, sentences.split_paragraphs(paragraphs)))
     return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 

@@ -1,32 +1,39 @@
 """Values of JSON -> title and text of a document."""
 
 import contextlib
+import html
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from official.data.text import extractor
 from official.io import json_files
 from official.io.errors import ConfigError
 
 _MOST_NAMED = 20  # fields in a message
 
 
-def parse_page(line: str, field: str) -> tuple[str, str] | None:
-    """Returns title and text of a line of JSON, or None where it has no text."""
+def parse_page(line: str, field: str, is_bare: bool = False) -> tuple[str, str] | None:
+    """Returns title and text of a line of JSON, or None where it has no text; see `page_of`."""
     try:
-        return page_of(json_files.parse_json(line, "a line"), field)
+        return page_of(json_files.parse_json(line, "a line"), field, is_bare)
     except ConfigError:
         return None
 
 
-def page_of(value: object, field: str) -> tuple[str, str] | None:
+def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str] | None:
     """Returns title and text of an object, or None where it has no text.
 
     Args:
       field: name of the field with the text; a.b stands for field b of the object in field a.
+      is_bare: whether the text of pages that wikiextractor wrote is known not to be escaped for HTML.
     """
     text = _value_of(value, field)
     if not isinstance(value, dict) or not isinstance(text, str):
         return None
-    return str(value.get("title", "")).strip(), text
+    title = str(value.get("title", ""))
+    if extractor.made(value):
+        title, text = html.unescape(title), extractor.without_escapes([text], is_bare)[0]
+    return title.strip(), text
 
 
 def _value_of(value: object, field: str) -> object:
@@ -38,7 +45,7 @@ def _value_of(value: object, field: str) -> object:
     return _value_of(value.get(name), rest) if dot else None
 
 
-def parsed(lines: Iterable[str]) -> Iterator[object]:
+def parsed(lines: Iterable[str]) -> Iterator[Any]:
     """Yields the values of lines of JSON; others are passed over."""
     for line in lines:
         with contextlib.suppress(ConfigError):

@@ -4,6 +4,8 @@ A format is found from a file's first line that is not blank:
   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
   - JSON lines, as WikiExtractor's: one object per line, with "text", or the field that was asked for, and
     perhaps "title";
+  - WikiExtractor's plain text, whose documents end with two blank lines. Of all three the characters that it
+    escaped for HTML are taken back (`official.data.text.extractor`);
   - one JSON array of such objects, or of texts (`official.data.text.json_array`);
   - a MediaWiki dump (`official.data.text.mediawiki`);
   - Parquet, told by its first bytes (`official.data.text.parquet_files`);
@@ -19,18 +21,20 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from official.data.text import json_array, json_text, mediawiki, parquet_files, text_kinds
+from official.data.text import extractor, json_array, json_text, mediawiki, parquet_files, text_kinds
 from official.data.text.read_counts import ReadCounts
 from official.data.text.text_files import TextFile
 
 _BLOCK_START = "<doc "
 _BLOCK_END = "</doc>"
-_TITLE = re.compile(r'\btitle="(.*)"\s*>$')  # quotes inside a title are not escaped
+# Quotes inside a title may be escaped or not; attributes may stand behind it.
+_TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
 _XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 _MOST_HEADING_CHARACTERS = 1000
+_MOST_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
 _MOST_CHECKED = 100  # elements of an array, for the field that is missing
 _MOST_CHECKED_LINES = 4  # of long lines of JSON
 _BYTE_ORDER_MARK = "\ufeff"
@@ -55,6 +59,7 @@ class Format:
       has_lines: whether it is read line by line.
       needs_whole_lines: a part of a line is of no use.
       may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
+      plain: the paragraphs of its beginning -> the same as `items` yields them.
     """
 
     opens: Callable[[str], bool]
@@ -63,6 +68,7 @@ class Format:
     has_lines: bool = True
     needs_whole_lines: bool = False
     may_hold_sentences: bool = False
+    plain: Callable[[list[str]], list[str]] = list
 
 
 def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
@@ -87,21 +93,53 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
     ):
         return _MEDIAWIKI
     if first.startswith(_BLOCK_START):
-        return _WIKIEXTRACTOR
+        pairs = itertools.pairwise([first, *lines])  # the line behind the first one of a block is a title
+        paragraphs = [line for before, line in pairs if not _opens_block(before) and not _is_tag(line)]
+        is_bare = any(map(extractor.is_bare, paragraphs))
+        return dataclasses.replace(_WIKIEXTRACTOR, items=_unescaped(_wikiextractor_items, is_bare))
     if _JSON_START.match(first):
-        values = json_text.parsed(itertools.chain([first], lines))
-        is_checked = json_text.check_field(values, path, text_field)
+        head_lines = [first, *lines]
+        is_checked = json_text.check_field(json_text.parsed(head_lines), path, text_field)
         unchecked = None if is_checked else path
-        items = functools.partial(_json_items, field=text_field, unchecked=unchecked)
+        pages = itertools.takewhile(extractor.made, json_text.parsed(head_lines))
+        is_bare = any(extractor.is_bare(str(page["text"])) for page in pages)
+        items = functools.partial(_json_items, field=text_field, unchecked=unchecked, is_bare=is_bare)
         return dataclasses.replace(_JSON, items=items)
     if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
         return _DUMP_INDEX
-    return _WIKITEXT if _heading_level(first) else PLAIN
+    if _heading_level(first):
+        return _WIKITEXT
+    text = head.decode("utf-8", "ignore")
+    if extractor.wrote_text(text, len(head) < text_kinds.HEAD_BYTES) and not extractor.is_bare(text):
+        plain = _unescaped(_plain_items, is_bare=False)
+        return dataclasses.replace(PLAIN, items=plain, plain=extractor.without_escapes)
+    return PLAIN
 
 
 def strip(text: str) -> str:
     """Returns a line without white space around it, and without the mark that may begin a file."""
     return text.strip().removeprefix(_BYTE_ORDER_MARK)
+
+
+def _unescaped(items_of: Callable[..., Items], is_bare: bool) -> Callable[..., Items]:
+    """Returns what makes items as `items_of` does, and takes back what the tool escaped in each document;
+    `is_bare` says that nothing is escaped in the file."""
+
+    def items(lines: Lines, counts: ReadCounts) -> Items:
+        document: list[str] = []
+        characters = 0
+        for item in items_of(lines, counts):
+            if item is None or characters > _MOST_CHARACTERS:
+                yield from extractor.without_escapes(document, is_bare)
+                document, characters = [], 0
+            if item is None:
+                yield None
+            else:
+                document.append(item)
+                characters += len(item)
+        yield from extractor.without_escapes(document, is_bare)
+
+    return items_of if is_bare else items
 
 
 def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
@@ -142,19 +180,19 @@ def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
         elif text and title is None:
             counts.skipped_lines += 1
         elif text:
-            if text != title:
+            if html.unescape(text) != title:
                 yield text
             title = ""
 
 
-def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None) -> Items:
+def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None, is_bare: bool) -> Items:
     """Yields what lines hold; `unchecked` is the path where the first line was too long to tell the fields
-    by."""
+    by, `is_bare` says that nothing is escaped in pages of the extractor."""
     first: list[str] = []  # as long as none has the field
     for opens, line in lines:
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
-        page = json_text.parse_page(line, field)
+        page = json_text.parse_page(line, field, is_bare)
         if unchecked and page is None and len(first) < _MOST_CHECKED_LINES:
             first.append(line)
         elif page is not None:
@@ -235,12 +273,20 @@ def _heading_level(line: str) -> int:
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
 
 
+def _opens_block(line: str) -> bool:
+    return line.startswith(_BLOCK_START)
+
+
+def _is_tag(line: str) -> bool:
+    return _opens_block(line) or line == _BLOCK_END
+
+
 def _every_line(line: str) -> bool:
     return True
 
 
 PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
-_WIKIEXTRACTOR = Format(lambda line: line.startswith(_BLOCK_START), _wikiextractor_items, strip)
+_WIKIEXTRACTOR = Format(_opens_block, _wikiextractor_items, strip)
 _JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
 _JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)
 _PARQUET = Format(_every_line, _row_items, strip, has_lines=False)

@@ -62,13 +62,13 @@ def prepare(job: Job) -> dict:
     """
     _check(job)
     paths = files.find_files(job.input_files, "input_files")
-    versions = files.versions(paths)
+    states, versions = files.states(paths), files.versions(paths)
     identity = _identity(job, paths, versions)
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
-    tasks = text_files.plan_tasks(sizes, _TASK_BYTES)
+    tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
     with finished_jobs.unfinished_folder(
         job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
     ) as folder:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
@@ -32,6 +32,7 @@ class Split:
     path: str
     start: int = 0
     end: int | None = None
+    state: str | None = dataclasses.field(default=None, compare=False)  # of the file, see `files.states`
 
     @property
     def is_whole(self) -> bool:
@@ -103,18 +104,29 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     return [size * number // count for number in range(count + 1)], weight
 
 
-def plan_tasks(sizes: dict[str, int], task_bytes: int) -> list[list[Split]]:
+def plan_tasks(
+    sizes: dict[str, int], task_bytes: int, states: Mapping[str, str] | None = None
+) -> list[list[Split]]:
     """Deals files, {file: its bytes}, out to tasks of at most `task_bytes` of text: parts of a large file, or
-    files that follow each other and are small."""
+    files that follow each other and are small. `states`, of `files.states` before anything was read, lets
+    the tasks find out that a file was changed meanwhile. Raises ConfigError where all files are empty."""
+    if sizes and not any(sizes.values()):
+        others = f", and so are {len(sizes) - 1:,} others" if len(sizes) > 1 else ""
+        raise ConfigError(f"--input_files: {next(iter(sizes))} is empty (0 bytes){others}. Give text.")
     tasks: list[list[Split]] = []
     left = 0
     for split, size in _sized_splits(sizes, task_bytes):
         if not tasks or size > left:
             tasks.append([])
             left = task_bytes
-        tasks[-1].append(split)
+        tasks[-1].append(dataclasses.replace(split, state=states[split.path]) if states else split)
         left -= size
     return tasks
+
+
+def check_unchanged(splits: Iterable[Split]) -> None:
+    """Raises ConfigError where a file that was read in part is not any more as it was when it was planned."""
+    files.check_unchanged({split.path: split.state for split in splits if split.state is not None})
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import codecs
 import json
 import re
 
+from official.io import readable
 from official.io.errors import ConfigError
 
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
@@ -38,7 +39,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS)
+_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS, readable.POINTER_START)
 _TAR_PLACE, _TAR = 257, b"ustar"
 _WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
 _BRACKET = re.compile(rb"(?:\xef\xbb\xbf|[ \t\r\n])*\[")
@@ -61,9 +62,12 @@ def refuse_archive(path: str, head: bytes) -> None:
 
 
 def refuse_binary(path: str, head: bytes) -> None:
-    """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8."""
+    """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8, or are a
+    pointer of Git LFS."""
     kind = None
     if head.startswith(_STARTS):  # of many small files almost none does
+        if pointer := readable.describe_pointer(head):
+            raise ConfigError(f"{path} {pointer}.")
         for mark, name in _MARKS.items():
             if head.startswith(mark):
                 raise _not_utf8(path, f"{name} text (by its byte order mark)", name)

@@ -281,15 +281,15 @@ def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monk
 def test_what_another_version_made_is_not_gone_on_with(vocab_file, tmp_path, monkeypatch):
     job = make_job(write_documents(tmp_path / "text", range(9)), vocab_file, tmp_path / "out")
     manifest = creation.create_pretraining_data(job)
-    assert manifest["version"] == 6 and "sources" not in manifest
-    monkeypatch.setattr(creation, "_VERSION", 7)
-    with pytest.raises(ConfigError, match="another version of this program .version 6 in .* this one is 7"):
+    assert manifest["version"] == 7 and "sources" not in manifest
+    monkeypatch.setattr(creation, "_VERSION", 8)
+    with pytest.raises(ConfigError, match="another version of this program .version 7 in .* this one is 8"):
         creation.create_pretraining_data(job)
     (tmp_path / "out" / ".unfinished").mkdir()
     (tmp_path / "out" / "manifest.json").unlink()
-    creation.unfinished.write_done(str(tmp_path / "out" / ".unfinished" / "job.json"), {"version": 6})
+    creation.unfinished.write_done(str(tmp_path / "out" / ".unfinished" / "job.json"), {"version": 7})
     with pytest.raises(ConfigError, match="unfinished job with another .*version.*--overwrite"):
         creation.create_pretraining_data(job)
     creation.create_pretraining_data(make_job(job.input_files, vocab_file, tmp_path / "out", overwrite=True))
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["version"] == 7
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["version"] == 8
     assert tf.io.gfile.exists(str(tmp_path / "out" / "part-00000-of-00003.tfrecord"))

@@ -11,6 +11,7 @@ import string
 import subprocess
 import sys
 import types
+import unicodedata
 
 import hypothesis
 import numpy as np
@@ -280,12 +281,60 @@ TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), ma
 @hypothesis.given(TEXT, strategies.integers(-2, 12), strategies.integers(0, 6), strategies.booleans())
 def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied):
     answer = context[max(begin, 0) : max(begin, 0) + length] if is_copied else "ab."[:length]
-    data = document((context, ("a?", answer, begin)))
-    skipped = squad_files._reason_to_skip(  # pylint: disable=protected-access
-        squad_files.Question("q", "a?", 0, (answer,), (begin,), False),
-        data["data"][0]["paragraphs"][0]["context"],
+    question = squad_files._located(  # pylint: disable=protected-access
+        squad_files.Question("q", "a?", 0, (answer,), (begin,), False), context
     )
-    assert (skipped is None) == reference_squad.can_be_trained_on(context, answer, begin)
+    skipped = squad_files._reason_to_skip(question, context)  # pylint: disable=protected-access
+    if reference_squad.can_be_trained_on(context, answer, begin):
+        assert skipped is None and question.exact_span is None
+    elif answer.strip() and begin >= 0 and context.startswith(answer, begin):
+        assert skipped is None and question.exact_span == (begin, begin + len(answer))
+    elif skipped is None:
+        first, end = question.exact_span
+        assert first == begin and context[first:end].split() == answer.split() != []
+
+
+EXOTIC = "\u00a0\u2009\u3000\u2028\u205f\x0b\x0c\x1c\x1f\x85\u1680"
+
+
+def test_an_answer_that_stands_at_answer_start_is_the_pieces_of_its_characters(squad_file):
+    """White space, invisible characters and the spelling of accents do not matter."""
+    wanted, paragraphs = [], []
+    for space in EXOTIC:
+        paragraphs.append((f"The cat sat{space}the{space}cat.", ("who?", f"sat{space}the", 8)))
+        # The tokenizer takes control characters away, and makes one word of what is left.
+        wanted.append(["sat", "##the" if unicodedata.category(space) == "Cc" else "the"])
+    for context, answer, begin, pieces in (
+        ("sat \u00a0the", "\u00a0the", 4, ["the"]),  # white space at an end of the answer
+        ("\u00a0the cat", "\u00a0the", 0, ["the"]),  # in front of all words
+        ("cat\u00a0sat the", "cat sat", 0, ["cat", "sat"]),  # another space in the context
+        ("cat sat the", "cat\u00a0sat", 0, ["cat", "sat"]),  # another one in the answer
+        ("a ca\u200bt\u00a0sat", "cat sat", 2, ["cat", "sat"]),  # nobody sees the difference
+        ("a cat\u00a0sat", "ca\u00adt\u00a0sat", 2, ["cat", "sat"]),
+        ("a e\u0301\u00a0cat the", "\u00e9\u00a0cat", 2, ["e", "cat"]),  # composed, and taken apart
+        ("a \u00e9\u00a0cat the", "e\u0301\u00a0cat", 2, ["e", "cat"]),
+        ("cat,\u00a0sat)the", "cat,\u00a0sat", 0, ["cat", ",", "sat"]),  # ends within a word
+        ("cat\u00a0sat cat\u00a0sat", "cat\u00a0sat", 8, ["cat", "sat"]),
+    ):
+        paragraphs.append((context, ("who?", answer, begin)))
+        wanted.append(pieces)
+    data = read_document(squad_file, document(*paragraphs))
+    assert data.skipped_questions == {}
+    made = features.make_features(data, VOCABULARY, features.WindowRules(40, 10, 6))
+    found = [answer_in(made, row) for row in range(len(made))]
+    assert [(ours, right) for ours, right in zip(found, wanted) if ours != right] == []
+    assert made.start_positions[-1] == made.first_lengths[-1] + 2  # its own cat
+
+
+def test_what_does_not_stand_at_answer_start_is_still_left_out(squad_file):
+    data = read_document(
+        squad_file,
+        document(
+            ("the cat\u00a0sat", ("a?", "sat\u00a0cat", 4), ("b?", "cat\u00a0sat", 2), ("c?", "\u00a0", 7)),
+            ("\u3000 the", ("d?", "cat\u00a0the", 0)),
+        ),
+    )
+    assert [question.text for question in data.questions] == ["c?"], data.skipped_questions
 
 
 # ------------------------------------------------------------------------------------------------------------

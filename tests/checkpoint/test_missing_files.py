@@ -1,0 +1,123 @@
+"""Checkpoints of which files are missing, cut off, or pointers of Git LFS: one line says what is wrong."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from official.checkpoint import registry
+from official.checkpoint.containers import onnx_file
+from official.cli import inspect
+from official.io import readable
+from official.io.errors import ConfigError
+from tests.checkpoint.test_format_huggingface import shard, weights, write_folder
+
+POINTER = readable.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
+LFS = "it is a Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
+
+
+def fault_of(path) -> str:
+    """Returns what `bert inspect` says of a checkpoint, '' where nothing is wrong."""
+    try:
+        inspect.inspect(str(path), digest=False)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def write_bundle(folder, shards=1) -> str:
+    """Writes Google's form of an encoder, its values in some files."""
+    folder.mkdir()
+    write_folder(folder / "hf", weights())
+    tensors = registry.open_checkpoint(str(folder / "hf"), "PATH").to_canonical().tensors
+    names = sorted(tensors)
+    parts = []
+    for number in range(shards):
+        own = names[number::shards]
+        parts.append(str(folder / f"part-{number}"))
+        values = [tf.constant(tensors[name].read()) for name in own]
+        tf.raw_ops.SaveV2(
+            prefix=parts[-1], tensor_names=own, shape_and_slices=[""] * len(own), tensors=values
+        )
+    prefix = str(folder / "m")
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
+    shutil.rmtree(folder / "hf")
+    return prefix
+
+
+def test_a_bundle_whose_values_are_missing_is_not_whole(tmp_path):
+    prefix = pathlib.Path(write_bundle(tmp_path / "one"))
+    data = prefix.with_name("m.data-00000-of-00001")
+    assert fault_of(prefix) == fault_of(prefix.parent) == fault_of(data) == ""
+    content, wrong = data.read_bytes(), []
+    for change, expected in (
+        (lambda: data.write_bytes(content[:-1]), "m.data-00000-of-00001: truncated, "),
+        (lambda: data.write_bytes(b""), "m.data-00000-of-00001: truncated, 0 bytes for tensors of "),
+        (lambda: data.write_bytes(POINTER), f"m.data-00000-of-00001: {LFS}"),
+        (data.unlink, "files beside m.index are missing: m.data-00000-of-00001"),
+        (lambda: prefix.with_name("m.index").write_bytes(POINTER), f"m.index: {LFS}"),
+    ):
+        change()
+        found = fault_of(prefix)
+        if expected not in found or "unreadable checkpoint" not in found:
+            wrong.append((expected, found))
+    assert not wrong
+
+
+def test_each_of_several_files_of_values_is_needed(tmp_path):
+    prefix = write_bundle(tmp_path / "three", shards=3)
+    paths = sorted((tmp_path / "three").glob("m.data-*"))
+    assert len(paths) == 3 and fault_of(prefix) == ""
+    paths[1].rename(tmp_path / "kept")
+    assert "files beside m.index are missing: m.data-00001-of-00003" in fault_of(prefix)
+    paths[1].write_bytes((tmp_path / "kept").read_bytes()[:-9])
+    assert "truncated" in fault_of(prefix)
+
+
+def test_texts_in_a_bundle_take_their_own_bytes(tmp_path):
+    """The graph of an object-based checkpoint is one."""
+    root = tf.train.Checkpoint(net=tf.Variable(np.ones((300, 7), np.float32), name="net/kernel"))
+    prefix = root.save(str(tmp_path / "ckpt"))
+    assert fault_of(prefix) == ""
+    data = tmp_path / "ckpt-1.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-1])
+    assert "unreadable checkpoint" in fault_of(prefix)
+
+
+def test_safetensors_that_are_missing_or_pointers(tmp_path):
+    write_folder(tmp_path, weights())
+    whole = tmp_path / "model.safetensors"
+    content = load_file(whole)
+    whole.write_bytes(POINTER)
+    assert f"model.safetensors: {LFS}" in fault_of(tmp_path) and LFS in fault_of(whole)
+    save_file(content, whole)
+    shard(tmp_path)
+    assert fault_of(tmp_path) == ""
+    part = tmp_path / "model-00001-of-00002.safetensors"
+    part.write_bytes(POINTER)
+    assert f"model-00001-of-00002.safetensors: {LFS}" in fault_of(tmp_path)
+    part.unlink()
+    assert "model-00001-of-00002.safetensors: No such file in the folder" in fault_of(tmp_path)
+
+
+def test_values_beside_an_onnx_file_are_needed(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    monkeypatch.setattr(onnx_file, "_MAX_BYTES", 0)  # they go to a second file
+    write_folder(tmp_path / "hf", weights())
+    tensors = registry.open_checkpoint(str(tmp_path / "hf"), "PATH").tensors
+    path = str(tmp_path / "m.onnx")
+    onnx_file.write(tensors, path)
+    assert "unreadable" not in fault_of(path)
+    with open(f"{path}.data", "r+b") as file:
+        file.truncate(os.path.getsize(path) // 2)
+    assert "m.onnx.data: truncated or damaged" in fault_of(path)
+    pathlib.Path(f"{path}.data").write_bytes(POINTER)
+    assert f"m.onnx.data: {LFS}" in fault_of(path)
+    os.remove(f"{path}.data")
+    assert "m.onnx.data: No such file" in fault_of(path)
+    pathlib.Path(path).write_bytes(POINTER)
+    assert f"m.onnx: {LFS}" in fault_of(path)

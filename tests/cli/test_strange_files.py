@@ -1,0 +1,166 @@
+"""What cannot be read as a file: one line says what it is, whatever reads it, and nothing waits."""
+
+import os
+import socket
+
+import pytest
+
+from official.cli import ask, flags
+from official.cli.data import create, prepare
+from official.data.glue import tasks, tsv_files
+from official.data.squad import squad_files
+from official.data.text import documents
+from official.inference import calibration
+from official.io import files, json_files, readable, record_paths, vocabulary_files, yaml_files
+from official.io.errors import ConfigError
+from tests.conftest import ROOT
+
+POINTER = readable.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
+LFS = "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
+
+
+@pytest.fixture(name="strange")
+def _strange(tmp_path, monkeypatch):
+    """Returns {name of a path here: what a message says of it}."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    os.symlink("loop", "loop")
+    os.symlink("/dev/zero", "device")
+    (tmp_path / "pointer").write_bytes(POINTER)
+    found = {
+        "fifo": "it is a named pipe (FIFO), not a file",
+        "device": "it is a device, not a file",
+        "/dev/zero": "it is a device, not a file",
+        "loop": "Too many levels of symbolic links",
+        "pointer": LFS,
+    }
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+        found["socket"] = "it is a socket, not a file"
+    if os.path.exists("/proc/cpuinfo"):
+        found["/proc/cpuinfo"] = "it has no size and yet holds something"
+    return found
+
+
+def read_parts(path):
+    with files.naming(path), files.reading_parts(path) as read:
+        read(0, 1)
+
+
+def read_documents(path):
+    return list(documents.read_documents(files.find_files(path, "input_files"), documents.ReadCounts()))
+
+
+def read_split(path):
+    os.makedirs("glue", exist_ok=True)
+    os.symlink(os.path.abspath(path), "glue/train.tsv")
+    try:
+        return tsv_files.read_split(tasks.TASKS["cola"], "train", "glue")
+    finally:
+        os.remove("glue/train.tsv")
+
+
+READERS = {
+    "JSON": lambda path: json_files.read_json(path, "flag"),
+    "YAML": lambda path: yaml_files.read_yaml(path, "spec"),
+    "vocabulary": vocabulary_files.read,
+    "SQuAD": lambda path: squad_files.read_squad(path, "train_file", True, False),
+    "context": ask.read_context,
+    "calibration": calibration._lines,  # pylint: disable=protected-access
+    "parts": read_parts,
+    "text": read_documents,
+    "records": lambda path: record_paths.find_files(path, "input_files"),
+    "flagfile": lambda path: flags.parse([f"--flagfile={path}"]),
+    "GLUE": read_split,
+}
+
+
+def test_every_reader_says_what_a_path_is_that_is_no_file(strange):
+    wrong = []
+    for name, read in READERS.items():
+        for path, expected in strange.items():
+            if name == "GLUE" and path in ("fifo", "device", "/dev/zero", "loop", "socket"):
+                continue  # a task has no such file then
+            try:
+                read(path)
+                wrong.append((name, path, "nothing is said"))
+            except ConfigError as error:
+                if expected not in str(error) or path not in str(error) and name != "GLUE":
+                    wrong.append((name, path, str(error)))
+    assert not wrong
+
+
+def test_a_folder_is_refused_where_a_file_is_wanted(strange, tmp_path):
+    (tmp_path / "folder").mkdir()
+    wrong = []
+    for name in ("JSON", "YAML", "SQuAD", "context", "calibration", "parts", "flagfile"):
+        with pytest.raises(ConfigError) as raised:
+            READERS[name]("folder")
+        if "Is a directory" not in str(raised.value):
+            wrong.append((name, str(raised.value)))
+    assert not wrong
+
+
+def test_what_a_shell_hands_over_is_read(tmp_path):
+    """--context=<(command) is a pipe that is open already."""
+    reader, writer = os.pipe()
+    os.write(writer, b"A text.")
+    os.close(writer)
+    assert ask.read_context(f"/dev/fd/{reader}") == "A text."
+    os.close(reader)
+
+
+def test_links_that_lead_back_are_entered_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.txt").write_text("text")
+    for number in range(3):
+        (tmp_path / "a" / f"up{number}").symlink_to(tmp_path)
+        (tmp_path / "a" / "b" / f"up{number}").symlink_to(tmp_path / "a")
+    assert files.find_files(f"{tmp_path}/**/*.txt", "") == [str(tmp_path / "a" / "b" / "x.txt")]
+
+
+def test_text_of_no_byte_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary_files.SPECIAL_TOKENS) + "\n")
+    common = [f"--input_files={tmp_path}/empty", f"--output_dir={tmp_path}/out"]
+    for command, own in ((create, [f"--vocab_file={tmp_path}/vocab.txt"]), (prepare, [])):
+        monkeypatch.setattr("sys.argv", ["bert", *common, *own])
+        with pytest.raises(ConfigError, match=r"empty is empty \(0 bytes\)"):
+            command.main()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Byte order marks
+
+MARK = "\ufeff"
+TINY = f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"
+
+
+def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_text(MARK + text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    words = [*vocabulary_files.SPECIAL_TOKENS, "the"]
+    assert vocabulary_files.read(write("vocab.txt", "\n".join(words) + "\n")).words == tuple(words)
+    assert json_files.read_json(write("a.json", '{"a": 1}')) == {"a": 1}
+    assert yaml_files.read_yaml(write("a.yml", "a: 1\n"), "spec") == {"a": 1}
+    assert ask.read_context(write("context.txt", "A text.\r\nIt ends.")) == "A text.\nIt ends."
+    read = calibration._lines(write("lines.txt", "one\r\n\ntwo\n"))  # pylint: disable=protected-access
+    assert read == ["one", "two"]
+    write("train.tsv", "x\t1\t\tA sentence.\n")
+    assert tsv_files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["A sentence."],)
+    block = '<doc id="1" url="u" title="T">\nT\n\nA text.\n</doc>\n'
+    for text in ("A text.\n", block, '{"text": "A text."}\n', '["A text."]'):
+        assert read_documents(write("text", text)) == [["A text."]], text
+
+
+def test_a_byte_order_mark_is_no_part_of_a_flagfile(tmp_path):
+    def parse(first: str):
+        for name, text in (("a.flags", MARK + first), ("b.flags", MARK + "--seed=7\n")):
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        given = [f"--model_dir={tmp_path}/run", "--use_synthetic_data", TINY]
+        return flags.parse([*given, f"--flagfile={tmp_path}/a.flags"])
+
+    lines = ("--seed=7\n", "# a comment\n--seed=7\n", "\n--seed=7\n", f"--flagfile={tmp_path}/b.flags\n")
+    assert [line for line in lines if parse(line).seed != 7] == []

@@ -1,0 +1,111 @@
+"""Output of wikiextractor: the same documents, whether its characters are escaped for HTML or not."""
+
+import html
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from official.data.text import text_files
+from official.data.text.documents import ReadCounts, read_documents, read_splits
+from tests.data.text import mediawiki_dump
+
+PAGES = [
+    ('AT&T "x" <y>', ['It is 5 < 6 & 7 > 3, "so" it\'s told.', "The entity &amp; is that of &."]),
+    ("Plain", ["Nothing is here to escape.", "Another paragraph."]),
+    ("Entities", ["The text &lt; is shown as it stands.", "&amp;amp; is longer, and &#772; and &foo; stay."]),
+]
+
+
+def form_of(pages, form: str, escape) -> str:
+    """Returns pages as the tool writes them; a title is always escaped."""
+    texts = []
+    for number, (title, paragraphs) in enumerate(pages):
+        title, text = html.escape(title, quote=True), "\n".join(map(escape, paragraphs))
+        url = f"https://en.wikipedia.org/wiki?curid={number}"
+        page = {"id": str(number), "revid": "7", "url": url, "title": title, "text": text}
+        more = ' language="en" revision="3"' if form == "doc with more" else ""
+        block = f'<doc id="{number}" url="{url}" title="{title}"{more}>\n{title}\n\n{text}\n\n</doc>\n'
+        texts.append({"json": json.dumps(page) + "\n", "text": f"{text}\n\n\n"}.get(form, block))
+    return "".join(texts)
+
+
+def quotes_too(text: str) -> str:
+    return html.escape(text).replace("&#x27;", "&#39;")
+
+
+def read(path) -> list[list[str]]:
+    return list(read_documents([str(path)], ReadCounts(), "never"))
+
+
+def test_every_form_holds_the_same_escaped_or_not(tmp_path):
+    path, wrong = tmp_path / "wiki_00", []
+    expected = [paragraphs for _, paragraphs in PAGES]
+    for form in ("doc", "doc with more", "json", "text"):
+        for escape in (str, lambda text: html.escape(text, quote=False), quotes_too, html.escape):
+            path.write_text(form_of(PAGES, form, escape), encoding="utf-8")
+            found = [" ".join(document) for document in read(path)]
+            if found != [" ".join(paragraphs) for paragraphs in expected]:
+                wrong.append((form, path.read_text()[:300], found))
+    assert not wrong
+
+
+def test_splits_do_not_matter_nor_where_the_first_character_stands_that_tells(tmp_path):
+    """Beyond the beginning of a file its own document tells whether a text is escaped."""
+    path = tmp_path / "wiki_00"
+    filler = [(f"T{number}", [f"Nothing to escape in {number}. " * 20]) for number in range(300)]
+    pages = [*filler, *PAGES[:2]]
+    for form in ("doc", "json", "text"):
+        found = []
+        for escape in (str, lambda text: html.escape(text, quote=False)):
+            path.write_text(form_of(pages, form, escape), encoding="utf-8")
+            whole, size = read(path), path.stat().st_size
+            bounds = [0, size // 3, size - 300, None]
+            splits = [text_files.Split(str(path), *ends) for ends in itertools.pairwise(bounds)]
+            assert list(read_splits(splits, "never", ReadCounts())) == whole and len(whole) == len(pages)
+            found.append(whole)
+        assert found[0] == found[1], form
+
+
+def test_other_files_keep_their_entities(tmp_path):
+    line, wrong = "It is AT&amp;T, 5 &lt; 6 and &quot;so&quot;.", []
+    other = {"id": "1", "url": "https://en.wikipedia.org/wiki/T", "title": "T", "text": line}
+    for name, text in {
+        "plain": f"{line}\n\n{line}\n",
+        "one document": f"{line}\n{line}\n",
+        "three blank lines": f"{line}\n\n\n\n{line}\n\n\n\n",
+        "JSON lines": json.dumps({"title": "T", "text": line}) + "\n",
+        "another data set": json.dumps(other) + "\n",
+        "JSON array": json.dumps([line]),
+        "WikiText": f" = T = \n\n {line} \n",
+    }.items():
+        (tmp_path / "file").write_text(text, encoding="utf-8")
+        found = read(tmp_path / "file")
+        if not found or {sentence for document in found for sentence in document} != {line}:
+            wrong.append((name, found))
+    assert not wrong
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("wikiextractor") is None,
+    reason="wikiextractor is not installed (pip install 'bert-tf2[wikipedia]')",
+)
+def test_the_tool_s_own_output(tmp_path):
+    dump = tmp_path / "dump.xml"
+    pages = mediawiki_dump.make_dump(20).replace("<model>json<", "<model>wikitext<")
+    dump.write_text(pages, encoding="utf-8")
+    found = {}
+    for form, safe in itertools.product(("", "--json", "--text"), ("True", "")):
+        out = tmp_path / f"out{form}{safe}"
+        command = [sys.executable, "-m", "wikiextractor.WikiExtractor", dump, "--no-templates", "--quiet"]
+        options = ["--processes=1", f"--html-safe={safe}", f"--output={out}", *([form] if form else [])]
+        subprocess.run([*command, *options], check=True)
+        written = out / "AA" / "wiki_00"
+        assert ("&amp;" in written.read_text().replace("Thing &amp;", "")) == bool(safe) or form == ""
+        found[form, safe] = [" ".join(document) for document in read(written)]
+    first = found["", ""]
+    assert len(first) > 10 and any("5 euros & more" in document for document in first)
+    assert [key for key, documents in found.items() if documents != first] == []
