@@ -110,7 +110,7 @@ def _left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
         logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
         return config_lib.replaced(config, do_train=False), None
     over = result_lib.from_dict(result)
-    over.reason += "; the run is over, and nothing in its folder was changed"
+    over.reason += ". The run is over, and nothing in its folder was changed"
     over.signal = None  # which was for the process of then
     return config, over
 
